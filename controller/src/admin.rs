@@ -22,12 +22,10 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Waits for so many caches.
     pub fn awaiting(caches: usize) -> Self {
         Self { caches: AtomicUsize::new(caches), stands_by: AtomicBool::new(false) }
     }
 
-    /// One of them is filled.
     pub fn filled(&self) {
         // Saturates: a cache says so once, but a bug here must not make a ready controller unready.
         let _ = self.caches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
@@ -50,7 +48,6 @@ struct Admin {
     readiness: Arc<Readiness>,
 }
 
-/// The routes.
 pub fn router(metrics: Arc<Metrics>, readiness: Arc<Readiness>) -> Router {
     Router::new()
         .route("/metrics", get(metrics_text))

@@ -10,31 +10,18 @@ use crds::datastore::causes;
 use datastore::cluster::call::{self, CallError};
 use datastore_client::RequestError;
 
-/// What failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A call to the API server.
     #[error(transparent)]
     Call(#[from] CallError),
     /// An object of that name exists and is not of this run.
     #[error("{kind} `{name}` exists and does not belong to this run")]
-    Foreign {
-        /// Kind of the object.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
+    Foreign { kind: &'static str, name: String },
     /// The datastore, or a file that is needed for it.
     #[error("{}", causes(.0))]
     Datastore(#[from] RequestError),
-    /// An object cannot be written as JSON.
     #[error("{what}: {source}")]
-    Encode {
-        /// What was to be written.
-        what: &'static str,
-        /// Why not.
-        source: serde_json::Error,
-    },
+    Encode { what: &'static str, source: serde_json::Error },
 }
 
 /// The kind of an [`Error`]: a label of the metrics.
@@ -54,7 +41,6 @@ pub enum ErrorKind {
     Throttled,
     /// 5xx.
     Server,
-    /// No answer in time.
     Timeout,
     /// No connection, or no sense in the answer.
     Transport,
@@ -97,7 +83,6 @@ impl fmt::Display for ErrorKind {
 }
 
 impl Error {
-    /// Its kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Call(CallError::Timeout { .. }) => ErrorKind::Timeout,

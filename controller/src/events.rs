@@ -35,13 +35,11 @@ const AGAIN: SignedDuration = SignedDuration::from_mins(6);
 pub struct Note {
     /// One word.
     pub reason: &'static str,
-    /// Whether it is a warning.
     pub warning: bool,
     /// For people; one line.
     pub text: String,
 }
 
-/// Publishes Events.
 #[derive(Clone)]
 pub struct Events {
     client: Client,
@@ -112,7 +110,6 @@ impl Events {
         });
     }
 
-    /// A run was pruned.
     pub fn pruned(&self, run: &impl Resource<DynamicType = ()>) {
         let text = format!("run {} was deleted after its time", run.name_any());
         self.publish(run, vec![Note { reason: "Pruned", warning: false, text }]);

@@ -34,7 +34,6 @@ struct LayerLabels {
     state: &'static str,
 }
 
-/// The metrics of the controller.
 pub struct Metrics {
     registry: Mutex<Registry>,
     finished: Family<FinishedLabels, Counter>,
@@ -47,7 +46,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics that count nothing yet.
     pub fn new() -> Self {
         let (finished, attempts, errors, policies) = (Family::default(), Counter::default(), Family::default(), Gauge::default());
         let reconciles = Histogram::new(exponential_buckets(0.0005, 2.5, 12));
@@ -69,32 +67,26 @@ impl Metrics {
         Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads, layers }
     }
 
-    /// A run ended.
     pub fn run_finished(&self, operation: Operation, result: RunResult) {
         self.finished.get_or_create(&FinishedLabels { operation: operation.as_str(), result: result.as_str() }).inc();
     }
 
-    /// An attempt was opened.
     pub fn attempt_opened(&self) {
         self.attempts.inc();
     }
 
-    /// One look at a run took so long.
     pub fn reconciled(&self, seconds: f64) {
         self.reconciles.observe(seconds);
     }
 
-    /// A call failed.
     pub fn failed(&self, error: &Error) {
         self.errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
     }
 
-    /// A probe of the admission policies ended.
     pub fn policies(&self, proven: bool) {
         self.policies.set(i64::from(proven));
     }
 
-    /// This controller works.
     pub fn leads(&self) {
         self.leads.set(1);
     }

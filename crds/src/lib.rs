@@ -28,6 +28,9 @@
 //! | [`digest`] | digests as text |
 //! | [`duration`] | durations as people write them |
 
+// These comments become the descriptions of the CustomResourceDefinitions and pages of the guide.
+#![warn(missing_docs)]
+
 pub mod apply_log;
 pub mod approval;
 pub mod backend;

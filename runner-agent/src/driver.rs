@@ -86,7 +86,6 @@ pub struct Driver<A, W, C> {
 }
 
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
-    /// A driver that has done nothing yet.
     pub fn new(api: Arc<A>, work: Arc<W>, clock: C, settings: Arc<Settings>) -> Self {
         let now = Instant::now();
         Self {

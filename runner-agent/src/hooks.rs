@@ -24,14 +24,11 @@ const SHELL: &str = "/bin/sh";
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
-    /// Its name.
     pub name: String,
-    /// When it runs.
     pub when: HookWhen,
     /// Whether its phase goes on when it fails.
     #[serde(default)]
     pub continues: bool,
-    /// The script.
     pub script: String,
 }
 

@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 pub struct ApiError {
     /// The HTTP status, when there was an answer.
     pub code: Option<u16>,
-    /// What was said.
     pub text: String,
     /// For how long a server that is busy asks to be left alone.
     pub after: Option<Duration>,
@@ -36,7 +35,6 @@ impl ApiError {
 
 /// The run in the API.
 pub trait Api: Send + Sync + 'static {
-    /// Reads the run.
     fn get(&self) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
     /// Sends a JSON Patch to the run's status.
     fn patch(&self, operations: Vec<Value>) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
@@ -44,12 +42,9 @@ pub trait Api: Send + Sync + 'static {
     fn watch(&self, version: &str) -> impl Future<Output = Result<impl Stream<Item = Seen> + Send + 'static, ApiError>> + Send;
 }
 
-/// What a watch saw.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// The run as it is now.
     Run(Arc<TerraformRun>),
-    /// The run is gone.
     Gone,
     /// The watch is of no use any more: read and watch again.
     Lost,
@@ -64,13 +59,10 @@ pub enum Notice {
     Ended(&'static str, i32),
     /// The tool said something else than that it still waits. Told at most once a second.
     Happened,
-    /// A hook was started.
     HookStarted(String, HookWhen),
-    /// A hook ended.
     HookEnded(String, i32),
     /// A hook failed, and the run goes on.
     HookFailed(FailedHook),
-    /// How far the tool is.
     Progress(Progress),
     /// What became of the objects of an apply that did not end well.
     Journal(Box<crds::Journal>),
@@ -82,10 +74,8 @@ pub enum Notice {
     Unconfined,
 }
 
-/// Where notices go.
 pub type Notices = mpsc::UnboundedSender<Notice>;
 
-/// What Setup found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetupReport {
     /// The commit.
@@ -98,7 +88,6 @@ pub struct SetupReport {
     pub why: String,
 }
 
-/// What Init found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitReport {
     /// The backend's type, and what people have to know of it.
@@ -107,12 +96,9 @@ pub struct InitReport {
     pub workspace: String,
 }
 
-/// What Plan found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanReport {
-    /// Whether there is anything to apply.
     pub has_changes: bool,
-    /// Counts.
     pub counts: Changes,
     /// One line a resource, destroys first.
     pub lines: Vec<String>,
@@ -128,7 +114,6 @@ pub struct PlanReport {
     pub state_key: Option<String>,
 }
 
-/// What Apply did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyReport {
     /// Operations on resources that were carried out.
@@ -177,9 +162,7 @@ pub trait Work: Send + Sync + 'static {
     fn interrupt(&self);
     /// The controller's word that a lock was left by an ended process of ours: no other lock is meant.
     fn may_unlock(&self, _id: &str, _holder: &str) {}
-    /// Kills the providers of what runs.
     fn kill_providers(&self);
-    /// Kills what runs.
     fn kill_tool(&self);
     /// Kills every other process. Whether none is left.
     fn kill_others(&self) -> impl Future<Output = bool> + Send;
@@ -201,15 +184,11 @@ pub trait Work: Send + Sync + 'static {
     fn publish(&self, _claimed: bool) -> impl Future<Output = Option<OutputsStatus>> + Send {
         async { None }
     }
-    /// A text without secrets.
     fn redact(&self, text: &str) -> String;
-    /// Writes a line to the log.
     fn log(&self, line: &str) -> impl Future<Output = ()> + Send;
 }
 
-/// The time of day.
 pub trait Clock: Send + Sync + 'static {
-    /// Now.
     fn now(&self) -> Timestamp;
 }
 
@@ -220,7 +199,6 @@ impl Clock for ServerClock {
     }
 }
 
-/// The clock of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -13,17 +13,11 @@ use crate::report::Commands;
 /// What an attempt's pod is given.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Namespace of the run.
     pub namespace: String,
-    /// Name of the run.
     pub run: String,
-    /// UID of the run.
     pub run_uid: String,
-    /// Number of the attempt.
     pub attempt: u32,
-    /// Name of the pod.
     pub pod_name: String,
-    /// UID of the pod.
     pub pod_uid: String,
     /// Name of the node that the pod is on.
     pub node_name: Option<String>,
@@ -58,7 +52,6 @@ pub struct Settings {
     pub identity: PathBuf,
     /// Whether a node that cannot confine code of the stack is refused.
     pub require_confinement: bool,
-    /// Where the termination message goes.
     pub termination_log: PathBuf,
     /// Authorities besides those of the image, as PEM, for all that is fetched.
     pub ca: Option<String>,
@@ -70,7 +63,6 @@ pub struct Settings {
     pub command: Option<String>,
     /// The attempt goes on with the plan that stands in the status, whatever the status says of that.
     pub restores: bool,
-    /// The datastore, where there is one.
     pub store: Option<Store>,
     /// The least time between writes of progress, and the shortest phase that has any.
     pub progress_every: Duration,
@@ -223,7 +215,6 @@ impl Settings {
         }
     }
 
-    /// The commands that people have for the run.
     pub fn commands(&self) -> Commands {
         match &self.command {
             None => {
@@ -234,7 +225,6 @@ impl Settings {
         }
     }
 
-    /// Where the source is.
     pub fn source_dir(&self) -> PathBuf {
         self.folder.clone().unwrap_or_else(|| self.work.join("src"))
     }
@@ -259,7 +249,6 @@ impl Settings {
         ca_file(&self.kept)
     }
 
-    /// The home directory of commands.
     pub fn home(&self) -> PathBuf {
         self.work.join("home")
     }

@@ -12,7 +12,6 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::settings::Settings;
 
-/// The message of this process.
 pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failure: Option<Failure>) -> TerminationMessage {
     TerminationMessage {
         run_uid: settings.run_uid.clone(),

@@ -116,7 +116,6 @@ struct Which {
     offline: bool,
 }
 
-/// Why a command failed.
 enum Trouble {
     /// What is asked for.
     Tool(Error),

@@ -145,7 +145,6 @@ impl MemoryApi {
         self.state.lock().unwrap().away = away;
     }
 
-    /// Waits for a status.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&TerraformRunStatus) -> bool) {
         let start = Instant::now();
         while !is(&self.status()) {

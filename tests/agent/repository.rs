@@ -169,7 +169,6 @@ impl Lab {
         self.cluster.repositories.lock().unwrap().insert((namespace.into(), "infra".into()), repository);
     }
 
-    /// Stores a bundle as that of a commit.
     async fn store(&self, of: RepositoryId<'_>, revision: &str, bundle: Vec<u8>) {
         let at = |name: &str| self.dir.path().join(name);
         let sources = Sources::new(&self.url, at("ca.crt"), at("sources"));
@@ -180,7 +179,6 @@ impl Lab {
         assert_eq!(sources.list(of).await.unwrap(), [revision]);
     }
 
-    /// A run of a revision.
     fn run(&self, revision: &str, more: &Value) -> Attempt {
         let mut repository = json!({"name": "infra", "revision": revision, "path": "stacks/net"});
         repository.as_object_mut().unwrap().extend(more["repository"].as_object().cloned().unwrap_or_default());

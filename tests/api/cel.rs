@@ -59,7 +59,6 @@ async fn walk(world: &World, namespace: &str, name: &str, to: Phase) -> Result<(
     Ok(())
 }
 
-/// A JSON Patch of the status.
 async fn json_patch(world: &World, namespace: &str, name: &str, patch: Value) -> kube::Result<crds::TerraformRun> {
     let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
     world.runs(namespace).patch_status(name, &PatchParams::default(), &Patch::Json::<()>(patch)).await

@@ -51,7 +51,6 @@ async fn same_policies(world: World) -> Result<()> {
     Ok(())
 }
 
-/// Who does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Admin,
@@ -59,7 +58,6 @@ enum Who {
     Agent(usize),
 }
 
-/// What is done.
 #[derive(Clone, Debug)]
 enum What {
     Metadata(Value),

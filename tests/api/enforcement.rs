@@ -82,7 +82,6 @@ async fn older(world: &World) -> Result<()> {
     rig.rests("nothing is written again and again").await
 }
 
-/// Takes the binding of a policy away.
 async fn take_away(world: &World, policy: &str) -> Result<ValidatingAdmissionPolicyBinding> {
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.admin.clone());
     let mut binding = bindings.get(policy).await?;

@@ -68,7 +68,6 @@ impl Scene {
         Ok(Self { world, namespace, layers, runs })
     }
 
-    /// Starts a controller that knows nothing yet.
     fn controller(&self) -> Controller {
         let cluster = controller::cluster::Cluster::new(self.world.admin.clone(), Settings::default(), ServerClock::default());
         let of_runs = run::Context::new(cluster, None);

@@ -22,7 +22,6 @@ pub(crate) fn tests() -> Vec<Test> {
 
 const RUN: &str = "run";
 
-/// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Pending,
@@ -82,7 +81,6 @@ impl Place {
     }
 }
 
-/// Who tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Stranger,
@@ -139,7 +137,6 @@ impl Who {
     }
 }
 
-/// What is tried.
 #[derive(Clone, Debug)]
 enum Act {
     Get,

@@ -38,7 +38,6 @@ const FIELDS: [&str; 9] = [
 /// A phase between others.
 pub(crate) const PHASE: &str = "Paused";
 
-/// The definition.
 pub(crate) fn definition() -> Result<Value> {
     let mut crd = crds::crd::terraform_run();
     let root = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").context("no schema")?;

@@ -58,7 +58,6 @@ impl Scene {
         Ok(())
     }
 
-    /// A run that has claimed its plan.
     async fn claimed(&self, name: &str) -> Result<()> {
         self.world.create(&self.namespace, name, &json!({})).await?;
         for phase in ["Pending", "Setup", "Init", "Plan"] {

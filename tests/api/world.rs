@@ -204,7 +204,6 @@ impl World {
         anyhow::bail!("{user} has no right to {verb} {resource} in {namespace} after {PATIENCE:?} as {role}")
     }
 
-    /// Binds a ClusterRole in a namespace.
     pub(crate) async fn bind(&self, namespace: &str, role: &str, subject: &Value) -> Result<()> {
         let binding = serde_json::from_value(json!({
             "metadata": {"generateName": "test-"},
@@ -261,7 +260,6 @@ impl World {
         Ok(Agent { client, uid, namespace: namespace.into(), run: run.into() })
     }
 
-    /// A client with a token of a ServiceAccount.
     pub(crate) async fn token(&self, namespace: &str, account: &str, spec: &Value) -> Result<Client> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
         let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": spec}))?;
@@ -345,7 +343,6 @@ pub(crate) fn sum(digit: char) -> String {
     format!("sha256:{}", digit.to_string().repeat(64))
 }
 
-/// A plan of an attempt.
 pub(crate) fn plan(attempt: u32, digit: char) -> Value {
     json!({"checksum": sum(digit), "attempt": attempt, "summary": "+1 ~0 -0", "add": 1, "change": 0, "destroy": 0, "import": 0,
         "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6"})

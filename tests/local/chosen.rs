@@ -41,7 +41,6 @@ fn words(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Resources in the state of a workspace.
 fn resources_in(place: &Place, workspace: &str) -> Result<usize> {
     let path = place.stack().join("terraform.tfstate.d").join(workspace).join("terraform.tfstate");
     let state: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).with_context(|| path.display().to_string())?)?;

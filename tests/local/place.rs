@@ -23,7 +23,6 @@ use crate::terminal::{Terminal, spawning};
 
 type Body = Box<dyn FnOnce(&Lab) -> Result<()> + Send>;
 
-/// A test.
 pub(crate) struct Test {
     pub(crate) name: String,
     pub(crate) body: Body,
@@ -86,7 +85,6 @@ impl Lab {
         Ok(Place { dir, config: self.shared.path().join("tofurc") })
     }
 
-    /// The version of a tool that is here.
     pub(crate) fn version(&self, tool: &str) -> Result<String> {
         Ok(self.tools.version(tool)?.trim().to_owned())
     }
@@ -107,7 +105,6 @@ impl Lab {
         Ok(place)
     }
 
-    /// Whether Terragrunt is here.
     pub(crate) fn has_terragrunt(&self) -> bool {
         self.terragrunt.is_some()
     }
@@ -132,7 +129,6 @@ impl Lab {
         Ok((self.tools.version(name)?, self.tools.path(name)?))
     }
 
-    /// The agent.
     pub(crate) fn agent(&self) -> &Path {
         &self.agent
     }

@@ -43,12 +43,10 @@ impl Stalled {
         Ok(this)
     }
 
-    /// An address on it.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
-    /// Waits until it was asked.
     pub(crate) fn until_asked(&self) -> Result<()> {
         let start = Instant::now();
         while self.shared.asked.load(Ordering::SeqCst) == 0 {

@@ -80,7 +80,6 @@ impl Terminal {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until a text was printed.
     pub(crate) fn until(&self, what: &str) -> Result<()> {
         self.until_is(what, |text| text.contains(what))
     }
@@ -95,13 +94,11 @@ impl Terminal {
         Ok(())
     }
 
-    /// Presses keys.
     pub(crate) fn press(&mut self, keys: &str) -> Result<()> {
         let terminal = self.keys.as_mut().context("the terminal is closed")?;
         terminal.write_all(keys.as_bytes()).context("nobody is at the terminal")
     }
 
-    /// Answers the question.
     pub(crate) fn answer(&mut self, answer: &str) -> Result<()> {
         self.until("[y/N]")?;
         self.press(&format!("{answer}\n"))

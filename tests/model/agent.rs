@@ -242,7 +242,6 @@ pub(crate) fn request(world: &mut World, index: usize, way: Way) {
     judge(world, index, effect);
 }
 
-/// The write stands.
 fn granted(world: &mut World, index: usize, effect: Effect) {
     let status = world.run.as_ref().map(crate::state::Run::status).unwrap_or_default();
     let automatic = world.run.as_ref().is_some_and(|run| run.typed.spec.approval.mode == ApprovalMode::Automatic);

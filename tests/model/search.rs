@@ -64,7 +64,6 @@ impl Step {
     }
 }
 
-/// The steps that are possible.
 pub(crate) fn steps(world: &World) -> Vec<Step> {
     let mut all = Vec::new();
     let left = world.left;
@@ -131,7 +130,6 @@ pub(crate) fn steps(world: &World) -> Vec<Step> {
     all
 }
 
-/// The world after a step.
 pub(crate) fn after(world: &World, step: Step) -> World {
     let mut world = world.clone();
     let alice = User::with("alice", &[names::VERB_APPROVE]);
@@ -256,7 +254,6 @@ fn print(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// What a search came to.
 pub(crate) struct Closed {
     pub states: usize,
     pub edges: usize,

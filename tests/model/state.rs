@@ -18,7 +18,6 @@ use tests::{
     trace::{self, Deed, Deeds, Step},
 };
 
-/// The UID of the run.
 pub(crate) const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 
 /// A run, with a fingerprint.
@@ -63,7 +62,6 @@ pub(crate) fn fresh(mode: ApprovalMode) -> Run {
     Run::of(object)
 }
 
-/// The pod of an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub(crate) struct Pod {
     pub there: bool,
@@ -81,7 +79,6 @@ pub(crate) struct Said {
     pub failed: bool,
 }
 
-/// An agent's process.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(crate) struct Agent {
     pub alive: bool,
@@ -155,7 +152,6 @@ pub(crate) struct World {
     pub wrong: Option<&'static str>,
 }
 
-/// The name of the pod of an attempt.
 pub(crate) fn pod_name(attempt: usize) -> String {
     names::attempt_name("net", UID, u32::try_from(attempt).unwrap() + 1)
 }
@@ -164,7 +160,6 @@ pub(crate) fn nonce(attempt: usize) -> String {
     format!("{attempt:032x}")
 }
 
-/// The key of the state.
 pub(crate) fn state_key() -> String {
     "a".repeat(64)
 }
@@ -173,7 +168,6 @@ pub(crate) fn sum(attempt: usize) -> String {
     format!("sha256:{attempt:064x}")
 }
 
-/// Who an agent is.
 pub(crate) fn agent_user(attempt: usize) -> User {
     User::pod("team", &pod_name(attempt), &format!("pod-{attempt}"))
 }
@@ -217,7 +211,6 @@ impl World {
         fine
     }
 
-    /// Something was done for the run.
     pub(crate) fn deed(&mut self, deed: Deed) {
         let result = self.run.as_ref().and_then(|run| run.status().result);
         let found = self.deeds.add(deed, result);

@@ -113,7 +113,6 @@ impl Layers {
         Ok(())
     }
 
-    /// Waits until the repository is as asked.
     pub(crate) async fn repository(
         &self,
         what: &str,

@@ -31,7 +31,6 @@ pub(crate) use scene::Scene;
 
 pub(crate) type Body = Box<dyn FnOnce(Scene) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
 
-/// A test.
 pub(crate) struct Test {
     pub(crate) name: &'static str,
     pub(crate) body: Body,
@@ -52,7 +51,6 @@ pub(crate) fn left_out() -> Option<&'static str> {
     (!wanted).then_some("run `cargo ci` as root on Linux")
 }
 
-/// What all tests share.
 pub(crate) struct Suite {
     pub(crate) cluster: Cluster,
     pub(crate) client: Client,

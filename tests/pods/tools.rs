@@ -62,7 +62,6 @@ async fn run(scene: &Scene, name: &str, files: Value, spec: Value) -> Result<()>
     scene.create(name, whole).await.map(drop)
 }
 
-/// What the status says of the tool.
 fn tool(status: &TerraformRunStatus) -> String {
     status.history.iter().find(|line| line.contains("Setup")).cloned().unwrap_or_default()
 }

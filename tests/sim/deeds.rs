@@ -43,7 +43,6 @@ pub(crate) enum Hooked {
     After { failed: bool },
 }
 
-/// An agent did something.
 #[expect(clippy::needless_pass_by_value, reason = "what was done is told once")]
 pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, done: Done) {
     world.note(&format!("   {} did {done:?}", process.name));

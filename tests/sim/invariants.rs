@@ -15,7 +15,6 @@ use crate::{
     world::{NS, Process, World, millis},
 };
 
-/// How a run ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     name: String,
@@ -29,7 +28,6 @@ pub(crate) struct Ended {
 #[derive(Default)]
 pub(crate) struct Watcher {
     pub violations: Vec<String>,
-    /// Endings that were reached.
     pub endings: BTreeSet<&'static str>,
     pub refused_wrong: bool,
     pub flaky: u8,
@@ -50,11 +48,9 @@ pub(crate) struct Watcher {
     pods: BTreeSet<(String, u32, String)>,
     /// Pods that came when a process had adopted their attempt already.
     pub second_pods: Vec<String>,
-    /// Of layers.
     pub layered: Layered,
 }
 
-/// A run is gone from the API.
 pub(crate) fn gone(world: &mut World, run: &TerraformRun) {
     let status = run.status.clone().unwrap_or_default();
     if status.attempt.is_some_and(|attempt| attempt.open) && status.adopted.is_some() {
@@ -63,7 +59,6 @@ pub(crate) fn gone(world: &mut World, run: &TerraformRun) {
     world.watcher.endings.insert("deleted");
 }
 
-/// A run changed in the API.
 pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     for (invariant, text) in trace::step(step).into_iter().chain(trace::version(step.after, bytes)) {
         world.violated(invariant, &text);
@@ -212,7 +207,6 @@ fn bounded(world: &mut World, new: &TerraformRun) {
     }
 }
 
-/// A claim was written.
 fn claimed(world: &mut World, run: &TerraformRun) {
     let status = run.status.clone().unwrap_or_default();
     let by = status.approval.as_ref().map(|record| record.by.as_str());

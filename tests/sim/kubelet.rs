@@ -41,7 +41,6 @@ struct Pod {
 }
 
 impl Pod {
-    /// The object, unless it is gone.
     fn object(&self, world: &World) -> Option<Arc<Value>> {
         world.store.get(&self.key).ok().filter(|pod| pod["metadata"]["uid"] == *self.uid)
     }

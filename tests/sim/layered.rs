@@ -29,7 +29,6 @@ struct Era {
 pub(crate) struct Layered {
     /// By milliseconds.
     eras: Vec<(u64, Era)>,
-    /// The layer as it is.
     layer: Option<Arc<TerraformLayer>>,
     gone: bool,
     /// Every run that was ever made, in the order of their creation, as it was last.
@@ -87,7 +86,6 @@ fn era(layer: &TerraformLayer) -> Era {
     }
 }
 
-/// A layer was written.
 pub(crate) fn changed(world: &mut World, change: &Change) {
     let layer = TerraformLayer::deserialize(&*change.object).unwrap();
     if world.tracing {
@@ -130,7 +128,6 @@ pub(crate) fn followed(world: &mut World, change: &Change) {
     }
 }
 
-/// A run changed.
 pub(crate) fn run(world: &mut World, before: Option<&TerraformRun>, after: &TerraformRun) {
     let Some(is) = seen(after) else { return };
     match before {
@@ -148,7 +145,6 @@ pub(crate) fn run(world: &mut World, before: Option<&TerraformRun>, after: &Terr
     }
 }
 
-/// A run was made.
 fn made(world: &mut World, run: &TerraformRun, is: &SeenRun) {
     let (name, slack) = (run.name_any(), slack(&world.schedule));
     let mut wrong: Vec<(&str, String)> = Vec::new();

@@ -25,7 +25,6 @@ use crate::{
     world::{NS, Shared, World, millis, now},
 };
 
-/// The plural word for repositories.
 pub(crate) const REPOSITORIES: &str = "terraformrepositories";
 /// The longest life of a layer, in seconds.
 pub(crate) const LONGEST: u64 = 9_000;
@@ -60,14 +59,12 @@ pub(crate) enum Answer {
     None,
 }
 
-/// What happens to a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Happening {
     /// A commit of this content, which may be the one that is there: then it is not relevant.
     Commit(u8),
     /// The same, and nobody tells of it: it is found at the next look.
     Untold(u8),
-    /// Other settings.
     Settings(u8),
     /// It is suspended, or no longer.
     Suspend(bool),
@@ -77,7 +74,6 @@ pub(crate) enum Happening {
     Ask,
     /// What its deletion destroys is left.
     Orphan,
-    /// It is deleted.
     Delete,
 }
 
@@ -247,7 +243,6 @@ pub(crate) async fn collect(shared: Shared) {
     }
 }
 
-/// The schedule of a seed.
 pub(crate) fn drawn(seed: u64) -> Schedule {
     let mut c = Chance(seed ^ 0x001a_4e45);
     let letters = |c: &mut Chance| c.pick(&['M', 'M', 'A', 'A', 'D']);

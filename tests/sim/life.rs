@@ -16,7 +16,6 @@ const LONGEST: u64 = 3_600;
 /// The most requests of a life: more means that something is asked again and again.
 const MOST_REQUESTS: u32 = 6_000;
 
-/// What became of a life.
 pub(crate) struct Report {
     pub boundaries: u32,
     /// The boundary at which the first apply began.
@@ -32,7 +31,6 @@ pub(crate) struct Report {
     pub print: (u64, u32, u64),
 }
 
-/// Plays a schedule.
 pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let shared = runtime.block_on(live(schedule, tracing));

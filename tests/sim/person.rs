@@ -31,7 +31,6 @@ pub(crate) fn alice() -> User {
     User::with("alice", &["create", names::VERB_APPROVE, names::VERB_AUTOAPPROVE, names::VERB_ABANDON])
 }
 
-/// Creates the runs of a life.
 pub(crate) async fn create(shared: Shared) {
     let scene = shared.lock().schedule.scene.clone();
     let make = |name: &str, automatic: bool| {
@@ -61,7 +60,6 @@ pub(crate) async fn create(shared: Shared) {
     }
 }
 
-/// Waits until a gesture is due.
 async fn due(shared: &Shared, when: When) {
     let (is, after): (fn(&TerraformRun) -> bool, u32) = match when {
         When::At(at) => {
@@ -80,7 +78,6 @@ async fn due(shared: &Shared, when: When) {
     sleep(Duration::from_millis(after.into())).await;
 }
 
-/// Whether a run says that its node is lost.
 pub(crate) fn says_it_is_lost(run: &TerraformRun) -> bool {
     let mut all = run.status.iter().flat_map(|status| &status.conditions);
     all.any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)

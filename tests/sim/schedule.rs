@@ -18,7 +18,6 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
@@ -89,7 +88,6 @@ pub(crate) enum Strike {
     Freeze(u8),
 }
 
-/// What a person does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Gesture {
     /// Approves the plan that waits.
@@ -98,19 +96,14 @@ pub(crate) enum Gesture {
     ApproveWrong,
     /// Takes the approval back.
     Withdraw,
-    /// Denies.
     Deny,
-    /// Cancels.
     Cancel,
-    /// Deletes the run.
     Delete,
-    /// Asks for a rerun.
     Rerun,
     /// Gives the apply up.
     Abandon,
 }
 
-/// When a person does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum When {
     /// So many milliseconds after the beginning.
@@ -138,7 +131,6 @@ pub(crate) enum Failing {
 pub(crate) struct Scene {
     /// Approves itself.
     pub automatic: bool,
-    /// `Plan`, `Apply` or `Destroy`.
     pub operation: crds::Operation,
     /// There is a datastore, and the state is managed.
     pub datastore: bool,
@@ -240,7 +232,6 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
 }
 
 impl Schedule {
-    /// The schedule of a seed.
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
         // Of their own, so that a seed has the life that it always had.

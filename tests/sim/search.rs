@@ -17,7 +17,6 @@ use crate::{
 /// So many failures end a search: they have one or two causes.
 const ENOUGH: usize = 20;
 
-/// What a search came to.
 #[derive(Default)]
 pub(crate) struct Found {
     pub played: u64,

@@ -48,7 +48,6 @@ use crate::{
 
 /// The one repository of a life, which has one branch.
 pub(crate) const REPOSITORY: &str = "infra";
-/// Where it is.
 pub(crate) const URL: &str = "https://git.example.com/infra";
 
 /// What the Git server has of it, and what is stored of that.

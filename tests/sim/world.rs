@@ -29,7 +29,6 @@ use crate::{
     sources::Forge,
 };
 
-/// The plural word for nodes.
 pub(crate) const NODES: &str = "nodes";
 /// The plural word for namespaces. The one of the runs is there as an object while it is frozen.
 pub(crate) const NAMESPACES: &str = "namespaces";
@@ -86,7 +85,6 @@ pub(crate) fn date(at: Timestamp) -> String {
 pub(crate) enum Trouble {
     /// No answer.
     Lost,
-    /// Refused.
     Refused(Refusal),
 }
 
@@ -106,7 +104,6 @@ pub(crate) struct Datastore {
     pub results: BTreeMap<(String, u32), TerminationMessage>,
 }
 
-/// Who holds the state's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lock {
     pub id: String,
@@ -115,7 +112,6 @@ pub(crate) struct Lock {
     pub attempt: u32,
 }
 
-/// Everything.
 pub(crate) struct World {
     pub store: Store,
     pub schedule: Schedule,
@@ -336,7 +332,6 @@ impl World {
         }
     }
 
-    /// Something that must never happen has happened.
     pub(crate) fn violated(&mut self, invariant: &str, text: &str) {
         self.note(&format!("VIOLATED {invariant}: {text}"));
         self.watcher.violations.push(format!("{invariant}: {text}"));

@@ -32,7 +32,6 @@ enum Suite {
     Versions,
 }
 
-/// A fault.
 #[derive(Debug, Deserialize)]
 struct Fault {
     name: String,
@@ -43,7 +42,6 @@ struct Fault {
     put: String,
 }
 
-/// What the tests said.
 enum Found {
     /// These failed.
     Caught(Vec<String>),
@@ -57,7 +55,6 @@ fn list() -> Result<Vec<Fault>> {
     serde_saphyr::from_str(LIST).context("tests/mutants/faults.yaml")
 }
 
-/// Puts a fault into a text.
 fn mutated(text: &str, fault: &Fault) -> Result<String> {
     let times = text.matches(&fault.find).count();
     ensure!(times == 1, "{}: what is to be replaced stands {times} times in {}", fault.name, fault.file);

@@ -56,7 +56,6 @@ impl Place {
         Ok(Sealed::new(self.store()?, Arc::new(Keys::open(self.keys.path())?)))
     }
 
-    /// The store below.
     pub(crate) fn store(&self) -> Result<Store> {
         Ok(Store::open(&self.url, &self.variables)?)
     }

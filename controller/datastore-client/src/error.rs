@@ -110,7 +110,6 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
     Err(if later { RequestError::busy(problem, after) } else { RequestError::Refused(problem) })
 }
 
-/// The body of an answer.
 pub(crate) async fn read(response: Response) -> Result<Vec<u8>, RequestError> {
     read_up_to(response, MAX_ANSWER).await
 }
@@ -127,7 +126,6 @@ pub(crate) async fn read_up_to(mut response: Response, most: usize) -> Result<Ve
     Ok(body)
 }
 
-/// What an answer says.
 pub(crate) fn parsed<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, RequestError> {
     serde_json::from_slice(body).map_err(|error| RequestError::unanswered(format!("an answer that is no JSON: {error}")))
 }

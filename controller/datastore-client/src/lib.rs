@@ -10,6 +10,9 @@
 //!
 //! Nothing here waits and tries again: for how long that makes sense only the caller knows.
 
+// Agent, controller and sources know the datastore by this API.
+#![warn(missing_docs)]
+
 pub mod attempt;
 pub mod connection;
 pub mod controller;

@@ -25,14 +25,12 @@ const BLOBS: Duration = Duration::from_secs(86_400);
 /// When a run was first found gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Then.
     pub at: Timestamp,
 }
 
 /// What is to be done about a run that has something in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing.
     Keep,
     /// It is there after all: remove the mark.
     Unmark,

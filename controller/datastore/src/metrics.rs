@@ -20,7 +20,6 @@ struct KindLabels {
     kind: &'static str,
 }
 
-/// An answer with metrics.
 pub type Exposition = ([(HeaderName, &'static str); 1], String);
 
 /// One more is open, until what this returns is dropped.
@@ -47,7 +46,6 @@ pub fn exposition(registry: &Mutex<Registry>) -> Exposition {
     ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }
 
-/// The metrics of the datastore.
 pub struct Metrics {
     registry: Mutex<Registry>,
     requests: Family<RequestLabels, Counter>,
@@ -59,7 +57,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics that count nothing yet.
     pub fn new() -> Self {
         let (requests, swept) = (Family::default(), Family::default());
         let (received, sent, sweeps_failed) = (Counter::default(), Counter::default(), Counter::default());
@@ -74,17 +71,14 @@ impl Metrics {
         Self { registry: Mutex::new(registry), requests, received, sent, connections, swept, sweeps_failed }
     }
 
-    /// A request was answered.
     pub fn answered(&self, kind: &'static str, code: StatusCode) {
         self.requests.get_or_create(&RequestLabels { kind, code: code.as_u16() }).inc();
     }
 
-    /// So many bytes of a body came.
     pub fn received(&self, bytes: usize) {
         self.received.inc_by(bytes as u64);
     }
 
-    /// So many bytes of content went.
     pub fn sent(&self, bytes: usize) {
         self.sent.inc_by(bytes as u64);
     }
@@ -94,12 +88,10 @@ impl Metrics {
         opened(&self.connections)
     }
 
-    /// The sweep deleted so many of a kind.
     pub fn swept(&self, kind: &'static str, count: usize) {
         self.swept.get_or_create(&KindLabels { kind }).inc_by(count as u64);
     }
 
-    /// A sweep was not finished.
     pub fn sweep_failed(&self) {
         self.sweeps_failed.inc();
     }

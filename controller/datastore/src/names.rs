@@ -24,7 +24,6 @@ impl Name {
         self.0.as_ref()
     }
 
-    /// The last segment.
     pub fn last(&self) -> &str {
         self.as_str().rsplit('/').next().unwrap_or_default()
     }
@@ -60,7 +59,6 @@ fn is_word(text: &str, most: usize, more: &[u8]) -> bool {
         && !text.contains("..")
 }
 
-/// A namespace.
 pub fn namespace(text: &str) -> Result<String, Problem> {
     if is_word(text, 63, b"-") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a namespace")) }
 }
@@ -70,7 +68,6 @@ pub fn run(text: &str) -> Result<String, Problem> {
     if is_word(text, 253, b"-.") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a run")) }
 }
 
-/// The UID of an object.
 pub fn uid(text: &str) -> Result<String, Problem> {
     if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") { Ok(text.to_owned()) } else { Err(invalid("that is no UID")) }
 }
@@ -110,12 +107,10 @@ impl RunKey {
         Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The UID.
     pub fn uid(&self) -> &str {
         &self.uid
     }
@@ -125,7 +120,6 @@ impl RunKey {
         Name::of(&["runs", &self.namespace, &self.uid])
     }
 
-    /// The record of the run's name.
     pub fn name_record(&self) -> Name {
         self.prefix().child("run")
     }
@@ -140,7 +134,6 @@ impl RunKey {
         self.blobs().child(&format!("a{attempt}-{}-{random}", kind.as_str()))
     }
 
-    /// All blobs of the run.
     pub fn blobs(&self) -> Name {
         self.prefix().child("blobs")
     }
@@ -150,7 +143,6 @@ impl RunKey {
         self.prefix().child("intent")
     }
 
-    /// The claim.
     pub fn claim(&self) -> Name {
         Name::of(&["claims", &self.namespace, &self.uid])
     }
@@ -203,7 +195,6 @@ impl RepositoryKey {
         self.bundles().child(revision)
     }
 
-    /// All blobs.
     pub fn blobs(&self) -> Name {
         self.prefix().child("blobs")
     }
@@ -219,12 +210,9 @@ impl RepositoryKey {
     }
 }
 
-/// A log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogKey {
-    /// Its run.
     pub run: RunKey,
-    /// Its attempt.
     pub attempt: u32,
     /// One of [`LOG_PHASES`], or [`JOURNAL`].
     pub phase: &'static str,
@@ -236,7 +224,6 @@ impl LogKey {
         self.run.prefix().child(&format!("a{}", self.attempt)).child("log").child(self.phase)
     }
 
-    /// The bytes from `start` to `end`.
     pub fn segment(&self, start: u64, end: u64) -> Name {
         self.prefix().child(&format!("{start:012}-{end:012}"))
     }
@@ -256,7 +243,6 @@ impl LogKey {
     }
 }
 
-/// A managed state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateKey {
     namespace: String,
@@ -279,7 +265,6 @@ impl StateKey {
         Ok(Self { namespace: self::namespace(namespace)?, id })
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -318,7 +303,6 @@ impl StateKey {
         self.prefix().child("journal")
     }
 
-    /// One of them.
     pub fn entry(&self, number: u64) -> Name {
         self.journal().child(&format!("{number:012}"))
     }
@@ -328,7 +312,6 @@ impl StateKey {
         self.prefix().child("blobs")
     }
 
-    /// A blob.
     pub fn blob(&self, random: &str) -> Name {
         self.blobs().child(random)
     }

@@ -38,13 +38,10 @@ const PROVEN: Duration = Duration::from_secs(60);
 struct Record {
     /// UID of the namespace: names come again.
     namespace_uid: String,
-    /// Of the state.
     lineage: String,
-    /// Of the state.
     serial: u64,
     /// When the run claimed that published; of one that had nothing to apply, when it published.
     at: Timestamp,
-    /// The run.
     run: String,
     /// What other stacks may take.
     outputs: BTreeMap<String, Output>,
@@ -66,7 +63,6 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Refusal(Reason, String);
 
-/// Publishes outputs.
 pub struct Publisher {
     sealed: Sealed,
     cluster: Arc<dyn Cluster>,
@@ -88,7 +84,6 @@ pub async fn run(publisher: Arc<Publisher>, interval: Duration) {
 }
 
 impl Publisher {
-    /// Keeps its records in this store.
     pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, policy: Option<String>) -> Self {
         Self { sealed, cluster, policy, turn: tokio::sync::Mutex::default(), proven: Mutex::default() }
     }

@@ -17,12 +17,10 @@ pub fn problem(reason: &str, message: impl Into<String>) -> Problem {
     Problem { reason: reason.to_owned(), message: message.into(), ..Problem::default() }
 }
 
-/// The request makes no sense.
 pub fn invalid(message: impl Into<String>) -> Problem {
     problem(INVALID, message)
 }
 
-/// There is no such thing.
 pub fn not_found(message: impl Into<String>) -> Problem {
     problem(NOT_FOUND, message)
 }
@@ -67,7 +65,6 @@ pub fn response(problem: &Problem) -> Response {
     response
 }
 
-/// A JSON answer.
 pub fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
     let mut response = Response::new(match serde_json::to_vec(value) {
         Ok(body) => Body::from(body),

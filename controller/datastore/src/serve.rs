@@ -32,7 +32,6 @@ pub struct Limits {
     pub head: Duration,
 }
 
-/// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The longest head, and the most of a body that waits to be read, in bytes.
 const BUFFER: usize = 64 << 10;

@@ -35,25 +35,15 @@ const DOWNLOADS: usize = 32;
 
 /// Everything that a request needs.
 pub struct Service {
-    /// The store with its keys.
     pub sealed: Sealed,
-    /// Objects of runs.
     pub objects: Objects,
-    /// Bundles of repositories.
     pub bundles: Bundles,
-    /// Those that runs wait for.
     pub wanted: Wanted,
-    /// Logs.
     pub logs: Arc<Logs>,
-    /// Managed states.
     pub states: States,
-    /// Published outputs.
     pub outputs: Arc<Publisher>,
-    /// Who a token is.
     pub tokens: Tokens,
-    /// Runs.
     pub lookup: Lookup,
-    /// The API server.
     pub cluster: Arc<dyn Cluster>,
     /// The controller's user name.
     pub controller: String,
@@ -61,7 +51,6 @@ pub struct Service {
     pub sources: Option<String>,
     /// How the API server proves itself; none while nothing is read through it.
     pub front_proxy: watch::Sender<Option<Arc<FrontProxyConfig>>>,
-    /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Why nothing is served, when the keys are not those of the store.
     pub unfit: watch::Sender<Option<Problem>>,
@@ -100,7 +89,6 @@ impl Drop for Admitted {
 }
 
 impl Service {
-    /// A service on a store and a cluster.
     pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, controller: String, stopped: watch::Receiver<bool>) -> Self {
         Self {
             objects: Objects::new(sealed.clone()),

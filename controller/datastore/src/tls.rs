@@ -15,26 +15,17 @@ use crate::{cluster::FrontProxyConfig, service::Service};
 
 /// How often the files are read again.
 const FILES: Duration = Duration::from_secs(30);
-/// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("{path}: {source}")]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// It holds no PEM of the kind that is wanted.
     #[error("no {0} in PEM: {1}")]
     Pem(&'static str, rustls::pki_types::pem::Error),
-    /// Certificate and key do not make a service.
     #[error("the certificate cannot be used: {0}")]
     Rustls(#[from] rustls::Error),
 }
 
-/// The files, as they were read.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Files {
     cert: Vec<u8>,

@@ -12,7 +12,6 @@ use hcl_edit::{
 use serde_json::Value;
 use tool_versions::request::hcl;
 
-/// Where something lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Relative to the directory of the code.
@@ -35,7 +34,6 @@ pub enum Kind {
 /// What a file takes from elsewhere in the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// These.
     From(Vec<(Kind, Place)>),
     /// Nobody can say what.
     Unknown,

@@ -13,7 +13,6 @@ pub type Data = BTreeMap<String, Vec<u8>>;
 /// What a server is asked with.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Who asks.
     pub login: Option<Login>,
     /// The GitHub App whose token asks.
     pub app: Option<App>,

@@ -13,19 +13,16 @@ use crate::git::GitError;
 /// Why something could not be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its reason.
     pub reason: Reason,
     /// What failed, for people.
     pub message: String,
 }
 
 impl Problem {
-    /// For this reason.
     pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
         Self { reason, message: clip(message.as_ref(), 1000) }
     }
 
-    /// Its class.
     pub fn class(&self) -> FailureClass {
         self.reason.class().unwrap_or(FailureClass::Internal)
     }
@@ -53,7 +50,6 @@ impl Problem {
     }
 }
 
-/// What an error of git is.
 impl From<FetchError<GitError>> for Problem {
     fn from(error: FetchError<GitError>) -> Self {
         match error.reason() {

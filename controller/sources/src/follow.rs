@@ -16,13 +16,9 @@ pub type Key = (String, String);
 /// What is needed of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Namespace and name.
     pub key: Key,
-    /// Its UID.
     pub uid: String,
-    /// Its repository.
     pub repository: Key,
-    /// The ref that it follows.
     pub git_ref: String,
     /// What `status.source` has to be of.
     pub of: String,
@@ -37,7 +33,6 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// What is needed of it.
     pub fn of(layer: &TerraformLayer) -> Self {
         let status = layer.status.clone().unwrap_or_default();
         let runs = [&status.last_plan, &status.last_apply].into_iter().flatten().map(|run| run.revision.clone());
@@ -76,9 +71,7 @@ fn variable_files(template: &RunTemplate) -> Option<Vec<String>> {
 /// A repository, and the layers that it admits.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The repository.
     pub repository: Arc<TerraformRepository>,
-    /// Its layers.
     pub layers: Vec<Arc<Layer>>,
 }
 
@@ -95,7 +88,6 @@ impl View {
         all.len().saturating_sub(MAX_REFS)
     }
 
-    /// The layers of a ref.
     pub fn of_ref<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arc<Layer>> {
         self.layers.iter().filter(move |layer| layer.git_ref == name)
     }
@@ -105,13 +97,11 @@ impl View {
         self.repository.annotations().get(names::POKE).filter(|poke| !poke.is_empty())
     }
 
-    /// UID of the repository.
     pub fn uid(&self) -> &str {
         self.repository.metadata.uid.as_deref().unwrap_or_default()
     }
 }
 
-/// All repositories and layers.
 #[derive(Debug, Default)]
 pub struct Follow {
     repositories: BTreeMap<Key, Arc<TerraformRepository>>,
@@ -172,17 +162,14 @@ impl Follow {
         }
     }
 
-    /// The repository of a UID.
     pub fn key_of(&self, uid: &str) -> Option<&Key> {
         self.repositories.iter().find(|(_, repository)| repository.metadata.uid.as_deref() == Some(uid)).map(|(key, _)| key)
     }
 
-    /// The UID of a repository.
     pub fn uid(&self, key: &Key) -> Option<String> {
         self.repositories.get(key)?.metadata.uid.clone()
     }
 
-    /// A repository with its layers.
     pub fn view(&self, key: &Key) -> Option<View> {
         let repository = self.repositories.get(key)?.clone();
         let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
@@ -190,7 +177,6 @@ impl Follow {
         Some(View { repository, layers })
     }
 
-    /// The repositories.
     pub fn repositories(&self) -> impl Iterator<Item = (&Key, &Arc<TerraformRepository>)> {
         self.repositories.iter()
     }
@@ -217,9 +203,7 @@ impl Follow {
 /// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `TerraformRepository`.
     Repository,
-    /// `TerraformLayer`.
     Layer,
 }
 

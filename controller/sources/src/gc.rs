@@ -65,7 +65,6 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
     Ok(left)
 }
 
-/// What is left of commits without these.
 fn without(commits: Commits, needed: &Commits) -> Commits {
     let each = commits.into_iter().map(|(key, commits)| {
         let none = BTreeSet::new();

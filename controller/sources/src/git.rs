@@ -49,24 +49,14 @@ const SAID: usize = 64 << 10;
 /// The most of its output that is kept where nobody wants it, in bytes.
 const LITTLE: usize = 64 << 10;
 
-/// Why git gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// It could not be started.
     #[error("git cannot be started: {0}")]
     NotStarted(#[source] io::Error),
-    /// It took too long.
     #[error("`git {command}` was ended: it took longer than {} s", deadline.as_secs())]
-    TooLong {
-        /// What it was told.
-        command: String,
-        /// How long it might have taken.
-        deadline: Duration,
-    },
-    /// It printed too much.
+    TooLong { command: String, deadline: Duration },
     #[error("`git {0}` printed more than {1} bytes")]
     TooMuch(String, usize),
-    /// What it fetched is too large.
     #[error("it was not fetched: its mirror would be larger than {0} MiB, which is all that mirrors may take (--mirrors-mib)")]
     TooLarge(u64),
 }
@@ -84,7 +74,6 @@ pub struct Commands {
 pub struct Output {
     /// How it ended, with what it said on its error output.
     pub ended: Ended,
-    /// What it printed.
     pub stdout: Vec<u8>,
 }
 
@@ -219,7 +208,6 @@ async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: usize) -> io::Resul
     }
 }
 
-/// The end of a stream.
 async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let (mut kept, mut piece) = (Vec::new(), vec![0; 4 << 10]);
     let Some(mut stream) = stream else { return kept };

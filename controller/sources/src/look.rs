@@ -25,15 +25,11 @@ use crate::{
 /// How often blobs are asked for, each time what the last ones lead to. Modules do not lie that deep.
 const MAX_ROUNDS: usize = 64;
 
-/// What looks are made with.
 pub struct Looker<B> {
-    /// How repositories are reached.
     pub git: Box<dyn Git>,
-    /// Where bundles are kept.
     pub bundles: B,
 }
 
-/// What a look has found.
 pub struct Found {
     /// What there is to say of the repository.
     pub look: Look,
@@ -219,7 +215,6 @@ impl<B: Bundles> Looker<B> {
     }
 }
 
-/// A ref that is looked at.
 struct OfRef<'a> {
     view: &'a View,
     name: &'a str,

@@ -64,18 +64,15 @@ impl Metrics {
         Self { registry: Mutex::new(registry), looks, seconds, writes, repositories, deleted, awaited: AtomicUsize::new(caches) }
     }
 
-    /// A look came to its end.
     pub fn looked(&self, cause: &'static str, failed: bool, took: Duration) {
         self.looks.get_or_create(&LookLabels { cause, result: if failed { "failed" } else { "answered" } }).inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
-    /// A status was written.
     pub fn wrote(&self, kind: &'static str) {
         self.writes.get_or_create(&WriteLabels { kind }).inc();
     }
 
-    /// So many repositories are followed.
     pub fn follows(&self, repositories: usize) {
         self.repositories.set(i64::try_from(repositories).unwrap_or(i64::MAX));
     }

@@ -69,7 +69,6 @@ impl Mirrors {
         Ok(Self { root: root.to_owned(), limit, uses: Mutex::default() })
     }
 
-    /// Where the mirror of a repository is.
     pub fn dir(&self, uid: &str) -> PathBuf {
         self.root.join(uid)
     }
@@ -83,7 +82,6 @@ impl Mirrors {
         Busy(this.clone(), uid.to_owned())
     }
 
-    /// Deletes a mirror.
     pub fn remove(&self, uid: &str) {
         let mut uses = self.lock();
         match uses.get_mut(uid) {
@@ -141,18 +139,15 @@ impl Drop for Busy {
 
 /// A mirror, and what its server is asked with.
 pub struct Mirror<'a> {
-    /// All of them.
     pub mirrors: &'a Mirrors,
     /// UID of the repository.
     pub uid: &'a str,
-    /// How git is run.
     pub git: &'a Commands,
     /// What git is given to ask servers.
     pub env: Vec<(OsString, OsString)>,
 }
 
 impl Mirror<'_> {
-    /// Where it is.
     pub fn dir(&self) -> PathBuf {
         self.mirrors.dir(self.uid)
     }

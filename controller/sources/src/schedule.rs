@@ -27,12 +27,10 @@ const OF_WRITES: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration
 pub struct Tries {
     /// When the last one did.
     pub at: Timestamp,
-    /// How many.
     pub times: u32,
 }
 
 impl Tries {
-    /// One more.
     pub fn more(before: Option<Self>, at: Timestamp) -> Self {
         Self { at, times: before.map_or(0, |before| before.times).saturating_add(1) }
     }
@@ -56,7 +54,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Nothing is known.
     pub const fn new(started: Timestamp) -> Self {
         Self { started, looked: None, failed: None, unwritten: None, refs: BTreeMap::new(), answered: BTreeMap::new() }
     }
@@ -88,7 +85,6 @@ pub enum Cause {
     Spec,
     /// A layer names a ref that nobody has looked at, or a layer asks for something else.
     Layer,
-    /// It is time.
     Interval,
     /// A ref failed, and is tried again.
     Retry,
@@ -110,7 +106,6 @@ impl Cause {
 /// When a repository is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Now.
     Now(Cause),
     /// Then, if nothing happens before.
     At(Timestamp),
@@ -118,7 +113,6 @@ pub enum Due {
     Never,
 }
 
-/// When a repository is looked at.
 pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
     let spec = &view.repository.spec;
     if let Some(tries) = memory.unwritten {
@@ -198,7 +192,6 @@ fn hash(uid: &str, n: u64) -> u64 {
     digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// A time that long after another.
 pub(crate) fn later(at: Timestamp, wait: Duration) -> Timestamp {
     at.checked_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
 }

@@ -57,13 +57,9 @@ pub trait Place: Send + Sync {
     fn follows<'a>(&'a self, commit: &'a str, from: &'a str, at: Timestamp) -> BoxFuture<'a, Option<bool>>;
 }
 
-/// Servers that are asked by git.
 pub struct Servers {
-    /// How git is run.
     pub git: Commands,
-    /// The mirrors.
     pub mirrors: Arc<Mirrors>,
-    /// Tokens of GitHub Apps.
     pub tokens: Tokens,
     /// A directory of this process's own, in memory where there is such a place: private keys lie there while they are used.
     pub private: PathBuf,
@@ -101,7 +97,6 @@ impl Git for Servers {
 }
 
 impl Servers {
-    /// How a repository's server is asked.
     async fn server(&self, view: &View, secret: Option<(String, Data)>, now: Timestamp) -> Result<Server, Problem> {
         let illegal = |error: FetchError<GitError>| Problem::from(error);
         let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::IllegalUrl).map_err(illegal)?;

@@ -16,7 +16,6 @@ pub const MAX_REFS: usize = 256;
 /// The most failures in a row that are counted.
 const MAX_TIMES: u32 = 1000;
 
-/// What a look has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     /// Generation of the spec.
@@ -38,9 +37,7 @@ pub enum Seen {
     Same,
     /// It is at another commit, or its commit is known for the first time.
     At(Box<At>),
-    /// It could not be looked at.
     Failed(Problem),
-    /// It was not looked at.
     Unseen,
 }
 
@@ -103,7 +100,6 @@ pub fn next(
     status
 }
 
-/// The status of a repository that is suspended.
 pub fn suspended(old: &TerraformRepositoryStatus, generation: Option<i64>, now: Timestamp) -> TerraformRepositoryStatus {
     let mut status = TerraformRepositoryStatus { observed_generation: generation, ..old.clone() };
     let message = "spec.suspend is true: its refs are not looked at, and layers keep what they have";

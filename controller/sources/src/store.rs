@@ -45,7 +45,6 @@ pub trait Bundles: Send + Sync {
     fn list(&self, namespace: &str, uid: &str) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
     /// What runs wait for, of all repositories, as long as somebody says it.
     fn wanted(&self) -> impl Future<Output = Result<Lists, RequestError>> + Send;
-    /// Keeps a bundle no longer.
     fn delete(&self, namespace: &str, uid: &str, revision: &str) -> impl Future<Output = Result<(), RequestError>> + Send;
 }
 

@@ -49,12 +49,10 @@ impl Tree {
         Ok(Self(entries))
     }
 
-    /// All of them.
     pub fn entries(&self) -> &[Entry] {
         &self.0
     }
 
-    /// Whether there is nothing.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -10,7 +10,6 @@ use crate::{
     tree::{Tree, join},
 };
 
-/// What was read of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blob {
     /// Where a link leads.
@@ -22,7 +21,6 @@ pub enum Blob {
 /// How a blob is read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ask {
-    /// As a link.
     Link,
     /// As code: the file's name, and whether a file of Terragrunt's named it.
     Code(String, bool),
@@ -61,7 +59,6 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk that has not begun.
     pub const fn new(tree: &'a Tree, known: &'a Known) -> Self {
         Self { tree, known, relevant: BTreeSet::new(), missing: BTreeSet::new(), everything: false, queue: VecDeque::new() }
     }

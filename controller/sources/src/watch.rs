@@ -27,7 +27,6 @@ use crate::{
     worker::{self, Shared},
 };
 
-/// The workers, by repository.
 pub struct Workers<B> {
     shared: Arc<Shared<B>>,
     all: Mutex<BTreeMap<Key, Worker>>,
@@ -40,7 +39,6 @@ struct Worker {
 }
 
 impl<B: Bundles + 'static> Workers<B> {
-    /// Nobody works yet.
     pub fn new(shared: Arc<Shared<B>>) -> Self {
         Self { shared, all: Mutex::default() }
     }
@@ -178,7 +176,6 @@ impl<B: Bundles + 'static> Workers<B> {
     }
 }
 
-/// What a watch shows.
 enum Seen<K> {
     One(K),
     Gone(Key),

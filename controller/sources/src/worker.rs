@@ -29,31 +29,25 @@ const CALL: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What all repositories have in common.
 pub struct Shared<B> {
-    /// The API server.
     pub client: Client,
-    /// Its clock.
     pub clock: ServerClock,
     /// What the watches have shown.
     pub follow: std::sync::Mutex<Follow>,
     /// What runs wait for.
     pub wanted: std::sync::Mutex<Wanted>,
-    /// What looks are made with.
     pub looker: Looker<B>,
     /// How many looks there are at a time.
     pub slots: Semaphore,
-    /// What is counted.
     pub metrics: Arc<Metrics>,
     /// ClusterRole that lets this process read Secrets where a namespace binds it.
     pub secrets_role: String,
 }
 
 impl<B> Shared<B> {
-    /// What the watches have shown.
     pub fn follow(&self) -> std::sync::MutexGuard<'_, Follow> {
         self.follow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// What runs wait for.
     pub fn wanted(&self) -> std::sync::MutexGuard<'_, Wanted> {
         self.wanted.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -260,7 +254,6 @@ async fn secret<B: Bundles>(shared: &Shared<B>, view: &View) -> Result<Option<(S
 pub struct Failed {
     /// The code of its answer; 0 when there was none.
     pub code: u16,
-    /// What it said.
     pub why: String,
 }
 

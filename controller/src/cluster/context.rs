@@ -17,17 +17,12 @@ use crate::{
 
 /// The API server, what its watches have shown, and what the operator said about both.
 pub struct Cluster {
-    /// The client.
     pub client: Client,
-    /// Settings.
     pub settings: Settings,
     /// The cache of held pods.
     pub pods: Pods,
-    /// The cache of nodes.
     pub nodes: Nodes,
-    /// What is frozen.
     pub freezes: Freezes,
-    /// Metrics.
     pub metrics: Arc<Metrics>,
     /// The API server's clock, by which everything waits that stands in its objects.
     pub clock: ServerClock,
@@ -61,12 +56,10 @@ impl Cluster {
         scope.map_or_else(|| Api::all(self.client.clone()), |namespace| self.api(namespace))
     }
 
-    /// The runs of a namespace.
     pub fn runs(&self, namespace: &str) -> Api<TerraformRun> {
         self.api(namespace)
     }
 
-    /// The pods of a namespace.
     pub fn pod_api(&self, namespace: &str) -> Api<Pod> {
         self.api(namespace)
     }

@@ -54,7 +54,6 @@ impl Default for Feeds {
 }
 
 impl Feeds {
-    /// One more watch.
     pub(crate) fn add(&self) -> Feed {
         let mut feed = 0;
         self.0.send_modify(|(feeds, unlisted)| {
@@ -85,7 +84,6 @@ impl Feeds {
     }
 }
 
-/// Entries by key.
 #[derive(Debug)]
 pub(crate) struct Index<K, V>(BTreeMap<K, (Seen, V)>);
 
@@ -101,7 +99,6 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.insert(key, (seen, value)).map(|(_, value)| value)
     }
 
-    /// Takes an entry away.
     pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -125,7 +122,6 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.get_key_value(key).map(|(key, (_, value))| (key, value))
     }
 
-    /// An entry.
     pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -133,7 +129,6 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.get(key).map(|(_, value)| value)
     }
 
-    /// An entry, to be changed.
     pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -141,7 +136,6 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.get_mut(key).map(|(_, value)| value)
     }
 
-    /// All entries.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.0.iter().map(|(key, (_, value))| (key, value))
     }

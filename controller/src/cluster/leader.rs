@@ -82,7 +82,6 @@ impl Candidate {
         Self { api: Api::default_namespaced(client), name: name.to_owned(), identity }
     }
 
-    /// Who it is.
     pub fn identity(&self) -> &str {
         &self.identity
     }

@@ -20,10 +20,8 @@ use crds::{Attempt, TerraformRun, text::clip};
 /// Set by a person, or by what fences machines: the node is off, and nothing runs there.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What matters of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
-    /// Name.
     pub name: String,
     /// Its condition Ready is True.
     pub ready: bool,
@@ -38,7 +36,6 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    /// Reads a node.
     pub fn of(node: &Node) -> Self {
         let status = node.status.as_ref();
         let ready = status.and_then(|status| status.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
@@ -59,7 +56,6 @@ impl NodeView {
     }
 }
 
-/// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
     /// Nothing: nobody asked, or it cannot be read.
@@ -67,7 +63,6 @@ pub enum NodeState {
     Unknown,
     /// The API server does not have the node of this name.
     Gone(String),
-    /// It is there.
     There(NodeView),
 }
 

@@ -39,7 +39,6 @@ impl PartialEq for Packed {
 }
 
 impl Alike {
-    /// There is no text yet.
     pub(crate) const fn new() -> Self {
         Self(OnceLock::new())
     }

@@ -37,9 +37,7 @@ pub struct Options {
     file: Vec<PathBuf>,
 }
 
-/// What was made of manifests.
 pub struct Converted {
-    /// Manifests, in YAML.
     pub yaml: String,
     /// What has no counterpart, one line each.
     pub warnings: Vec<String>,

@@ -22,7 +22,6 @@ const HOOKS: [(&str, &str); 8] = [
     ("postapply-delete", "AfterDestroy"),
 ];
 
-/// Where its code is.
 enum Code {
     Git(Address),
     /// `spec.source` of a run.

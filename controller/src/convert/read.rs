@@ -3,17 +3,12 @@
 use anyhow::{Context as _, ensure};
 use serde_json::{Map, Value};
 
-/// A manifest.
 pub(super) struct Document {
     /// Its place among the others, from 1.
     pub(super) number: usize,
-    /// Its API group.
     pub(super) group: String,
-    /// Its kind.
     pub(super) kind: String,
-    /// Its metadata.
     pub(super) metadata: Map<String, Value>,
-    /// Its spec.
     pub(super) spec: Fields,
     /// What it holds, if it is a ConfigMap.
     pub(super) data: Map<String, Value>,
@@ -73,7 +68,6 @@ impl Notes {
         Self { of: format!("{} {place}", document.kind), lines: Vec::new() }
     }
 
-    /// Says something of a field.
     pub(super) fn say(&mut self, field: &str, text: &str) {
         self.lines.push(format!("{}: {field} {text}", self.of).replace(":  ", ": "));
     }

@@ -52,7 +52,6 @@ impl Tree {
         tree
     }
 
-    /// A layer.
     pub(super) fn layer(document: &Document, notes: &mut Notes) -> Self {
         Self::of("TerraformLayer", document, names::MAX_LAYER_NAME, notes)
     }
@@ -64,7 +63,6 @@ impl Tree {
         }
     }
 
-    /// Puts something at the end of a list.
     pub(super) fn push(&mut self, path: &str, value: Value) {
         let list = self.at(path);
         match list {

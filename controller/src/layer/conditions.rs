@@ -135,7 +135,6 @@ pub(super) fn reconciling(s: &Situation<'_>, next: &Next, ready: &Verdict, stall
     Verdict::new(moves, if moves { ready.reason } else { reason::PROGRESSING }, message)
 }
 
-/// `Stalled`.
 pub(super) fn stalled(ready: &Verdict, stalled: bool) -> Verdict {
     let message = if stalled { ready.message.clone() } else { "nothing holds the layer up".into() };
     Verdict::new(stalled, if stalled { ready.reason } else { reason::PROGRESSING }, message)

@@ -17,13 +17,10 @@ use crate::{cluster::Cluster, events::Events};
 /// How long after its creation a run may be missing from the cache before it is made again, under the same name.
 const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
 
-/// What the reconciler of layers works with.
 pub struct Context {
-    /// The cluster.
     pub cluster: Arc<Cluster>,
     /// What the watches have shown.
     pub layers: Arc<Layers>,
-    /// Events.
     pub events: Events,
     /// When this process began to work.
     pub started: Timestamp,
@@ -52,7 +49,6 @@ impl Notes {
 }
 
 impl Context {
-    /// Nothing is remembered yet.
     pub fn new(cluster: Arc<Cluster>, layers: Arc<Layers>, events: Events) -> Self {
         let started = cluster.now();
         Self { cluster, layers, events, started, memory: Mutex::default() }

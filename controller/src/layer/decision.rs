@@ -13,7 +13,6 @@ use crate::events::Note;
 pub enum Action {
     /// Read the lines of a run's changes: they are not kept in memory.
     Read {
-        /// The run.
         run: String,
     },
     /// Hold the layer until what it made is destroyed.
@@ -22,14 +21,11 @@ pub enum Action {
     RemoveFinalizer,
     /// Put a word of our own in the place of `pawl.run/plan=now`.
     TakeAsk {
-        /// The word.
         token: String,
     },
-    /// Create a run.
     Create(Box<NewRun>),
     /// Take a run back that nobody has approved or claimed.
     Supersede {
-        /// Its name.
         run: String,
         /// Its UID, a precondition.
         uid: String,
@@ -38,24 +34,20 @@ pub enum Action {
     },
     /// Delete a run that has ended.
     Delete {
-        /// Its name.
         run: String,
         /// Its UID, a precondition.
         uid: String,
     },
 }
 
-/// A run that is to be created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRun {
-    /// Its name.
     pub name: String,
     /// The whole object.
     pub object: Value,
 }
 
 impl NewRun {
-    /// What sets it off.
     pub fn trigger(&self) -> &str {
         self.object["metadata"]["annotations"][crds::names::TRIGGER].as_str().unwrap_or_default()
     }
@@ -70,6 +62,5 @@ pub struct Decision {
     pub actions: Vec<Action>,
     /// Events to publish when the status was written.
     pub notes: Vec<Note>,
-    /// When to look again.
     pub requeue: Option<Duration>,
 }

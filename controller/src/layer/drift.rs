@@ -16,7 +16,6 @@ const JITTER: u64 = 200;
 /// What a check of a layer follows from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check<'a> {
-    /// What the layer asks for.
     pub(super) wanted: &'a DriftDetection,
     /// UID of the layer, by which checks of many layers lie apart.
     pub(super) uid: &'a str,

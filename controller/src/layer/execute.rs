@@ -65,9 +65,7 @@ fn differences(before: &TerraformLayerStatus, after: &TerraformLayerStatus) -> s
     Ok(patch)
 }
 
-/// What became of an action.
 pub(super) enum Done {
-    /// What was decided.
     Carried,
     /// The API server refuses the run.
     Refused(Refused),
@@ -75,7 +73,6 @@ pub(super) enum Done {
     Gone,
 }
 
-/// Carries an action out.
 pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) -> Result<Done, Error> {
     let (namespace, name) = (layer.namespace().unwrap_or_default(), layer.name_any());
     let api: Api<TerraformLayer> = ctx.api(&namespace);

@@ -13,10 +13,8 @@ use super::{
 /// The most lines of drift in a status.
 const OBJECTS: usize = 32;
 
-/// What runs and status say.
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'a> {
-    /// The run that is under way.
     pub(super) current: Option<&'a SeenRun>,
     /// The last run that made its plan.
     pub(super) last_plan: Option<LayerRun>,
@@ -24,9 +22,7 @@ pub(super) struct Facts<'a> {
     pub(super) last_apply: Option<LayerRun>,
     /// Failures in a row.
     pub(super) failures: Option<LayerFailures>,
-    /// Drift.
     pub(super) drift: Option<Drift>,
-    /// The plan that waits.
     pub(super) pending: Option<Pending>,
     /// How the last run ended, or what it planned.
     pub(super) last_result: Option<String>,
@@ -35,7 +31,6 @@ pub(super) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Of a layer as it was observed.
     pub(super) fn of(o: &'a Observed) -> Self {
         let before = o.status();
         let kept = || o.runs.iter().rev().filter(|run| run.operation != Operation::Destroy && !run.was_taken_back());

@@ -21,7 +21,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Layers, repositories and runs.
 pub struct Layers {
     inner: Mutex<Known>,
     feeds: Feeds,
@@ -29,7 +28,6 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Nothing is known yet.
     pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
         let inner = Known::new(settings);
         Self { inner: Mutex::new(inner), feeds: Feeds::default(), metrics }
@@ -56,7 +54,6 @@ impl Layers {
         self.feeds.ready().await;
     }
 
-    /// Takes an event of a watch of layers.
     pub fn layer(&self, feed: &mut Feed, event: &Event<TerraformLayer>) {
         feed.hears(event);
         let mut inner = self.lock();

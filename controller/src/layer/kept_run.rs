@@ -8,7 +8,6 @@ use crds::TerraformRun;
 use super::seen_run::SeenRun;
 use crate::cluster::packed::Packed;
 
-/// A run of a layer.
 #[derive(Clone, Debug)]
 pub struct KeptRun(Form);
 
@@ -27,7 +26,6 @@ pub struct OfLayer {
     pub(super) layer: String,
     /// Name of the run.
     pub(super) run: Box<str>,
-    /// What is kept of it.
     pub(crate) kept: KeptRun,
 }
 

@@ -30,7 +30,6 @@ type RunKey = (Hash, Hash);
 type Rank = (i64, Arc<str>);
 type Layer = ObjectRef<TerraformLayer>;
 
-/// What is known.
 pub(super) struct Known {
     pub(super) layers: Index<Arc<Key>, Entry>,
     by_uid: HashMap<Hash, Arc<Key>>,
@@ -58,7 +57,6 @@ pub(super) struct Entry {
 }
 
 impl Known {
-    /// Nothing yet.
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             layers: Index::default(),
@@ -190,7 +188,6 @@ impl Known {
         }
     }
 
-    /// A run of a layer has changed.
     pub(super) fn run_changed(&mut self, layer: &Hash) {
         let Some(key) = self.by_uid.get(layer).cloned() else { return };
         self.states(&key);

@@ -31,7 +31,6 @@ pub(super) struct Next {
 }
 
 impl Next {
-    /// Makes a run.
     pub(super) fn create(s: &Situation<'_>, effective: &Effective, cause: &Cause, now: Timestamp) -> Self {
         if let Some(held_up) = held_up(s) {
             return held_up;
@@ -92,7 +91,6 @@ pub(super) fn supersede(run: &SeenRun, why: &str) -> Action {
     Action::Supersede { run: run.name.to_string(), uid: run.uid.to_string(), why: clip(&format!("{SUPERSEDED}{why}"), 200) }
 }
 
-/// The command that asks for a plan.
 pub(super) fn plan_command(layer: &TerraformLayer) -> String {
     format!(
         "kubectl annotate -n {} --overwrite {}/{} {}=now",

@@ -13,7 +13,6 @@ use super::seen_run::SeenRun;
 /// Everything a decision on a layer is made of, the clock apart.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The layer.
     pub layer: Arc<TerraformLayer>,
     /// Its repository; `None` when there is none of that name, or none that is watched.
     pub repository: Option<Arc<TerraformRepository>>,
@@ -21,7 +20,6 @@ pub struct Observed {
     pub runs: Vec<SeenRun>,
     /// An older layer of the same state: its namespace and name.
     pub owner: Option<(String, String)>,
-    /// Its namespace.
     pub namespace: Namespace,
     /// When this process began to work: what was due before was missed.
     pub started: Timestamp,
@@ -43,14 +41,11 @@ pub enum Namespace {
     Goes,
 }
 
-/// A run that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its name.
     pub run: String,
     /// Why.
     pub text: String,
-    /// When to try again.
     pub retry_at: Timestamp,
 }
 
@@ -60,7 +55,6 @@ impl Observed {
         self.layer.status.clone().unwrap_or_default()
     }
 
-    /// An annotation of the layer.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.layer.annotations().get(name).map(String::as_str)
     }
@@ -70,7 +64,6 @@ impl Observed {
         self.layer.spec.suspend || self.annotation(names::SUSPEND) == Some("true")
     }
 
-    /// Whether it is deleted.
     pub fn is_deleted(&self) -> bool {
         self.layer.metadata.deletion_timestamp.is_some()
     }

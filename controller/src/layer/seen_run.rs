@@ -9,7 +9,6 @@ use crds::{FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, app
 /// Begins the words with which a layer takes its own run back: what a person cancels is not planned again at once, this is.
 pub const SUPERSEDED: &str = "superseded by its layer: ";
 
-/// How far a run is.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// No attempt of it was opened.
@@ -22,35 +21,25 @@ pub enum Stage {
     Approved,
     /// Its plan is claimed.
     Applying,
-    /// It has ended.
     Ended,
 }
 
 /// A plan that was made whole.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct SeenPlan {
-    /// When.
     pub at: Timestamp,
-    /// Its changes in short.
     pub summary: Box<str>,
     /// What an approval names; none once the run has ended.
     pub checksum: Option<Box<str>>,
-    /// The state that it is of.
     pub state_key: Option<Box<str>>,
 }
 
-/// A run of a layer.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct SeenRun {
-    /// Its name.
     pub name: Box<str>,
-    /// Its UID.
     pub uid: Box<str>,
-    /// When it was created.
     pub created: Timestamp,
-    /// What set it off.
     pub trigger: Trigger,
-    /// What it does.
     pub operation: Operation,
     /// The commit.
     pub revision: Box<str>,
@@ -60,19 +49,15 @@ pub struct SeenRun {
     pub settings: Box<str>,
     /// The `pawl.run/plan` that it answers.
     pub answers: Option<Box<str>>,
-    /// How far it is.
     pub stage: Stage,
     /// How it ended, by the proof where that arrived later.
     pub result: Option<RunResult>,
-    /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// Its plan.
     pub plan: Option<SeenPlan>,
     /// Class and reason of its failure, when it ended with one.
     pub failure: Option<(FailureClass, Box<str>)>,
     /// It was taken back by its layer.
     pub superseded: bool,
-    /// It is deleted.
     pub deleting: bool,
 }
 
@@ -119,7 +104,6 @@ impl SeenRun {
         (self.created, !self.is_ended(), self.ended_at, &self.name)
     }
 
-    /// Whether it has ended.
     pub fn is_ended(&self) -> bool {
         self.stage == Stage::Ended
     }

@@ -8,12 +8,9 @@ use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, nam
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
 
-/// Where a layer is.
 #[derive(Clone, Debug)]
 pub(super) struct Situation<'a> {
-    /// What was observed.
     pub(super) o: &'a Observed,
-    /// What its runs say.
     pub(super) facts: Facts<'a>,
     /// What is to be planned, or why nothing can be.
     pub(super) wanted: Result<Wanted, Hold>,
@@ -28,7 +25,6 @@ pub(super) struct Wanted {
     pub(super) revision: String,
     /// What of it matters.
     pub(super) content: String,
-    /// The settings.
     pub(super) effective: Effective,
 }
 
@@ -44,14 +40,12 @@ pub(super) struct Hold {
 }
 
 impl<'a> Situation<'a> {
-    /// Of a layer as it was observed.
     pub(super) fn of(o: &'a Observed, now: Timestamp) -> Self {
         let facts = Facts::of(o);
         let check = check(o, &facts, now);
         Self { wanted: wanted(o), o, facts, check }
     }
 
-    /// Whether what is wanted is planned.
     pub(super) fn is_planned(&self) -> bool {
         let planned = |wanted: &Wanted| self.facts.is_planned(&wanted.content, &wanted.effective.digest);
         self.wanted.as_ref().map_or(self.facts.last_plan.is_some(), planned)
@@ -63,7 +57,6 @@ impl<'a> Situation<'a> {
         self.wanted.as_ref().map_or(self.facts.last_apply.is_some(), settled)
     }
 
-    /// The failures of what is wanted.
     pub(super) fn failed(&self) -> Option<&crds::LayerFailures> {
         match &self.wanted {
             Ok(wanted) => self.facts.failed(&wanted.content, &wanted.effective.digest),

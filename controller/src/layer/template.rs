@@ -13,7 +13,6 @@ const LINES: usize = 128;
 /// The longest value that is shown.
 const VALUE: usize = 80;
 
-/// The effective settings of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Effective {
     template: RunTemplate,
@@ -55,7 +54,6 @@ impl Effective {
         Ok(effective)
     }
 
-    /// Whether somebody named the stack.
     pub(super) fn names_stack(&self) -> bool {
         self.template.0.contains_key("stack")
     }

@@ -12,10 +12,8 @@ use super::{
     template::Effective,
 };
 
-/// Why a run is made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cause {
-    /// What sets it off.
     pub(super) trigger: Trigger,
     /// What the run's name follows from besides commit and settings: the same look has the same.
     pub(super) id: String,
@@ -23,7 +21,6 @@ pub(super) struct Cause {
     pub(super) revision: String,
     /// What of it matters.
     pub(super) content: String,
-    /// What the run does.
     pub(super) operation: Operation,
     /// What becomes of its plan.
     pub(super) remediation: Remediation,

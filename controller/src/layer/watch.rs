@@ -73,7 +73,6 @@ fn kept(mut layer: TerraformLayer) -> CachedLayer {
     Cached::packed(layer, &(), &LAYERS, wakes)
 }
 
-/// One look at a layer.
 async fn look(layer: Arc<CachedLayer>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
     match layer.object() {
         Some(layer) => reconcile(layer, ctx).await,

@@ -22,7 +22,6 @@ const TRIES: u32 = 3;
 /// The longest wait between proofs that nobody asked for.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What a watch has shown.
 #[derive(Default)]
 struct Seen {
     now: Policies,

@@ -2,7 +2,6 @@
 
 use crds::reason;
 
-/// Why the policies are not proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Reason, from [`crds::reason`].

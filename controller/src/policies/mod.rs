@@ -42,7 +42,6 @@ const GOOD_FOR: SignedDuration = SignedDuration::from_secs(60);
 /// When a failed proof is tried again, unless a watch sees a change before.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Whether the admission policies stand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Enforcement {
     /// Not tried within the last minute.
@@ -50,12 +49,7 @@ pub enum Enforcement {
     /// Proven within the last minute.
     Enforced,
     /// Not proven.
-    NotEnforced {
-        /// What was missing.
-        missing: Missing,
-        /// When to try again.
-        retry_at: Timestamp,
-    },
+    NotEnforced { missing: Missing, retry_at: Timestamp },
 }
 
 /// Whoever decides on runs, as far as a proof needs him.
@@ -168,7 +162,6 @@ impl Proof {
 }
 
 impl Prober {
-    /// What is known for a namespace.
     pub fn state(&self, namespace: &str, now: Timestamp) -> Enforcement {
         let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
         proofs.get(namespace).map_or(Enforcement::Unknown, |proof| proof.state(now, *self.changes.borrow()))

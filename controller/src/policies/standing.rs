@@ -31,7 +31,6 @@ pub struct Standing {
 /// Where the policies were not enforced since the last proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gap {
-    /// Nowhere.
     None,
     /// In the namespace of this proof.
     Here,

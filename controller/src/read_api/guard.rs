@@ -13,10 +13,8 @@ const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 /// How long nothing is tried after the API server has not found its way.
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// What is to be done with the APIService.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Nothing.
     Leave,
     /// See to it that it stands, as it should.
     Put,
@@ -27,13 +25,11 @@ pub(super) enum Order {
 /// What a look at the APIService showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It is not there.
     Gone,
     /// The API server reaches the datastore by it.
     Works,
     /// It does not, or has not tried yet.
     Unreached,
-    /// It is somebody else's.
     Foreign,
 }
 

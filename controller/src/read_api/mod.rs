@@ -34,9 +34,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The group that is read.
 pub const GROUP: &str = "read.pawl.run";
-/// Its version.
 pub const VERSION: &str = "v1alpha1";
 
 /// How often the datastore is asked, and for how long.

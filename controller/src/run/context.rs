@@ -18,11 +18,8 @@ use crate::{
     state_queue::{newer_plans::NewerPlans, queue::Queue},
 };
 
-/// What the reconciler works with.
 pub struct Context {
-    /// The cluster.
     pub cluster: Arc<Cluster>,
-    /// Notes on runs.
     pub memory: Memory,
     /// Proofs of the admission policies.
     pub policies: Arc<Prober>,
@@ -32,18 +29,14 @@ pub struct Context {
     pub queue: Queue,
     /// Layers, and which runs are theirs.
     pub layers: Arc<Layers>,
-    /// Slots of open attempts.
     pub slots: Arc<Slots>,
     /// Locks that runs were told to release.
     pub released: Released,
-    /// The datastore, when there is one.
     pub datastore: Option<Arc<Datastore>>,
-    /// Events.
     pub events: Events,
 }
 
 impl Context {
-    /// Nothing is proven, seen or remembered yet.
     pub fn new(cluster: Cluster, datastore: Option<Datastore>) -> Self {
         Self {
             memory: Memory::default(),

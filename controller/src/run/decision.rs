@@ -42,7 +42,6 @@ pub enum Kind {
 /// One write of the status: a merge patch with the run's resourceVersion, or with tests of fields where the run is contended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
-    /// What it does.
     pub kind: Kind,
     /// The patch of `status`.
     pub status: Map<String, Value>,
@@ -68,14 +67,10 @@ pub enum Action {
     ProbePolicies,
     /// Ask the datastore how a claimed run ended, and what became of its objects.
     AskDatastore,
-    /// Take the lease on a state.
     TakeLease {
-        /// The state.
         key: String,
     },
-    /// Ask for a slot.
     TakeSlot {
-        /// For what.
         class: Class,
     },
     /// Ask whether the node of a pod that is gone has ended what was on it.
@@ -84,32 +79,27 @@ pub enum Action {
     ReleaseLock,
     /// Find out who left the lock that the run waits for.
     AskLock,
-    /// Write the status.
     Write(Write),
     /// Create account and pod of the open attempt, as far as they do not exist.
     CreatePod,
     /// Delete a pod, which then ends within its grace.
     DeletePod {
-        /// Its name.
         name: String,
         /// Its UID, a precondition.
         uid: String,
     },
     /// Delete ServiceAccount, Role and RoleBinding of an attempt.
     DeleteAccount {
-        /// Their name.
         name: String,
     },
     /// Remove our finalizer from a pod.
     ReleasePod {
-        /// Its name.
         name: String,
         /// Its UID, a precondition.
         uid: String,
     },
     /// Delete everything that carries the run's UID.
     Cleanup,
-    /// Remove the run's finalizer.
     RemoveFinalizer,
     /// Create the run that answers `pawl.run/rerun=true`.
     CreateRerun,
@@ -117,12 +107,10 @@ pub enum Action {
     CreateRecovery,
     /// Take off annotations that were answered or refused.
     TakeOff(&'static [&'static str]),
-    /// Delete the run.
     Prune,
 }
 
 impl Action {
-    /// Deletes a pod.
     pub(super) fn delete(pod: &PodView) -> Self {
         Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
     }
@@ -173,7 +161,6 @@ impl Action {
 pub struct Decision {
     /// In this order; an error ends the sequence.
     pub actions: Vec<Action>,
-    /// When to look again.
     pub requeue: Option<Duration>,
 }
 
@@ -190,12 +177,10 @@ impl Decision {
         Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
     }
 
-    /// One action.
     pub fn act(action: Action) -> Self {
         Self { actions: vec![action], requeue: None }
     }
 
-    /// Some actions.
     pub fn all(actions: Vec<Action>) -> Self {
         Self { actions, requeue: None }
     }

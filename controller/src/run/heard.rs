@@ -24,7 +24,6 @@ use crate::{
 
 /// Where runs are sent that are to be looked at.
 pub type Wake = UnboundedSender<ObjectRef<TerraformRun>>;
-/// A run as the cache has it.
 type Known = Option<Arc<TerraformRun>>;
 
 /// One watch of runs.

@@ -46,22 +46,16 @@ pub struct Notes {
 /// Questions to the datastore that had no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatastoreAsked {
-    /// How many.
     pub times: u32,
-    /// When to ask again.
     pub next_at: Timestamp,
 }
 
 /// A refusal of the pod's creation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
-    /// The attempt.
     pub attempt: u32,
-    /// Why.
     pub trouble: Trouble,
-    /// How often.
     pub times: u32,
-    /// When to try again.
     pub retry_at: Timestamp,
 }
 
@@ -74,7 +68,6 @@ pub struct Waits {
     pub reason: &'static str,
     /// For people: behind whom, or what was refused.
     pub text: String,
-    /// When to look again.
     pub retry_at: Timestamp,
 }
 
@@ -90,17 +83,14 @@ impl Notes {
 pub struct Memory(Mutex<HashMap<String, Notes>>);
 
 impl Memory {
-    /// What is remembered.
     pub fn get(&self, uid: &str) -> Notes {
         self.lock().get(uid).cloned().unwrap_or_default()
     }
 
-    /// Changes what is remembered.
     pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
         change(self.lock().entry(uid.to_owned()).or_default())
     }
 
-    /// Forgets a run.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
     }

@@ -16,7 +16,6 @@ use crds::{Adopted, Attempt, termination::TerminationMessage};
 /// Everything a decision is made of, the clock and the settings apart.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The run.
     pub run: RunView,
     /// Whether the run was read from the API server just now, not from the cache.
     pub run_live: bool,
@@ -24,7 +23,6 @@ pub struct Observed {
     pub pod: PodState,
     /// Whether the pod was asked of the API server just now.
     pub pod_live: bool,
-    /// Whether the admission policies were proven to stand.
     pub policies: Enforcement,
     /// Whether the proof was compared with the policies as they stand after the run was read.
     pub policies_live: bool,
@@ -64,7 +62,6 @@ pub enum PodState {
     Unknown,
     /// The API server does not have it: not created yet, or gone.
     Absent,
-    /// It exists.
     Present(PodView),
 }
 

@@ -33,15 +33,10 @@ pub struct RunView {
 /// The part of the spec that the cache keeps.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// What the run does.
     pub operation: Operation,
-    /// Who lets the plan be applied.
     pub approval: Approval,
-    /// How long its phases may take.
     pub timeouts: Timeouts,
-    /// How often it tries again.
     pub retry: Retry,
-    /// How long it stays when it has ended.
     pub ttl_seconds_after_finished: Option<u32>,
 }
 
@@ -50,7 +45,6 @@ macro_rules! status {
     (kept { $($kept:ident: $type:ty,)* } dropped { $($dropped:ident,)* }) => {
         /// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what such a run needs.
         #[derive(Clone, Debug, Default)]
-        #[allow(missing_docs, reason = "the fields of the status")]
         pub struct Status {
             $(pub $kept: $type,)*
         }
@@ -88,7 +82,6 @@ status! {
 }
 
 impl RunView {
-    /// Of a run that the cache has.
     pub fn cached(run: &TerraformRun) -> Self {
         let TerraformRunSpec { operation, approval, timeouts, retry, ttl_seconds_after_finished, .. } = run.spec;
         Self {
@@ -101,7 +94,6 @@ impl RunView {
         }
     }
 
-    /// Of a run that the API server gave.
     pub fn live(run: Arc<TerraformRun>) -> Self {
         let cached = Self::cached(&run);
         Self { whole: Some(run), ..cached }
@@ -117,19 +109,16 @@ impl RunView {
         self.spec.approval.mode_in(self.status.phase)
     }
 
-    /// The attempt that is open.
     pub fn open_attempt(&self) -> Option<&Attempt> {
         self.status.attempt.as_ref().filter(|attempt| attempt.open)
     }
 }
 
 impl Status {
-    /// Whether the run has ended.
     pub fn is_terminal(&self) -> bool {
         self.phase.is_some_and(Phase::is_terminal)
     }
 
-    /// A condition of that type and reason.
     pub fn condition(&self, type_: &str, reason: &str) -> Option<&Condition> {
         self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason)
     }

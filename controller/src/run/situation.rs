@@ -55,7 +55,6 @@ pub(super) enum AttemptPod<'a> {
 }
 
 impl<'a> Situation<'a> {
-    /// Of a run as it was observed.
     pub(super) fn of(o: &'a Observed) -> Self {
         let (run, status) = (&o.run, o.status());
         if run.unknown_word.is_some() {

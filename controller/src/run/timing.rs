@@ -28,7 +28,6 @@ pub(super) fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// The wait after so many tries.
 pub(super) fn wait(backoff: Backoff, tries: u32) -> SignedDuration {
     SignedDuration::try_from(backoff.after(tries)).unwrap_or(SignedDuration::MAX)
 }

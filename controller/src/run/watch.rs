@@ -117,7 +117,6 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .await;
 }
 
-/// One look at a run.
 async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
     match run.object() {
         Some(run) => reconcile(run, ctx).await,
@@ -143,7 +142,6 @@ fn waits_for_policies(run: &TerraformRun) -> bool {
     run.status.as_ref().is_some_and(|status| status.conditions.iter().any(stalled))
 }
 
-/// A run as the cache shows it.
 fn shown(known: &reflector::Store<CachedRun>, run: &ObjectRef<TerraformRun>) -> Option<Arc<TerraformRun>> {
     known.get(&in_cache(run)).and_then(|run| run.object())
 }

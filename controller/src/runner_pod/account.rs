@@ -20,9 +20,7 @@ use crds::{Attempt, TerraformRun, names};
 pub struct Account {
     /// Its own ServiceAccount; none when the run names one.
     pub service_account: Option<ServiceAccount>,
-    /// The rights.
     pub role: Role,
-    /// Who has them.
     pub binding: RoleBinding,
 }
 
@@ -42,13 +40,11 @@ pub fn belongs(meta: &ObjectMeta, run_uid: &str, attempt: u32) -> bool {
     label(names::LABEL_RUN_UID) == Some(run_uid) && label(names::LABEL_ATTEMPT) == Some(attempt.to_string().as_str())
 }
 
-/// Name of the ServiceAccount of an attempt's pod.
 pub fn service_account_name(run: &TerraformRun, attempt: &Attempt) -> String {
     let own = || names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt.number);
     run.spec.runner.account(attempt.restores.is_some()).map_or_else(own, ToOwned::to_owned)
 }
 
-/// Builds the account of an attempt.
 pub fn account(run: &TerraformRun, attempt: &Attempt) -> Account {
     let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), attempt.number);
     let metadata = ObjectMeta {

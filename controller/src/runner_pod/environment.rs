@@ -10,7 +10,6 @@ use crate::settings::Settings;
 /// What pods never reach by a proxy: themselves, the services of the cluster, and the API server by its address, which the kubelet fills in.
 const DIRECT: &str = "localhost,127.0.0.1,::1,kubernetes.default,.svc,.cluster.local,$(KUBERNETES_SERVICE_HOST)";
 
-/// The environment of an attempt's container.
 pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Option<&Handout>) -> Vec<EnvVar> {
     let value = |name: &str, value: String| EnvVar { name: name.into(), value: Some(value), value_from: None };
     let field = |name: &str, path: &str| EnvVar {

@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::{ProjectedVolumeSource, Volume};
 
 use super::{FILE_MODE, token_of};
 
-/// Name of the volume.
 pub(super) const VOLUME: &str = "identity";
 
 /// A volume with a token for each identity that the run asks for, as `FIELD/token`; none without an account that the user names, since

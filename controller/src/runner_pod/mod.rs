@@ -50,7 +50,6 @@ pub fn gone_wait(run: &TerraformRun) -> SignedDuration {
     grace(run).checked_add(NODE_MARGIN).unwrap_or(SignedDuration::MAX)
 }
 
-/// The image of the run's pods.
 pub fn image<'a>(run: &'a TerraformRun, settings: &'a Settings) -> &'a str {
     run.spec.runner.image.as_deref().unwrap_or(&settings.runner_image)
 }
@@ -63,7 +62,6 @@ pub fn attempt_image<'a>(run: &'a TerraformRun, attempt: &'a Attempt, settings: 
 /// What a pod is told of the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handout {
-    /// Its address.
     pub url: String,
     /// Its certificate authority, PEM.
     pub ca: String,
@@ -79,7 +77,6 @@ impl Handout {
     }
 }
 
-/// Builds the pod of the run's attempt.
 pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, datastore: Option<&Handout>) -> Pod {
     let (runner, number) = (&run.spec.runner, attempt.number);
     let mut labels = runner.labels.clone();

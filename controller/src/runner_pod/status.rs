@@ -5,20 +5,14 @@ use kube::ResourceExt;
 
 use crds::{names, needs, pod_env, reason, termination::TerminationMessage, text::clip};
 
-/// What matters of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodView {
-    /// Name.
     pub name: String,
-    /// UID.
     pub uid: String,
     /// Name of its run.
     pub run: String,
-    /// UID of that run.
     pub run_uid: String,
-    /// Attempt it was made for.
     pub attempt: u32,
-    /// Node it was bound to.
     pub node: Option<String>,
     /// For how many seconds it tolerates a node that is not Ready, when it says so.
     pub tolerates: Option<i64>,
@@ -28,13 +22,11 @@ pub struct PodView {
     pub deleting: bool,
     /// Its node says that the container was started, whatever became of it.
     pub started: bool,
-    /// How it ended, when it did.
     pub ended: Option<Ended>,
     /// Why it does not start, as far as the pod says.
     pub trouble: Option<Trouble>,
 }
 
-/// How a pod ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
     /// Its termination message, when it is one.

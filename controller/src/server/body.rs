@@ -17,7 +17,6 @@ const DRAINED: u64 = 1 << 20;
 /// How long that may take.
 const DRAINING: Duration = Duration::from_secs(1);
 
-/// A body that is being read.
 pub struct Incoming {
     pieces: BodyDataStream,
     /// What its sender says of its length, at least.
@@ -27,7 +26,6 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// A body of which nothing was read yet.
     pub fn new(body: Body) -> Self {
         let said = body.size_hint().lower();
         Self { pieces: body.into_data_stream(), said, read: 0, ended: false }

@@ -63,7 +63,6 @@ impl Verdict {
     }
 }
 
-/// A delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
@@ -71,15 +70,12 @@ pub struct Delivery {
     pub time: Timestamp,
     /// `NAMESPACE/NAME` of the repository.
     pub repository: String,
-    /// Name of the forge.
     pub forge: &'static str,
     /// What happened, in the forge's words.
     pub event: Option<String>,
     /// The forge's id of it.
     pub id: Option<String>,
-    /// What became of it.
     pub verdict: Verdict,
-    /// Why.
     pub reason: &'static str,
 }
 
@@ -88,7 +84,6 @@ pub struct Delivery {
 pub struct Deliveries(Mutex<VecDeque<Delivery>>);
 
 impl Deliveries {
-    /// One more.
     pub fn push(&self, delivery: Delivery) {
         let mut all = self.lock();
         let mut of_one = all.iter().enumerate().filter(|(_, other)| other.repository == delivery.repository);

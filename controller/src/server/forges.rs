@@ -5,7 +5,6 @@
 pub enum Proof {
     /// HMAC-SHA256 of the body as hexadecimal digits, behind a prefix.
     Hex {
-        /// Header that holds it.
         header: &'static str,
         /// What stands before the digits.
         prefix: &'static str,
@@ -133,7 +132,6 @@ pub const FORGES: &[Forge] = &[
 ];
 
 impl Forge {
-    /// The forge of a delivery.
     pub fn of(has_header: impl Fn(&str) -> bool) -> &'static Self {
         FORGES.iter().find(|forge| forge.known_by.is_none_or(&has_header)).unwrap_or(&NO_FORGE)
     }

@@ -64,7 +64,6 @@ impl Keys {
         self.0.iter().fold(false, |found, key| found | key.is(given))
     }
 
-    /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Key> {
         self.0.iter()
     }

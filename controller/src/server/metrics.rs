@@ -28,7 +28,6 @@ struct ErrorLabels {
     kind: &'static str,
 }
 
-/// The metrics of the server.
 pub struct Metrics {
     registry: Mutex<Registry>,
     deliveries: Family<DeliveryLabels, Counter>,
@@ -39,7 +38,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics that count nothing yet.
     pub fn new() -> Self {
         let (deliveries, refused, poke_errors) = (Family::default(), Family::default(), Family::default());
         let (pokes, connections) = (Counter::default(), Gauge::default());
@@ -62,12 +60,10 @@ impl Metrics {
         self.refused.get_or_create(&RefusalLabels { reason: refusal.word() }).inc();
     }
 
-    /// A repository was poked.
     pub fn poked(&self) {
         self.pokes.inc();
     }
 
-    /// One could not be.
     pub fn poke_failed(&self, error: &Error) {
         self.poke_errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
     }

@@ -28,17 +28,12 @@ use super::{
     verify::{Check, Signed},
 };
 
-/// Takes deliveries.
 pub struct Receiver {
-    /// The repositories that there are.
     pub repositories: Repositories,
-    /// The last deliveries.
     pub deliveries: Deliveries,
-    /// What is counted.
     pub metrics: Metrics,
     /// Told when somebody is to be poked.
     pub wanted: Notify,
-    /// What came before.
     pub replays: Replays,
     secrets: Secrets,
     pokes: Mutex<Pokes>,
@@ -46,7 +41,6 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that knows of no repository yet.
     pub fn new(client: Client, clock: ServerClock) -> Self {
         Self {
             repositories: Repositories::default(),
@@ -60,7 +54,6 @@ impl Receiver {
         }
     }
 
-    /// Who is to be poked.
     pub fn pokes(&self) -> MutexGuard<'_, Pokes> {
         // Whole between any two deliveries.
         self.pokes.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,7 +2,6 @@
 
 use axum::http::StatusCode;
 
-/// Why a delivery is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such repository.
@@ -19,7 +18,6 @@ pub enum Refusal {
     WrongProof,
     /// A header is there twice, or is not what it has to be.
     Malformed,
-    /// The body is larger than is taken.
     TooLarge,
     /// The body did not come in time.
     TooSlow,
@@ -44,7 +42,6 @@ impl Refusal {
         }
     }
 
-    /// The code of the answer.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::Unknown => StatusCode::NOT_FOUND,

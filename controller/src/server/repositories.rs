@@ -9,12 +9,9 @@ use crds::{TerraformRepository, names};
 
 use crate::cluster::index::{Feed, Feeds, Index};
 
-/// What is known of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Name of the Secret that its deliveries are proven with; none when it takes none.
     pub secret: Option<String>,
@@ -45,7 +42,6 @@ impl Repository {
     }
 }
 
-/// All of them.
 #[derive(Default)]
 pub struct Repositories {
     by_uid: Mutex<Index<String, Repository>>,

@@ -44,7 +44,6 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// None is known yet.
     pub fn new(client: Client) -> Self {
         Self { client, known: Mutex::default() }
     }

@@ -34,7 +34,6 @@ pub type Print = [u8; 16];
 /// A delivery that comes from who knows the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// Name of the forge.
     pub forge: &'static str,
     /// What happened there, in the forge's words.
     pub event: Option<String>,
@@ -57,7 +56,6 @@ pub struct Check {
     kept: Option<Vec<u8>>,
 }
 
-/// A proof that was begun.
 enum Begun {
     /// The secret itself was there.
     Known,
@@ -93,7 +91,6 @@ impl Check {
         Ok(Self { forge, event, id: id.filter(|id| !id.is_empty()), proof, kept })
     }
 
-    /// Takes the next piece of the body.
     pub fn update(&mut self, piece: &[u8]) {
         if let Begun::Signatures { with, .. } = &mut self.proof {
             for context in with {

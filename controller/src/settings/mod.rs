@@ -99,12 +99,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whether there is a datastore.
     pub fn has_datastore(&self) -> bool {
         self.datastore_url.as_ref().is_some_and(|url| !url.is_empty())
     }
 
-    /// The datastore; `None` when there is none.
     pub fn datastore(&self) -> Option<Datastore> {
         let url = self.datastore_url.as_deref().filter(|_| self.has_datastore())?;
         let (authority, token) = (self.datastore_ca.clone(), self.datastore_token.clone());

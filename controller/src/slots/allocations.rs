@@ -30,7 +30,6 @@ pub(super) struct Allocations {
     pub(super) open: Open,
     /// UIDs of those that are held and may end.
     pub(super) held: BTreeSet<Box<str>>,
-    /// How many may be.
     pub(super) bounds: Bounds,
     /// Where the bounds of repositories are from.
     pub(super) repositories: Index<Repository, u32>,
@@ -74,7 +73,6 @@ impl Allocations {
         }
     }
 
-    /// Takes a run away.
     pub(super) fn remove(&mut self, uid: &str) {
         if let Some(gone) = self.runs.remove(uid) {
             self.forget(uid, &gone);

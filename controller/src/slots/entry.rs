@@ -24,7 +24,6 @@ pub(super) struct Entry {
     pub(super) waits: Option<Place>,
     /// The place that its words name.
     pub(super) told: Option<usize>,
-    /// A slot that is kept for it.
     pub(super) kept: Option<Kept>,
 }
 

@@ -28,7 +28,6 @@ use crate::{
 /// Until when a write that nobody answered may still be carried out: longer than any request takes.
 const LANDS: SignedDuration = SignedDuration::from_secs(120);
 
-/// Slots of all runs.
 #[derive(Default)]
 pub struct Slots {
     inner: Mutex<Allocations>,
@@ -52,7 +51,6 @@ impl Slots {
         self.feeds.add()
     }
 
-    /// One more watch of repositories.
     pub fn repository_feed(&self) -> Feed {
         self.feeds.add()
     }
@@ -85,7 +83,6 @@ impl Slots {
         }
     }
 
-    /// Takes an event of a watch of repositories.
     pub fn apply_repository(&self, feed: &mut Feed, event: &watcher::Event<TerraformRepository>) {
         feed.hears(event);
         let key = |of: &TerraformRepository| -> Repository { (of.namespace().unwrap_or_default().into(), of.name_any().into()) };

@@ -35,7 +35,6 @@ pub enum Rank {
 pub enum Scope {
     /// All that this controller looks after.
     Whole,
-    /// A namespace.
     Namespace(Box<str>),
     /// A repository: namespace and name.
     Repository(Box<str>, Box<str>),
@@ -44,9 +43,7 @@ pub enum Scope {
 /// A place in the line; their order is that of the line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// For what.
     pub class: Class,
-    /// Who is served first.
     pub rank: Rank,
     /// Since when: the approval, or the creation of the run.
     pub since: Timestamp,
@@ -62,16 +59,13 @@ pub type Line = BTreeMap<Place, Box<[Scope]>>;
 /// The most open attempts of a class, by scope; those without a bound are not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Of all.
     pub whole: Option<u32>,
-    /// Of each namespace.
     pub per_namespace: Option<u32>,
     /// Of repositories, by namespace and name.
     pub repositories: BTreeMap<(Box<str>, Box<str>), u32>,
 }
 
 impl Bounds {
-    /// The bound of a scope.
     pub fn of(&self, scope: &Scope) -> Option<u32> {
         match scope {
             Scope::Whole => self.whole,
@@ -95,7 +89,6 @@ impl Open {
         }
     }
 
-    /// One more.
     pub fn add(&mut self, class: Class, scopes: &[Scope]) {
         for scope in scopes {
             let [plans, applies] = self.0.entry(scope.clone()).or_default();
@@ -106,7 +99,6 @@ impl Open {
         }
     }
 
-    /// One less.
     pub fn remove(&mut self, class: Class, scopes: &[Scope]) {
         for scope in scopes {
             let Some([plans, applies]) = self.0.get_mut(scope) else { continue };
@@ -153,13 +145,11 @@ pub enum Slot {
 /// Why a run has to wait for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// Of which class.
     pub class: Class,
     /// What is full.
     pub scope: Scope,
     /// How many attempts are open there.
     pub open: u32,
-    /// How many may be.
     pub bound: u32,
     /// How many wait before it for the same, and one.
     pub place: usize,

@@ -32,7 +32,6 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 /// Whether a run got the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It has it.
     Yes,
     /// Another has it: `NAMESPACE/NAME`, or what is known.
     Behind(String),

@@ -32,9 +32,7 @@ type Rank = (Workspace, i64, Box<str>);
 enum Stands {
     /// It waits for an approval: its namespace and UID.
     Waits(Box<(Box<str>, Box<str>)>),
-    /// It works.
     Works,
-    /// It has ended.
     Ended,
 }
 
@@ -54,7 +52,6 @@ struct Inner {
 }
 
 impl NewerPlans {
-    /// One more watch.
     pub fn feed(&self) -> Feed {
         self.feeds.add()
     }

@@ -64,7 +64,6 @@ pub struct Ahead {
 }
 
 impl Queue {
-    /// Lines without runs.
     pub fn new(settings: &Settings) -> Self {
         Self {
             inner: Mutex::default(),

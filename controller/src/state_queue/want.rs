@@ -7,7 +7,6 @@ use crds::{ApprovalMode, Operation, Phase, TerraformRun, approval, state_key};
 
 use crate::{requests, settings::Settings};
 
-/// What a run wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
     /// The state.

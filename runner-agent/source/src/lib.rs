@@ -16,6 +16,9 @@
 //! | [`bundle`] | the tree of one commit as an archive, and the proof that it is that commit's |
 //! | [`tree`] | files that are given one by one, the stack's directory, links that lead out |
 
+// Agent and sources share this API.
+#![warn(missing_docs)]
+
 pub mod authorities;
 pub mod bundle;
 pub mod credentials;

@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-/// Why a JSON Patch was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// The operations are none.

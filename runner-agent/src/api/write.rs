@@ -46,7 +46,6 @@ impl Kind {
     }
 }
 
-/// How a write went.
 #[derive(Debug)]
 pub enum Outcome {
     /// It stands in the API.
@@ -55,7 +54,6 @@ pub enum Outcome {
     Refused(Arc<TerraformRun>),
     /// The attempt is closed or another's. Nothing may be done any more.
     Fenced,
-    /// It was given up.
     GivenUp,
 }
 
@@ -86,12 +84,10 @@ impl Known {
 }
 
 impl<A: Api> Writer<A> {
-    /// A writer that knows nothing yet.
     pub fn new(api: Arc<A>, settings: Arc<Settings>) -> Self {
         Self { api, settings, known: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    /// Takes note of a run that was read.
     pub fn learn(&self, run: &TerraformRun) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).take(run);
     }

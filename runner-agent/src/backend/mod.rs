@@ -16,7 +16,6 @@ use crate::files;
 /// The backend in force, as `init` left it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
-    /// Its type.
     pub kind: String,
     /// Its arguments, credentials among them.
     pub config: Value,

@@ -207,7 +207,6 @@ pub fn text(text: &str) -> Option<(FailureClass, &'static str)> {
     })
 }
 
-/// Whether a text tells of a disk that is full.
 pub fn is_disk_full(text: &str) -> bool {
     let text = text.to_lowercase();
     DISK_FULL.iter().any(|words| text.contains(words))

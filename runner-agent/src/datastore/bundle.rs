@@ -76,20 +76,13 @@ const HEAD: &str = "head.json";
 const PLAN: &str = "plan";
 const SOURCE: &str = "source";
 
-/// Why a bundle cannot be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The disk, or an archive that is cut off.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is not what its digest says.
     #[error("its digest is {found}, not {wanted}")]
-    Digest {
-        /// What it is.
-        found: String,
-        /// What it should be.
-        wanted: String,
-    },
+    Digest { found: String, wanted: String },
     /// It holds something that no bundle of ours holds.
     #[error("it holds {0}")]
     Foreign(String),

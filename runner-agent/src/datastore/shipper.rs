@@ -15,10 +15,8 @@ use crate::api::backoff;
 /// How long lines are gathered before they are sent: what people who follow a log wait for at most, besides the network.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// How the sending goes.
 #[derive(Clone, Debug, Default)]
 enum State {
-    /// It goes.
     #[default]
     Well,
     /// The last piece was not taken, and is tried again.
@@ -37,7 +35,6 @@ pub struct Shipper {
 }
 
 impl Shipper {
-    /// Begins.
     pub fn start(client: Client, spool: Arc<Spool>) -> Self {
         let (said, state) = watch::channel(State::default());
         let hurry = Arc::new(watch::Sender::new(0));

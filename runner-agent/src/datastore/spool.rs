@@ -23,7 +23,6 @@ const MARKER: u64 = 256;
 /// What the datastore has is given back to the disk in pieces of this many bytes.
 const PUNCH: u64 = 16 << 20;
 
-/// The log of one phase.
 #[derive(Debug)]
 struct PhaseLog {
     name: &'static str,
@@ -47,7 +46,6 @@ struct Inner {
     phases: Vec<PhaseLog>,
 }
 
-/// The spool of an attempt's log.
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
@@ -61,9 +59,7 @@ pub struct Spool {
 /// A piece that the datastore does not have yet.
 #[derive(Debug)]
 pub struct Piece {
-    /// The phase.
     pub phase: &'static str,
-    /// Where it begins.
     pub offset: u64,
     /// Its bytes; none when only the end is to be said.
     pub bytes: Vec<u8>,

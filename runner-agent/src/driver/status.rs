@@ -360,7 +360,6 @@ impl StatusView {
         }
     }
 
-    /// How the run ended.
     pub(super) const fn result(&self) -> Option<RunResult> {
         self.status.result
     }

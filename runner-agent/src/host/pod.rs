@@ -17,7 +17,6 @@ use crate::settings::Settings;
 pub struct Pod(Arc<Settings>);
 
 impl Pod {
-    /// The pod that was given these settings.
     pub const fn new(settings: Arc<Settings>) -> Self {
         Self(settings)
     }

@@ -53,17 +53,14 @@ impl FileApi {
         let _ = self.teller.set(teller);
     }
 
-    /// The run as it is.
     pub fn run(&self) -> TerraformRun {
         self.lock().run.clone()
     }
 
-    /// Its status.
     pub fn status(&self) -> TerraformRunStatus {
         self.lock().run.status.clone().unwrap_or_default()
     }
 
-    /// Follows changes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -146,7 +143,6 @@ fn write(path: &Path, run: &TerraformRun, durable: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a run.
 pub fn read(path: &Path) -> io::Result<TerraformRun> {
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }

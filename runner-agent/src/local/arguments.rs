@@ -27,7 +27,6 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The operation of a run.
     pub const fn operation(self) -> Operation {
         match self {
             Self::Plan => Operation::Plan,

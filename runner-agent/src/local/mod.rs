@@ -152,7 +152,6 @@ fn end_untold(status: &mut TerraformRunStatus) {
     });
 }
 
-/// A new run.
 fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, command: &str, screen: &Screen) -> Result<Ready> {
     let operation = arguments.operation(verb)?;
     let stack = target.folder();

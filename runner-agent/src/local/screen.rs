@@ -23,10 +23,8 @@ const BAR: &str = "{spinner} apply [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
 pub enum Mode {
     /// On a terminal: lines, and a bar.
     Terminal {
-        /// With colour.
         colour: bool,
     },
-    /// Lines.
     Plain,
     /// The status as JSON, a line for each change.
     Json,
@@ -40,7 +38,6 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// What this process writes to.
     pub fn new(json: bool, no_color: bool) -> Self {
         let terminal = io::stdout().is_terminal();
         let colour = !no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -57,12 +54,10 @@ impl Screen {
         screen
     }
 
-    /// Whether the tool may print in colour.
     pub const fn has_colour(&self) -> bool {
         matches!(self.mode, Mode::Terminal { colour: true })
     }
 
-    /// Whether a person is there to be asked.
     pub fn can_ask(&self) -> bool {
         self.mode != Mode::Json && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
@@ -204,7 +199,6 @@ pub struct Tee {
 impl crate::process::LogSink for Tee {}
 
 impl Tee {
-    /// Writes to both.
     pub const fn new(file: File, screen: Screen) -> Self {
         Self { file, screen, partial: Vec::new() }
     }

@@ -146,7 +146,6 @@ impl Signals {
 enum Told {
     /// Nothing runs: the plan waits on.
     Leave,
-    /// The run is cancelled.
     Cancel,
     /// It was told before.
     Again,
@@ -269,7 +268,6 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
     }
 }
 
-/// A message as a sentence.
 fn sentence(message: &str) -> String {
     let mut chars = message.chars();
     chars.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), chars.as_str()))

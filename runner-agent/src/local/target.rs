@@ -8,24 +8,20 @@ use std::{
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 
-/// What to work on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A folder, where it lies.
     Folder(PathBuf),
     /// A directory of a repository, fetched for the run.
     Git {
-        /// The repository.
         url: String,
         /// Branch, tag or commit.
         revision: String,
-        /// The directory.
         path: String,
     },
 }
 
 impl Target {
-    /// Reads a place from the command line.
     pub fn read(place: &str) -> Result<Self> {
         if !place.contains("://") {
             let folder = Path::new(place).canonicalize().map_err(|error| match error.kind() {
@@ -50,7 +46,6 @@ impl Target {
         Ok(Self::Git { url: url.to_owned(), revision: revision.to_owned(), path: path.to_owned() })
     }
 
-    /// The source of a run's spec.
     pub fn source(&self) -> Value {
         match self {
             Self::Folder(_) => json!({}),
@@ -58,7 +53,6 @@ impl Target {
         }
     }
 
-    /// The folder, if it is one.
     pub fn folder(&self) -> Option<&PathBuf> {
         match self {
             Self::Folder(folder) => Some(folder),

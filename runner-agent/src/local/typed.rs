@@ -4,7 +4,6 @@ use std::ffi::OsString;
 
 use Word::{Argument, Bool, Fixed, Flag, Instead, Value};
 
-/// What becomes of an option.
 #[derive(Clone, Copy, Debug)]
 enum Word {
     /// Pawl's own, with a value.

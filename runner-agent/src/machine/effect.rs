@@ -5,7 +5,6 @@ use crds::Phase;
 /// Why an attempt or a run failed; the failure's texts are the driver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// A step failed.
     Step,
     /// A phase passed its deadline.
     Deadline,
@@ -17,20 +16,16 @@ pub enum Cause {
     Mismatch,
 }
 
-/// How an attempt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ending {
-    /// The plan had nothing to do.
     NoChanges,
     /// The plan was all that was asked for.
     Planned,
-    /// The plan was applied.
     Applied,
     /// A person denied the plan.
     Rejected,
     /// A person cancelled the run.
     Canceled,
-    /// The run is being deleted.
     Deleted,
     /// Nobody approved in time.
     Expired,
@@ -38,13 +33,11 @@ pub enum Ending {
     Released,
     /// The attempt ends, since another run applies to the state; when it is this run's turn, a further one plans anew.
     Queued,
-    /// The run failed.
     Failed(Cause),
     /// The attempt failed; another may follow.
     Attempt(Cause),
 }
 
-/// What has to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Effect {
     /// Read the run and adopt the attempt.
@@ -53,13 +46,10 @@ pub enum Effect {
     RunSetup,
     /// Find again what a plan was made with.
     RunRestore,
-    /// Write a phase.
     Record(Phase),
-    /// Run `init`.
     RunInit,
     /// Run `plan` and read it.
     RunPlan,
-    /// Kill every other process.
     KillOthers,
     /// Compute the manifest again, and prove that a claim can be recorded.
     VerifyManifest,
@@ -69,13 +59,10 @@ pub enum Effect {
     RunHooksBefore,
     /// Compute the manifest once more, behind those hooks.
     VerifyAgain,
-    /// Run `apply`.
     RunApply,
     /// Send the one SIGINT.
     Interrupt,
-    /// Kill the processes of the providers.
     KillProviders,
-    /// Kill the tool.
     KillTool,
     /// Deliver the end; where hooks follow, to where it outlives the pod.
     End(Ending),
@@ -83,6 +70,5 @@ pub enum Effect {
     RunHooksAfter(Ending),
     /// Deliver the end to the run.
     Report,
-    /// Leave.
     Exit,
 }

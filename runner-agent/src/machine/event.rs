@@ -5,7 +5,6 @@ use super::state::{Stop, Terms};
 /// What happened, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
-    /// The attempt is to stop.
     Stop(Stop),
     /// A write was answered.
     Write(Write),
@@ -13,11 +12,9 @@ pub enum Event {
     Task(Task),
     /// Whether the plan may be applied was said.
     Permission(Permission),
-    /// A time is over.
     Timer(Timer),
 }
 
-/// How a write went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Write {
     /// The attempt is this process's, and phase Setup is acknowledged.
@@ -47,9 +44,7 @@ pub enum Write {
 /// How what was ordered went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Task {
-    /// Setup is done.
     SetupDone,
-    /// `init` is done.
     InitDone,
     /// `plan` is done and read.
     PlanDone {
@@ -66,14 +61,12 @@ pub enum Task {
     HooksDone,
     /// `apply` ended well.
     ApplyDone,
-    /// A step failed.
     StepFailed {
         /// Whether its class is retried before the claim.
         retried: bool,
     },
 }
 
-/// Whether the plan may be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Permission {
     /// A person approved this plan, the controller recorded it, and the run holds the lease on its state.
@@ -86,7 +79,6 @@ pub enum Permission {
     Queued,
 }
 
-/// Which time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Timer {
     /// The plan waited too long.

@@ -17,7 +17,6 @@ pub fn begin() -> Step {
     (State::Adopting, vec![Effect::Adopt])
 }
 
-/// The answer to an event in a state.
 #[must_use]
 pub fn next(state: &State, event: &E) -> Step {
     let (state, event) = (*state, *event);

@@ -16,7 +16,6 @@ pub enum Mode {
 pub struct Terms {
     /// The run ends with its plan.
     pub plan_only: bool,
-    /// Who lets a plan be applied.
     pub mode: Mode,
 }
 
@@ -31,7 +30,6 @@ pub enum Stop {
     Cancelled,
     /// A person denied the plan.
     Denied,
-    /// The run is being deleted.
     Deleted,
     /// The attempt is closed or another's: nothing may be written any more.
     Fenced,
@@ -59,13 +57,10 @@ impl Stop {
 pub enum Stage {
     /// The tool got its one SIGINT.
     Asked,
-    /// The provider processes were killed.
     ProvidersKilled,
-    /// The tool was killed.
     ToolKilled,
 }
 
-/// Where an attempt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// The run is read and the attempt adopted, phase Setup included.
@@ -76,7 +71,6 @@ pub enum State {
     Restoring,
     /// Phase Init is being acknowledged.
     RecordingInit(Terms),
-    /// `init` runs.
     Init(Terms),
     /// Phase Plan is being acknowledged.
     RecordingPlan(Terms),
@@ -96,27 +90,20 @@ pub enum State {
     Preparing,
     /// They were told to end: nothing is applied.
     HoldingBack {
-        /// Why.
         stop: Stop,
-        /// Whether they were killed.
         killed: bool,
     },
     /// They have ended, and the manifest is computed once more.
     VerifyingAgain,
     /// A command before the claim was told to end.
     Stopping {
-        /// Why.
         stop: Stop,
-        /// Whether it was killed.
         killed: bool,
     },
-    /// `apply` runs.
     Applying,
     /// `apply` was told to end.
     Interrupting {
-        /// Why.
         stop: Stop,
-        /// How hard.
         stage: Stage,
     },
     /// The end is being delivered; where hooks follow, to where it outlives the pod.
@@ -125,7 +112,6 @@ pub enum State {
     Finishing(Ending),
     /// They are over, and the end is being delivered to the run.
     Reporting(Ending),
-    /// Nothing is left to do.
     Ended,
 }
 

@@ -122,7 +122,6 @@ fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usi
     })
 }
 
-/// What an error of fetching is for a run.
 fn of_fetch(error: Error, at: &str, secret: Option<&str>) -> Failure {
     let reason = match (error.status, error.kind) {
         (Some(404 | 410), _) => Reason::ArtifactNotFound,

@@ -121,20 +121,16 @@ fn unmarked(text: &str) -> &str {
 /// What is shown of a command's standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Render {
-    /// Messages of events.
     Messages,
     /// All lines as they are: no event is read from what is no tool.
     Lines,
-    /// Nothing.
     Nothing,
 }
 
 /// Operations on resources, as an apply reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Operations {
-    /// Begun.
     pub begun: u32,
-    /// Carried out.
     pub done: u32,
     /// Operations in all, when the plan said so.
     pub total: u32,

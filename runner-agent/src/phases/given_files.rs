@@ -25,7 +25,6 @@ use crate::{classify::internal, files, report::redact::Redactor, settings::Setti
 /// Code, and what the tools read as code: nobody could review what is not shown.
 const CODE: [&str; 7] = [".tf", ".tofu", ".tf.json", ".tofu.json", ".tfvars", ".tfvars.json", ".hcl"];
 
-/// A file for the tool.
 #[derive(Debug)]
 pub(super) struct GivenFile {
     /// Below the directory that it is put in.
@@ -146,7 +145,6 @@ pub(super) fn put_apart_again(given: &[GivenFile], stack: &Path) -> Result<(), F
     given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))
 }
 
-/// Puts files in the home of the tool.
 pub(super) fn put_home(given: &[GivenFile], home: &Path) -> Result<(), Failure> {
     given.iter().filter(|file| file.place == FilePlace::Home).try_for_each(|file| file.put(home))
 }

@@ -173,7 +173,6 @@ impl PhaseRunner {
         self.fixed(spec, bytes, env)
     }
 
-    /// A script that is a file of the source.
     fn script_of_source(&self, spec: &crds::Hook, path: &str, stack: &Path, root: &Path) -> Result<Vec<u8>, Failure> {
         let name = &spec.name;
         if spec.inline.is_some() || spec.config_map_key_ref.is_some() || spec.when == HookWhen::BeforeSetup {

@@ -8,7 +8,6 @@ use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation
 use super::{PhaseRunner, Planned, Shell, remote::Journaling};
 use crate::{classify, datastore::spool::SpoolWriter, process::Exit, report::redact::Redactor};
 
-/// The journal of one apply.
 #[derive(Debug)]
 pub(super) struct Journal {
     replay: Replay,
@@ -62,7 +61,6 @@ impl Journal {
         }));
     }
 
-    /// The tool ended.
     pub(super) fn ended(&mut self, exit: Exit, saved: bool) {
         // One that was killed has judged nothing.
         if exit.signal.is_none() {

@@ -18,7 +18,6 @@ impl PhaseRunner {
         self.remote.is_some() && run.spec.backend.is_none() && !mentions_backend(stack)
     }
 
-    /// Names the managed state as the stack's backend.
     pub(super) async fn name_managed_state(&self, run: &TerraformRun, stack: &Path) -> Result<(), Failure> {
         if stack.join("terraform.tfstate").exists() {
             let message = "the source holds a terraform.tfstate and names no backend, so it would be left behind; name a backend, or \
@@ -30,7 +29,6 @@ impl PhaseRunner {
         self.offer_state().await
     }
 
-    /// Offers the managed state to the tool.
     pub(super) async fn offer_state(&self) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
         let dir = self.settings.kept.join("state");

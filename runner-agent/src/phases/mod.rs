@@ -93,7 +93,6 @@ pub struct PhaseRunner {
 }
 
 impl PhaseRunner {
-    /// Work that has not begun.
     pub fn new(settings: Arc<Settings>, host: Arc<dyn Host>, children: Children, log: Log) -> Self {
         Self {
             settings,
@@ -110,7 +109,6 @@ impl PhaseRunner {
         }
     }
 
-    /// The same work with a datastore.
     #[must_use]
     pub fn with_datastore(mut self, remote: Remote) -> Self {
         self.remote = Some(remote);
@@ -137,7 +135,6 @@ impl PhaseRunner {
         Ok(Command { program: tool.binary.clone(), args: call.args, env, dir: shell.stack.clone(), role: tool.role() })
     }
 
-    /// Runs a command as a step.
     async fn step(
         &self,
         name: &'static str,
@@ -386,7 +383,6 @@ mod tests {
     use super::*;
     use crate::host::Pod;
 
-    /// Settings below a directory of a test.
     pub(crate) fn settings(dir: &Path) -> Settings {
         Settings {
             namespace: "team".into(),

@@ -53,7 +53,6 @@ fn mask(value: &Value, redactor: &Redactor) {
     }
 }
 
-/// Whether a run takes outputs of other stacks.
 fn takes(run: &TerraformRun) -> bool {
     let is_output = |from: &Option<ValueFrom>| from.as_ref().is_some_and(|from| from.output_of.is_some());
     let in_env = |variable: &EnvVar| is_output(&variable.value_from);

@@ -14,10 +14,8 @@ const LINES: usize = 50;
 /// The most attributes that are named of one resource.
 const ATTRIBUTES: usize = 8;
 
-/// What a plan says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanFacts {
-    /// Counts.
     pub counts: Changes,
     /// Whether the plan is one of a planning that failed.
     pub errored: bool,

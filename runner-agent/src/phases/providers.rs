@@ -82,7 +82,6 @@ impl PhaseRunner {
         }
     }
 
-    /// Where the run's mirror is.
     pub(super) fn provider_mirror(&self) -> PathBuf {
         self.settings.work.join("providers")
     }

@@ -37,7 +37,6 @@ const BLOCK_LINES: usize = 4;
 /// Objects that a line of the history names.
 const NAMED: usize = 4;
 
-/// What a recovery run found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recovery {
     from: String,

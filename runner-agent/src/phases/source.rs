@@ -22,7 +22,6 @@ use crate::{
     settings::nonce,
 };
 
-/// Writes files that are given one by one.
 pub(super) fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> Result<(), Failure> {
     ::source::write_files(files, root).map_err(|error| of_tree(&error))
 }
@@ -145,7 +144,6 @@ impl Git for PhaseRunner {
     }
 }
 
-/// What an error of fetching is for a run.
 fn of_fetch(error: &FetchError<RunError>) -> Failure {
     match error.reason() {
         Ok(Reason::InvalidSpec) => Reason::InvalidSpec.failure(format!("source.git.url cannot be used: {error}")),
@@ -154,7 +152,6 @@ fn of_fetch(error: &FetchError<RunError>) -> Failure {
     }
 }
 
-/// What an error of contents of large files is for a run.
 fn of_contents(error: &ContentsError<RunError>) -> Failure {
     match error {
         ContentsError::NoProgram | ContentsError::TooLarge(_) => Reason::SourceInvalid.failure(error.to_string()),
@@ -163,7 +160,6 @@ fn of_contents(error: &ContentsError<RunError>) -> Failure {
     }
 }
 
-/// What an error of a source on disk is for a run.
 fn of_tree(error: &TreeError) -> Failure {
     let reason = match error {
         TreeError::OutsideFile(_) | TreeError::OutsideLink(_) => Reason::SourceInvalid,

@@ -104,21 +104,18 @@ pub(super) struct Planned {
     pub(super) state_key: Option<String>,
     /// What the plan was made with and of, in digests; none where that was not kept.
     pub(super) parts: Option<Parts>,
-    /// Operations that the plan has.
     pub(super) operations: u32,
     /// It takes in what another run created.
     pub(super) recovers: bool,
 }
 
 impl Planned {
-    /// A plan of so many operations.
     pub(super) fn of(made: Initialised, parts: Option<Parts>, operations: u32) -> Self {
         let Initialised { run, shell, facts, state_key, .. } = made;
         Self { run, shell, facts, state_key, parts, operations, recovers: false }
     }
 }
 
-/// How far an attempt is.
 #[derive(Debug, Default)]
 pub(super) enum Stage {
     /// It is not adopted.

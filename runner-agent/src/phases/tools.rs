@@ -50,7 +50,6 @@ pub(super) struct Origin {
     pub(super) root: PathBuf,
     /// Its state is the datastore's.
     pub(super) managed: bool,
-    /// The very tool that has to be used.
     pub(super) pinned: Option<Pinned>,
 }
 

@@ -47,7 +47,6 @@ pub(super) fn check(prepared: &Prepared, handed_over: &[(String, String)], may_f
     check_given(&declared, &all)
 }
 
-/// Where a variable is declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Declared {
     file: String,
@@ -57,7 +56,6 @@ struct Declared {
 
 type Declarations = BTreeMap<String, Declared>;
 
-/// Refuses values of what is declared nowhere.
 fn check_declared<'a>(declared: &Declarations, given: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
     let unknown: Vec<_> = given.filter(|name| !declared.contains_key(*name)).map(|name| in_words(name, declared)).collect();
     if unknown.is_empty() {

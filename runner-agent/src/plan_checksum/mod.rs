@@ -19,11 +19,9 @@ pub use work::{changed_since, folder_digest, is_data_of_copy, source_digest};
 /// What a manifest says besides the digests of files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
-    /// UID of the run.
     pub run_uid: String,
     /// Name of the tool.
     pub tool: String,
-    /// Its version.
     pub tool_version: String,
     /// Name and version of the tool that Terragrunt runs.
     pub beneath: Option<(String, String)>,
@@ -33,9 +31,7 @@ pub struct Facts {
     pub backend: String,
     /// What names its place, without credentials.
     pub backend_place: Value,
-    /// The workspace.
     pub workspace: String,
-    /// What the run does.
     pub operation: String,
     /// Names and origins of variables.
     pub variables: Vec<(String, String)>,
@@ -98,7 +94,6 @@ const LOCK: &str = "lockFile";
 const WORK: &str = "workDir";
 
 impl Parts {
-    /// The parts of a manifest.
     pub fn of(facts: &Facts, digests: &Digests) -> Self {
         let manifest = manifest(facts, digests);
         let parts = manifest.as_object().into_iter().flatten();

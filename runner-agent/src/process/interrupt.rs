@@ -16,7 +16,6 @@ use super::{
 /// Which process of a command is the tool, if any is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// None is.
     #[default]
     Other,
     /// The command itself.

@@ -32,39 +32,29 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What to run. The environment is exactly what is given.
 #[derive(Clone, Debug, Default)]
 pub struct Command {
-    /// The executable.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<OsString>,
-    /// Its environment.
     pub env: Vec<(OsString, OsString)>,
-    /// Its working directory.
     pub dir: PathBuf,
     /// Which process of it is the tool.
     pub role: Role,
 }
 
-/// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// Exit code; 128 and the signal's number when a signal ended it.
     pub code: i32,
-    /// The signal that ended it.
     pub signal: Option<i32>,
     /// Whether we told it to end.
     pub told: bool,
 }
 
-/// Why a command has no end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It was not started, because the attempt is being stopped.
     #[error("not started: the attempt is being stopped")]
     Stopped,
-    /// It could not be started.
     #[error("could not be started: {0}")]
     Spawn(std::io::Error),
-    /// Its end could not be learned.
     #[error("could not be waited for: {0}")]
     Wait(std::io::Error),
 }
@@ -72,16 +62,13 @@ pub enum RunError {
 /// Where a line comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Standard output.
     Out,
-    /// Standard error.
     Err,
 }
 
 /// What a command is started in spite of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InSpite {
-    /// Nothing.
     None,
     /// The attempt is being stopped.
     Stop,
@@ -111,7 +98,6 @@ impl Children {
         self.table().tracked.contains_key(&pid)
     }
 
-    /// The commands that run now.
     pub(super) fn running(&self) -> Vec<(i32, Role)> {
         self.table().tracked.iter().map(|(pid, tracked)| (*pid, tracked.role.clone())).collect()
     }

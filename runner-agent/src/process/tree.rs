@@ -12,7 +12,6 @@ use nix::{
     unistd::Pid,
 };
 
-/// Our own process id.
 pub fn own_pid() -> i32 {
     Pid::this().as_raw()
 }
@@ -61,7 +60,6 @@ impl Executable {
         fs::metadata(path).map(|meta| Self(meta.dev(), meta.ino()))
     }
 
-    /// Whether a process runs it.
     pub(super) fn is_run_by(self, pid: i32) -> bool {
         Self::of(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|found| found == self)
     }

@@ -26,7 +26,6 @@ use super::{
 /// Beside a package: what is known of it.
 pub(super) const RECORD: &str = "record.json";
 
-/// How much the cache takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest package that is kept, in bytes; those of the large clouds have 700 MB.
@@ -43,7 +42,6 @@ impl Default for Limits {
     }
 }
 
-/// A cache of providers.
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(super) dir: SharedDir,
@@ -54,9 +52,7 @@ pub struct Cache {
 /// A package that is in the mirror of a run. It is not pruned as long as this lives.
 #[derive(Debug)]
 pub struct Served {
-    /// Which provider.
     pub provider: Provider,
-    /// In which version.
     pub version: String,
     _used: File,
 }
@@ -82,7 +78,6 @@ impl Cache {
         Self { dir: SharedDir::at(root), platform: Platform::here().to_string(), limits: Limits::default() }
     }
 
-    /// The same cache with other limits.
     #[must_use]
     pub fn with(mut self, limits: Limits) -> Self {
         self.limits = limits;

@@ -32,7 +32,6 @@ impl fmt::Display for H1 {
     }
 }
 
-/// A text that is no `h1:` hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no h1: hash")]
 pub struct NoH1;

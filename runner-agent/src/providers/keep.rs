@@ -177,7 +177,6 @@ pub(super) mod tests {
             H1::of(files.iter().map(|name| (name.as_str(), Digest::of(&fs::read(package.join(name)).unwrap()))))
         }
 
-        /// Writes the lock file.
         pub(crate) fn locks(&self, name: &str, packages: &[H1]) {
             let hashes: Vec<_> = packages.iter().map(|h1| format!("    \"{h1}\",\n")).collect();
             let hashes = hashes.concat();

@@ -59,7 +59,6 @@ fn is_name(text: &str, besides: &str) -> bool {
 /// A provider as the lock file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Locked {
-    /// Which one.
     pub provider: Provider,
     /// The one version that the stack may use.
     pub version: String,

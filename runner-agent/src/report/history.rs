@@ -7,9 +7,7 @@ use jiff::{Timestamp, tz::TimeZone};
 /// A phase with the time at which it began.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocked {
-    /// When it began.
     pub since: Timestamp,
-    /// How long it took.
     pub took: Duration,
 }
 

@@ -26,9 +26,7 @@ pub struct Text {
 pub enum Held {
     /// As long as the plan waits: it would die with its pod.
     All,
-    /// Until then.
     Until(Timestamp),
-    /// No longer.
     No,
 }
 
@@ -44,9 +42,7 @@ pub enum Ends {
 /// Where a run is, and so the commands that people have for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Commands {
-    /// In a cluster.
     Cluster {
-        /// Namespace of the run.
         namespace: String,
         /// Name of the run.
         run: String,
@@ -96,7 +92,6 @@ impl Commands {
         }
     }
 
-    /// A plan waits.
     pub fn awaiting(&self, summary: &str, until: Timestamp, held: Held) -> String {
         let time = |at: Timestamp| at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
         let pod = match (self, held) {
@@ -124,7 +119,6 @@ impl Commands {
         }
     }
 
-    /// The beginning of an attempt.
     pub fn start(&self, attempt: u32, pod: &str) -> String {
         match self {
             Self::Cluster { .. } => format!("attempt {attempt} in pod {pod}"),

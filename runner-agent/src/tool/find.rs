@@ -19,14 +19,10 @@ use tool_versions::{
 use super::sources::{LocalTool, ToolSources, known, name_of};
 use crate::{classify::is_disk_full, process::Role};
 
-/// A tool that was found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The tool.
     pub name: ToolName,
-    /// Its version.
     pub version: Version,
-    /// The executable.
     pub binary: PathBuf,
     /// SHA-256 of the executable in hexadecimal digits, where it is known: of what is in the cache.
     pub digest: Option<String>,
@@ -135,9 +131,7 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// A tool that was found, with what was asked for.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The tool.
     pub found: Found,
-    /// What was asked for, and why.
     pub decision: Decision,
 }
 
@@ -148,7 +142,6 @@ pub struct Search<'a> {
     pub tool: &'a Tool,
     /// Where it stands: `spec.tool.version`.
     pub origin: &'a str,
-    /// The stack.
     pub stack: &'a Path,
     /// The top of its source.
     pub root: &'a Path,

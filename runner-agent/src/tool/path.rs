@@ -45,7 +45,6 @@ fn terragrunt(binary: &Path, dir: &Path) -> Option<Version> {
     String::from_utf8_lossy(&output.stdout).split_whitespace().next_back()?.parse().ok()
 }
 
-/// Where this person's caches are.
 fn own_cache() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     Some(absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?.join("pawl"))
@@ -123,7 +122,6 @@ impl Remembered {
         Self { file, known, changed: false }
     }
 
-    /// The version of a file.
     fn of(&mut self, binary: &Path, dir: &Path) -> Option<Version> {
         let is_whole = fs::metadata(binary).is_ok_and(|meta| meta.len() >= WHOLE);
         let Some(stamp) = Stamp::of(binary).ok().filter(|_| is_whole) else { return version_of(binary, dir) };

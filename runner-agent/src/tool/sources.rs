@@ -21,15 +21,11 @@ use tool_versions::{
 /// A version that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTool {
-    /// The tool.
     pub name: ToolName,
-    /// Its version.
     pub version: Version,
-    /// The executable.
     pub binary: PathBuf,
 }
 
-/// Where tools are from.
 #[derive(Debug)]
 pub struct ToolSources {
     /// Directories of the image, the first one first: `TOOL/VERSION/BINARY`.
@@ -38,7 +34,6 @@ pub struct ToolSources {
     pub others: Vec<LocalTool>,
     /// Cache and mirrors.
     pub installer: Installer,
-    /// What counts when nobody says anything.
     pub defaults: Defaults,
     /// Bytes of tools above which the oldest go.
     pub most: u64,

@@ -65,5 +65,4 @@ impl Error {
     }
 }
 
-/// The result of what can go wrong here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -4,7 +4,6 @@ use std::{fmt, str::FromStr};
 
 use crate::Error;
 
-/// A tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tool {
     /// OpenTofu (`tofu`).
@@ -16,7 +15,6 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::OpenTofu, Self::Terraform, Self::Terragrunt];
 
     /// The name as its project writes it.

@@ -97,7 +97,6 @@ impl Api for Server {
 pub(crate) struct Played {
     /// Key of the state that the plan is of.
     pub(crate) state_key: Option<String>,
-    /// How often it applied.
     pub(crate) applies: Arc<AtomicU32>,
     /// The command in which our own code has a fault.
     pub(crate) panics: &'static str,

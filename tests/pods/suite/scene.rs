@@ -234,7 +234,6 @@ impl Scene {
         ledger::select(&self.ledger(name), ledger::what::COMMAND_START, Some(command)).len()
     }
 
-    /// Waits until the ledger holds an entry.
     pub(crate) async fn until_ledger(&self, name: &str, what: &str, command: Option<&str>) -> Result<()> {
         let started = Instant::now();
         while ledger::select(&self.ledger(name), what, command).is_empty() {
@@ -252,7 +251,6 @@ impl Scene {
         newest.with_context(|| format!("{name} has no pod"))
     }
 
-    /// Names of all pods of a run.
     pub(crate) async fn pod_names(&self, name: &str) -> Result<Vec<String>> {
         let pods = self.pods().list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN))).await?;
         Ok(pods.items.iter().map(ResourceExt::name_any).collect())

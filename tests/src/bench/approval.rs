@@ -44,7 +44,6 @@ struct Approved {
     write: f64,
 }
 
-/// Who approves.
 const APPROVER: &str = "approver";
 
 /// People with the rights of their roles in a namespace.

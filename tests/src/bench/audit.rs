@@ -34,7 +34,6 @@ impl Kind {
         [Self::Write, Self::Read, Self::Watch, Self::DryRun, Self::Event, Self::Rights, Self::Review, Self::Own];
 }
 
-/// One request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) at: Timestamp,

@@ -153,7 +153,6 @@ impl Peak {
         Ok(Self::of(pid))
     }
 
-    /// Watches a process.
     pub(super) fn of(pid: i32) -> Self {
         let (most, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let (kept, ended) = (most.clone(), stop.clone());

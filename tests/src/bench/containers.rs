@@ -35,7 +35,6 @@ impl Drop for Containers {
 }
 
 impl Containers {
-    /// Listens from now on.
     pub(super) fn listen(socket: &Path) -> Result<Self> {
         let mut child = Command::new("ctr")
             .arg("--address")

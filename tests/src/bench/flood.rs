@@ -18,7 +18,6 @@ use super::table::Table;
 const RESOURCES: u32 = 50_000;
 const LOG_MIB: u64 = 2048;
 
-/// Measures both.
 pub(super) async fn measure(lab: &Lab, quick: bool, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let script = json!({"resources": RESOURCES});

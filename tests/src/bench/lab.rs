@@ -47,7 +47,6 @@ impl std::fmt::Debug for ClientBox {
     }
 }
 
-/// How long something took.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
     /// From its creation until its success was seen.

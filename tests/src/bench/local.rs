@@ -38,7 +38,6 @@ struct Bench {
     turn: usize,
 }
 
-/// Measures all stacks.
 pub(super) fn measure(times: usize, table: &mut Table) -> Result<()> {
     for stack in &STACKS {
         let mut bench = Bench::new(stack)?;

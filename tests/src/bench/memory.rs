@@ -13,7 +13,6 @@ use super::stacks::Stack;
 use super::table::Table;
 use crate::cluster::NAMESPACE;
 
-/// Measures both.
 pub(super) async fn measure(lab: &Lab, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let run = lab.run(&namespace, "holds", Stack::Nothing, "Manual")?;

@@ -33,7 +33,6 @@ use crate::cluster::{Cluster, report};
 use self::lab::Lab;
 use self::table::Table;
 
-/// The cluster of the benchmark.
 const CLUSTER: &str = "bench";
 
 /// A figure, or a group of them.

@@ -39,7 +39,6 @@ struct Parts {
     number: usize,
 }
 
-/// Measures all stacks.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     for stack in [Stack::Tiny, Stack::Nothing, Stack::ThreeSeconds] {
         // The three seconds are the same each time.

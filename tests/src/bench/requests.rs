@@ -17,7 +17,6 @@ use crate::cluster::NAMESPACE;
 /// How long a cluster at rest is looked at.
 const REST: Duration = Duration::from_secs(30);
 
-/// Measures both.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let (mut writes, mut all) = (Samples::default(), Samples::default());

@@ -56,18 +56,14 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// How a value is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Seconds.
     Seconds,
     /// Seconds, printed as milliseconds.
     Millis,
-    /// A ratio.
     Ratio,
     /// A ratio less one, printed in percent.
     Percent,
-    /// A number of things.
     Count,
 }
 

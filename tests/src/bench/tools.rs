@@ -26,7 +26,6 @@ const CACHED: Duration = Duration::from_millis(20);
 /// How much longer than the three programs an installation may take.
 const RATIO: f64 = 1.2;
 
-/// Measures both.
 pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
     need("curl")?;
     let unzip = Command::new("unzip").arg("-v").output();

@@ -17,7 +17,6 @@ fn place(strike: &super::kinds::Strike) -> &str {
     }
 }
 
-/// The report as Markdown.
 pub(super) fn markdown(lab: &Lab, history: &History, violations: &[Violation], options: &Options) -> String {
     let strikes = lab.record.all();
     let mut text = String::new();

@@ -11,7 +11,6 @@ use kube::{Client, Config};
 use super::command::run;
 use super::processes::{Processes, Record};
 
-/// How a cluster's API is reached.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The administrator's kubeconfig; it holds its certificates and may be copied.
@@ -30,7 +29,6 @@ impl Access {
         make(self.config().await?)
     }
 
-    /// A client for the bearer of a token.
     pub async fn client_for_token(&self, token: &str) -> Result<Client> {
         let mut config = self.config().await?;
         config.auth_info = kube::config::AuthInfo { token: Some(token.to_owned().into()), ..Default::default() };

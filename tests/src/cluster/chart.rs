@@ -117,7 +117,6 @@ pub fn is_rolled_out(deployment: &Deployment) -> bool {
 pub struct PawlImages {
     /// The runner, with tools for tests.
     pub runner: Image,
-    /// The controller.
     pub controller: Image,
     /// What follows repositories; none of a release that had none.
     pub sources: Option<Image>,

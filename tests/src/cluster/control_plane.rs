@@ -70,7 +70,6 @@ pub struct Options {
     pub controllers: bool,
     /// Where requests are written down; by default in the control plane's own directory, which goes with it.
     pub audit_log: Option<PathBuf>,
-    /// More flags for kube-apiserver.
     pub apiserver_flags: Vec<String>,
 }
 
@@ -205,7 +204,6 @@ fn ephemeral_ports_begin() -> u16 {
         .unwrap_or(32_768)
 }
 
-/// Ports of a control plane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
     pub(super) etcd: u16,
@@ -229,7 +227,6 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The address of the API server.
     pub(super) fn server(&self) -> String {
         format!("https://{}:{}", self.address, self.ports.apiserver)
     }

@@ -17,7 +17,6 @@ use super::{
 
 /// The claim of the datastore's volume.
 pub const CLAIM: &str = "pawl-data";
-/// The Service of the datastore.
 pub const SERVICE: &str = "pawl-datastore";
 
 /// A way to the datastore from this machine.
@@ -26,7 +25,6 @@ pub struct Datastore {
     connection: Connection,
     /// The certificate authority, as PEM.
     pub authority: String,
-    /// Where the service is reached.
     pub address: SocketAddr,
 }
 

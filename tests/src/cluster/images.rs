@@ -25,7 +25,6 @@ const UNUSED: Duration = Duration::from_secs(3600);
 pub struct Image {
     /// What pods call it. The tag changes with the content, so that a changed image is a changed pod.
     pub name: String,
-    /// The archive that holds it.
     pub archive: PathBuf,
 }
 
@@ -68,7 +67,6 @@ impl Builder {
         })
     }
 
-    /// The image of the controller.
     pub fn controller(&self, binary: &Path) -> Result<Image> {
         let _lock = self.cache.lock()?;
         let file = self.checkout.join("images/controller/Containerfile");

@@ -123,7 +123,6 @@ impl Network {
         Ipv4Addr::new(10, self.second(), 255, 1)
     }
 
-    /// The node's address.
     pub fn node(self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.second(), 255, 2)
     }

@@ -18,7 +18,6 @@ use super::processes::{Processes, Record};
 
 /// Where the kubelet keeps the logs of pods, in the state directory.
 pub(super) const POD_LOGS: &str = "pod-logs";
-/// The node's name.
 pub const NODE: &str = "node1";
 /// The image of the container that holds a pod's namespaces.
 pub const PAUSE: &str = "localhost/pawl-pause:1";
@@ -88,7 +87,6 @@ state = {run}
         self.processes.spawn("containerd", &program, &[format!("--config={}", config.display())])
     }
 
-    /// Waits until containerd answers.
     pub(super) async fn wait_containerd(&self, record: &Record) -> Result<()> {
         let socket = socket(self.state).display().to_string();
         for _ in 0..300 {
@@ -123,7 +121,6 @@ state = {run}
         self.processes.spawn("coredns", self.tools.path("coredns")?, &[format!("-conf={}", config.display())])
     }
 
-    /// Starts kubelet.
     pub(super) fn start_kubelet(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
         let address = self.network.node().to_string();
         let kubeconfig = place.identity(
@@ -182,7 +179,6 @@ state = {run}
         )
     }
 
-    /// Starts kube-proxy.
     pub(super) fn start_proxy(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
         let user = Identity { file: "proxy", user: "system:kube-proxy", group: "pawl", hosts: &[] };
         let kubeconfig = place.identity(pki, user)?;
@@ -202,7 +198,6 @@ state = {run}
         )
     }
 
-    /// Starts kube-scheduler.
     pub(super) fn start_scheduler(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
         let user = Identity { file: "scheduler", user: "system:kube-scheduler", group: "pawl", hosts: &[] };
         let kubeconfig = place.identity(pki, user)?.display().to_string();

@@ -26,9 +26,7 @@ pub struct Pki {
 pub struct Identity<'a> {
     /// The name of the files.
     pub file: &'a str,
-    /// The user's name.
     pub user: &'a str,
-    /// The user's group.
     pub group: &'a str,
     /// Host names and addresses that it may serve.
     pub hosts: &'a [&'a str],
@@ -37,9 +35,7 @@ pub struct Identity<'a> {
 /// A certificate and its key, as PEM text.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// The certificate.
     pub certificate: String,
-    /// The private key.
     pub key: String,
 }
 
@@ -95,7 +91,6 @@ impl Pki {
         self.issuer.pem()
     }
 
-    /// The path of one of the files.
     pub fn path(&self, file: &str) -> String {
         self.directory.join(file).display().to_string()
     }
@@ -129,7 +124,6 @@ pub fn token(key: &str, payload: &Value) -> Result<String> {
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(fixed)))
 }
 
-/// A certificate authority of that name.
 fn authority(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -36,7 +36,6 @@ const PROGRAMS: &[&str] = &[
 pub struct Record {
     /// What it is, such as `kubelet`.
     pub name: String,
-    /// Its process id.
     pub pid: i32,
     /// When it started, in the kernel's ticks since boot.
     pub started: u64,
@@ -87,7 +86,6 @@ impl Processes {
         Ok(record)
     }
 
-    /// The log of a process.
     pub fn log(&self, name: &str) -> PathBuf {
         self.state.join(format!("log/{name}.log"))
     }

@@ -9,12 +9,10 @@ use super::{
     packages, report,
 };
 
-/// What is built, and where it goes.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Registry and path that the images' names begin with; without it they are built and nothing is pushed.
     pub push: Option<String>,
-    /// Their tag.
     pub tag: String,
     /// The registry speaks HTTP, or its certificate is not looked at.
     pub insecure: bool,
@@ -27,7 +25,6 @@ pub struct Options {
 pub struct Pushed {
     /// Registry, path and name, without a tag.
     pub repository: String,
-    /// Its tag.
     pub tag: String,
     /// `sha256:…` of its manifest.
     pub digest: String,

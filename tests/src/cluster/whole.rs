@@ -43,7 +43,6 @@ pub struct Cluster {
     processes: Processes,
 }
 
-/// What there is of a cluster.
 #[derive(Debug)]
 pub struct Status {
     /// Its directory.
@@ -102,7 +101,6 @@ impl Cluster {
         Self::down_by_name(&self.name)
     }
 
-    /// What there is of the cluster of that name.
     pub async fn status(name: &str) -> Result<Status> {
         let state = directory(name)?;
         let processes = Processes::new(&state, None);
@@ -160,7 +158,6 @@ impl Cluster {
         Ok(Self { name: name.to_owned(), state: state.to_owned(), network, tools, access, processes })
     }
 
-    /// The cluster's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -180,7 +177,6 @@ impl Cluster {
         self.state.join(super::node::POD_LOGS)
     }
 
-    /// The programs that the cluster is made of.
     pub fn tools(&self) -> &Toolset {
         &self.tools
     }
@@ -190,12 +186,10 @@ impl Cluster {
         self.network.host()
     }
 
-    /// The cluster's network.
     pub fn network(&self) -> Network {
         self.network
     }
 
-    /// The cluster's processes.
     pub fn processes(&self) -> &Processes {
         &self.processes
     }

@@ -10,7 +10,6 @@ use super::{
     outcome::{End, Outcome, Problem, Stage},
 };
 
-/// A difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// What it is, with both sides.

@@ -24,7 +24,6 @@ const PROVIDER: &str = "terraform-provider-time";
 pub struct Tool {
     /// As the agent takes it: `opentofu@1.10.6`.
     pub word: String,
-    /// What its program is called.
     pub binary: &'static str,
     path: PathBuf,
 }

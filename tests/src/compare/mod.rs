@@ -29,7 +29,6 @@ use cases::Case;
 use judge::Difference;
 use lab::{Lab, Tool};
 
-/// What is compared.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folders with configurations.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crds::{RunResult, TerraformRunStatus, text::clip};
 use serde_json::Value;
 
-/// How a stage ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// A plan with nothing to do.
@@ -14,7 +13,6 @@ pub enum End {
     Changes,
     /// An apply or destroy that did all of it, or had nothing to do.
     Done,
-    /// An error.
     Failed,
     /// It took longer than a case may.
     TimedOut,
@@ -40,11 +38,9 @@ pub struct Counts(pub u64, pub u64, pub u64);
 /// A plan, an apply or a destroy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// How it ended.
     pub end: End,
     /// What was planned, where that was said.
     pub counts: Option<Counts>,
-    /// Errors.
     pub problems: BTreeSet<Problem>,
     /// The last words of a failure, on one line; some failures have no others.
     pub words: String,

@@ -85,7 +85,6 @@ struct Side<'a> {
     steps: Cell<usize>,
 }
 
-/// A command that has ended.
 struct Ended {
     /// None when it took too long.
     code: Option<i32>,

@@ -18,10 +18,8 @@ use crate::cluster::Cluster;
 const PLANNED_WITHIN: Duration = Duration::from_secs(300);
 const APPLIED_WITHIN: Duration = Duration::from_secs(600);
 
-/// How a run of the demo ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// Applied.
     Applied,
     /// The person said no.
     Denied,

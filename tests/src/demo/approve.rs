@@ -70,7 +70,6 @@ pub(super) async fn approve(client: &Client, runs: &Api<TerraformRun>, run: &str
         .context("the approval was refused; the line above shows the plan that waits")
 }
 
-/// Denies a plan.
 pub(super) async fn deny(runs: &Api<TerraformRun>, run: &str) -> Result<()> {
     annotate(runs, run, &[(names::DENY, "n was pressed in the demo")]).await.context("the denial was refused; try it by kubectl")
 }

@@ -32,7 +32,6 @@ impl Drop for Follower {
 }
 
 impl Follower {
-    /// Follows a run from now on.
     pub(super) fn start(runs: Api<TerraformRun>, run: &TerraformRun) -> Self {
         let name = run.name_any();
         let (sender, seen) = watch::channel(run.status.clone().unwrap_or_default());
@@ -50,7 +49,6 @@ impl Follower {
         Self { name, seen, task, lines: 0, pending_since: Some(Instant::now()), said: String::new() }
     }
 
-    /// What the run says of itself.
     pub(super) fn status(&self) -> TerraformRunStatus {
         self.seen.borrow().clone()
     }
@@ -118,7 +116,6 @@ fn hold_up(status: &TerraformRunStatus) -> Option<String> {
     Some(format!("waits: {}: {}", stalled.reason, stalled.message))
 }
 
-/// How far the apply is.
 fn progress(status: &TerraformRunStatus) -> Option<String> {
     let progress = status.progress.as_ref().filter(|p| p.total > 0 && status.phase == Some(Phase::Apply))?;
     let current = progress.current.as_deref().unwrap_or_default();

@@ -27,7 +27,6 @@ use self::screen::Step;
 use self::servers::Servers;
 pub use self::servers::serve;
 
-/// The cluster of the demo.
 const CLUSTER: &str = "demo";
 /// What makes a shell use the cluster.
 const ENV: &str = "eval \"$(cargo demo --env)\"";
@@ -43,10 +42,8 @@ pub enum Approval {
     ByItself,
 }
 
-/// What the demo was asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Who approves the plan.
     pub approval: Approval,
     /// Begin with a new cluster.
     pub fresh: bool,

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use crate::cluster::report;
 
-/// How many steps there are.
 const STEPS: u8 = 9;
 
 /// A paragraph.

@@ -22,7 +22,6 @@ const GIT_PORT: u16 = 3080;
 /// The same for texts.
 const OBJECT_PORT: u16 = 3081;
 
-/// Where the servers of a cluster are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Servers {
     pid: i32,
@@ -65,7 +64,6 @@ impl Servers {
         bail!("the git server does not come up; see {}, then try `cargo demo --fresh`", log_path.display())
     }
 
-    /// Servers of this process.
     pub(super) fn of(git: SocketAddr, objects: SocketAddr, repositories: &Path) -> Self {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         Self { pid, git, objects, repositories: repositories.to_owned() }
@@ -79,17 +77,14 @@ impl Servers {
         }
     }
 
-    /// The URL to clone a repository from.
     pub(super) fn git_url(&self, repository: &str) -> String {
         format!("http://{}/{repository}.git", self.git)
     }
 
-    /// The URL of a text.
     pub(super) fn object_url(&self, name: &str) -> String {
         format!("http://{}/objects/{name}", self.objects)
     }
 
-    /// Changes a text by hand.
     pub(super) async fn change_by_hand(&self, name: &str, text: &str) -> Result<()> {
         let asked = reqwest::Client::builder().no_proxy().build()?.put(self.object_url(name)).body(text.to_owned());
         asked.send().await?.error_for_status().context("the text cannot be changed")?;

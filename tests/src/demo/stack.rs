@@ -13,9 +13,7 @@ use super::servers::Servers;
 use crate::cluster::Cluster;
 use crate::servers::repo::Repo;
 
-/// The namespace of the demo's runs.
 pub(super) const NAMESPACE: &str = "demo";
-/// The repository.
 pub(super) const REPOSITORY: &str = "infrastructure";
 /// The directory of the run.
 const DIRECTORY: &str = "network";
@@ -62,7 +60,6 @@ pub(super) async fn next_number(client: &Client) -> Result<u32> {
     Ok(runs.iter().filter_map(number).max().unwrap_or(0) + 1)
 }
 
-/// Creates the run.
 pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) -> Result<TerraformRun> {
     // Neither a backend nor a cloud: the state is with Pawl's own datastore.
     let spec = json!({

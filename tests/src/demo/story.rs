@@ -13,7 +13,6 @@ use super::stack::{self, NAMESPACE};
 use super::{Approval, ENV, layer};
 use crate::cluster::{Cluster, report};
 
-/// Tells it to its end.
 pub(super) async fn tell(cluster: &Cluster, servers: &Servers, approval: Approval, begun: Instant) -> Result<u8> {
     let client = cluster.client().await?;
     let act = Act::new(cluster, client.clone(), approval);

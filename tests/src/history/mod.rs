@@ -35,11 +35,9 @@ pub struct Version {
     pub base: Option<u64>,
     /// When the API server answered.
     pub at: Timestamp,
-    /// Who wrote.
     pub by: Writer,
     /// Whether the status was written, as opposed to the rest.
     pub of_status: bool,
-    /// The object.
     pub run: TerraformRun,
     /// Bytes of its status as JSON.
     pub status_bytes: usize,
@@ -60,7 +58,6 @@ impl Version {
 /// All versions of one run, in their order.
 pub type Versions = Vec<Version>;
 
-/// Everything that is known.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Versions by UID of the run.
@@ -91,7 +88,6 @@ pub struct History {
 /// What is missing between two versions that follow each other in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// Nothing.
     Nothing,
     /// Perhaps something: a write was not answered, and the later version does not say what it stands on.
     Perhaps,

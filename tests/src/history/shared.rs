@@ -24,7 +24,6 @@ struct Span {
     to: u64,
 }
 
-/// The state of a run's plan.
 fn state(versions: &Versions) -> Option<State> {
     let key = versions.iter().rev().find_map(|version| version.run.status.as_ref()?.plan.as_ref()?.state_key.clone())?;
     Some((versions.last()?.run.namespace().unwrap_or_default(), key))

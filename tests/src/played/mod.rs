@@ -16,11 +16,8 @@ pub mod patch;
 pub mod schema;
 pub mod store;
 
-/// The plural word for runs.
 pub const RUNS: &str = "terraformruns";
-/// The plural word for layers.
 pub const LAYERS: &str = "terraformlayers";
-/// The plural word for pods.
 pub const PODS: &str = "pods";
 
 use std::collections::BTreeSet;
@@ -70,7 +67,6 @@ pub struct Refusal {
     pub code: u16,
     /// Kubernetes' word for it.
     pub reason: &'static str,
-    /// What is said.
     pub message: String,
 }
 

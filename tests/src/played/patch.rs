@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 /// What takes values from a list of a strategic patch.
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 
-/// Merges `patch` into `to`.
 pub fn merge(to: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *to = patch.clone();

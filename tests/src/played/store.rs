@@ -22,14 +22,11 @@ use crate::trace::Writer;
 pub struct Key {
     /// Plural word of its kind.
     pub resource: String,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
 impl Key {
-    /// A key.
     pub fn of(resource: &str, namespace: &str, name: &str) -> Self {
         Self { resource: resource.into(), namespace: namespace.into(), name: name.into() }
     }
@@ -40,33 +37,27 @@ impl Key {
 pub struct Change {
     /// The version that it made.
     pub version: u64,
-    /// Where.
     pub key: Key,
     /// The object afterwards, or as it was last.
     pub object: Arc<Value>,
-    /// Whether it is gone.
     pub deleted: bool,
     /// Who wrote it, where that was a status.
     pub by: Option<Writer>,
 }
 
-/// What is done to an object.
 #[derive(Clone, Debug)]
 pub enum Edit {
     /// A merge patch, or a strategic one.
     Merge(Value),
     /// A JSON Patch.
     Json(Vec<Value>),
-    /// Put in its place.
     Replace(Value),
     /// A server-side apply by a user who owns each field of the status that he has ever given, whole.
     Apply(Value),
 }
 
-/// An answer.
 pub type Answer = Result<Arc<Value>, Refusal>;
 
-/// All objects.
 #[derive(Debug, Default)]
 pub struct Store {
     version: u64,

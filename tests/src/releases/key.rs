@@ -31,7 +31,6 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key of tests.
     pub fn test() -> Result<Self> {
         Self::of(1)
     }
@@ -57,7 +56,6 @@ impl Key {
         &self.armored
     }
 
-    /// What tells it from all others.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }

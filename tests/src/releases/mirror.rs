@@ -73,7 +73,6 @@ impl Mirror {
         self.authority.as_deref()
     }
 
-    /// Says who may read from now on.
     pub fn set_access(&self, access: Access) {
         self.app.shared().access = access;
     }

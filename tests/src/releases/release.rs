@@ -12,11 +12,8 @@ use crate::scripted_tool::trailer;
 /// A release: a program, and what it is published as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The tool.
     pub tool: Tool,
-    /// Its version.
     pub version: Version,
-    /// What it runs on.
     pub platform: Platform,
     program: PathBuf,
     /// What follows the end of the program.

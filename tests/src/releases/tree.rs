@@ -30,7 +30,6 @@ impl Tree {
         Ok(Self { root: root.to_owned(), key, packed: packed.to_owned() })
     }
 
-    /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -57,7 +57,6 @@ struct Shared {
     failed: Mutex<Vec<String>>,
 }
 
-/// The pod of an attempt.
 struct Attempt {
     namespace: String,
     run: String,
@@ -100,7 +99,6 @@ impl Attempt {
 }
 
 impl Agents {
-    /// Begins to play.
     pub(super) fn start(admin: Client) -> Self {
         let (paused, _) = watch::channel(false);
         let shared = Arc::new(Shared {
@@ -182,7 +180,6 @@ async fn watch_pods(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// The life of a pod.
     async fn plays(&self, of: &Attempt) -> Result<()> {
         let begun = jiff::Timestamp::now();
         self.kubelet(of, "Running", &json!({"running": {"startedAt": begun}})).await?;

@@ -30,7 +30,6 @@ struct Followed {
     layers: usize,
 }
 
-/// All of them.
 #[derive(Default)]
 pub(super) struct Fleet {
     repositories: Vec<Followed>,
@@ -40,12 +39,10 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// How many repositories there are.
     pub(super) fn repositories(&self) -> usize {
         self.repositories.len()
     }
 
-    /// How many layers there are.
     pub(super) fn layers(&self) -> usize {
         self.layers
     }
@@ -133,7 +130,6 @@ async fn layer(lab: &Lab, followed: &Followed, number: usize) -> Result<()> {
     api.create(&PostParams::default(), &layer).await.context(name).map(drop)
 }
 
-/// How many runs there are.
 pub(super) async fn runs(admin: &Client) -> Result<usize> {
     let first = Api::<TerraformRun>::all(admin.clone()).list_metadata(&ListParams::default().limit(1)).await?;
     let more = first.metadata.remaining_item_count.unwrap_or(0);

@@ -17,7 +17,6 @@ impl Figure {
         Self { name: name.to_owned(), value: value.into(), goal: None }
     }
 
-    /// A figure with what it should be.
     pub(super) fn goal(name: &str, value: impl Into<String>, goal: &'static str, met: bool) -> Self {
         Self { name: name.to_owned(), value: value.into(), goal: Some((goal, met)) }
     }

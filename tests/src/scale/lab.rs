@@ -172,7 +172,6 @@ impl Lab {
         }
     }
 
-    /// The controller.
     pub(super) fn controller(&self) -> Result<&Process> {
         self.controller.as_ref().context("the controller is not running")
     }
@@ -184,12 +183,10 @@ impl Lab {
         self.controller.as_mut().map_or(Ok(()), Process::check)
     }
 
-    /// What the controller counts.
     pub(super) async fn controller_metrics(&self) -> Result<String> {
         self.metrics(self.place.metrics[2]).await
     }
 
-    /// What sources counts.
     pub(super) async fn sources_metrics(&self) -> Result<String> {
         self.metrics(self.place.metrics[1]).await
     }

@@ -26,7 +26,6 @@ use crate::cluster::report;
 /// Layers of a repository, where nobody says how many repositories there are.
 const OF_A_REPOSITORY: usize = 20;
 
-/// What is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Numbers of layers, each larger than the one before.

@@ -86,12 +86,10 @@ impl Process {
         ended.with_context(|| format!("{} does not end within {} s", self.name, GRACE.as_secs()))?.map(drop).map_err(Into::into)
     }
 
-    /// Its memory.
     pub(super) fn memory(&self) -> Result<Memory> {
         memory(&self.read("status")?).with_context(|| format!("no memory of {} in /proc", self.name))
     }
 
-    /// What it has done.
     pub(super) fn work(&self) -> Result<Work> {
         work(&self.read("stat")?).with_context(|| format!("no times of {} in /proc", self.name))
     }

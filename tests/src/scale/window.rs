@@ -11,7 +11,6 @@ use super::process::Process;
 use crate::bench::audit::{self, Kind, Request};
 use crate::cluster::{NAMESPACE, report};
 
-/// Who asks.
 const CLIENTS: [&str; 3] = ["controller", "sources", "datastore"];
 
 /// A stretch of time that has begun.
@@ -35,14 +34,12 @@ pub(super) struct Spent {
 }
 
 impl Window {
-    /// Begins one.
     pub(super) fn begin(lab: &Lab, agents: &Agents) -> Result<Self> {
         let log = audit::end(&lab.plane.audit_log)?;
         let (controller, sources) = (cpu(lab.controller()?)?, cpu(&lab.sources)?);
         Ok(Self { begun: Instant::now(), log, agents: agents.requests(), controller, sources })
     }
 
-    /// Ends it.
     pub(super) fn end(self, lab: &Lab, agents: &Agents) -> Result<Spent> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let spent = |now: Duration, before: Duration| now.saturating_sub(before).as_secs_f64();
@@ -66,7 +63,6 @@ impl Spent {
         self.requests.get(client).into_iter().flatten().filter(asked).collect()
     }
 
-    /// How many there were of all clients.
     pub(super) fn count(&self) -> usize {
         CLIENTS.iter().map(|client| self.of(client).len()).sum()
     }

@@ -21,7 +21,6 @@ const WITH_VALUE: &[&str] = &[
     "generate-config-out",
 ];
 
-/// A parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Args {
     /// The command, for example `plan`; empty if there is none.
@@ -62,7 +61,6 @@ impl Args {
         self.flags.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
-    /// Every value of a flag.
     pub(super) fn values(&self, name: &str) -> Vec<&str> {
         self.flags.iter().filter(|(flag, _)| flag == name).map(|(_, value)| value.as_str()).collect()
     }

@@ -15,7 +15,6 @@ use super::script::Diagnostic;
 use super::view::{Flavor, View};
 use crate::servers::state::LockInfo;
 
-/// A place for a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
     Http {
@@ -155,7 +154,6 @@ impl Backend {
         }
     }
 
-    /// Gives the lock back.
     pub(super) fn unlock(&self, id: &str, version: &str) -> anyhow::Result<()> {
         match self {
             Self::Local { path } => std::fs::remove_file(lock_file(path)).context("failed to remove the lock"),
@@ -184,17 +182,13 @@ fn lock_file(state: &Path) -> PathBuf {
     state.with_file_name(format!(".{}.lock.info", name_of(state)))
 }
 
-/// Why there is no lock.
 #[derive(Debug)]
 pub(super) enum LockFailure {
-    /// Someone has it.
     Held(String, Box<LockInfo>),
-    /// Anything else.
     Other(anyhow::Error),
 }
 
 impl LockFailure {
-    /// The tool's words for it.
     pub(super) fn diagnostic(self, name: &str) -> Diagnostic {
         let message = match self {
             Self::Held(message, held) => format!(

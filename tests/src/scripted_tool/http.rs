@@ -13,12 +13,9 @@ use crate::servers::auth::basic_header;
 /// Long enough for a server that a test slows down, short enough that a lost server ends the tool within its deadline.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Status and body of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// HTTP status.
     pub status: u16,
-    /// Body.
     pub body: Vec<u8>,
 }
 

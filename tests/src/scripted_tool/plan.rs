@@ -11,7 +11,6 @@ use super::backend_config::Config;
 use super::script::{self, Script, Step};
 use super::tool_state::ToolState;
 
-/// What is done to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Act {
@@ -54,7 +53,6 @@ pub(super) struct Change {
     pub(super) act: Act,
     /// Its id in the state, if it is there.
     pub(super) id: Option<String>,
-    /// Its `input`.
     pub(super) input: Value,
     pub(super) apply_ms: u64,
     pub(super) steps: Vec<Step>,
@@ -68,7 +66,6 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Counts one more.
     pub(super) fn count(&mut self, act: Act) {
         match act {
             Act::NoOp => {}
@@ -112,14 +109,12 @@ impl Plan {
         self.counts() != Counts::default()
     }
 
-    /// How many resources it changes.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         self.changes.iter().for_each(|change| counts.count(change.act));
         counts
     }
 
-    /// Writes the plan file.
     pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
         let bytes = serde_json::to_vec(self).context("failed to encode the plan")?;
         std::fs::write(file, bytes).with_context(|| format!("failed to write the plan file `{}`", file.display()))

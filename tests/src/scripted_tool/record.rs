@@ -21,7 +21,6 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder for a command.
     pub(super) fn new(url: Option<&str>, script: &str, command: &str) -> Self {
         let common = json!({"script": script, "command": command, "pid": std::process::id()});
         Self { url: url.map(str::to_owned), who: hostname(), common }

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 /// Name of the script in the work directory.
 pub const SCRIPT_FILE: &str = "pawl-script.json";
 
-/// A whole script.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
@@ -26,7 +25,6 @@ pub struct Script {
     pub apply_ms: u64,
     /// How often a resource in progress says so, in milliseconds.
     pub progress_ms: u64,
-    /// When an apply writes its state.
     pub persist: Persist,
     /// Steps by command: `version`, `init`, `workspace`, `plan`, `show`, `apply`.
     pub commands: BTreeMap<String, Vec<Step>>,
@@ -75,12 +73,10 @@ pub enum Persist {
 pub enum Resources {
     /// `terraform_data.r[0]` and so on.
     Count(u64),
-    /// These.
     List(Vec<Resource>),
 }
 
 impl Resources {
-    /// Each resource.
     pub fn list(&self) -> Vec<Resource> {
         match self {
             Self::Count(count) => (0..*count).map(|index| Resource::at(&format!("terraform_data.r[{index}]"))).collect(),

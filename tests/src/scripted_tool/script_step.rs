@@ -13,7 +13,6 @@ pub enum Step {
         /// Do it only in these executions of the command (counted from 1, across pods, by script name in the ledger).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<Vec<u64>>,
-        /// What to do.
         #[serde(flatten)]
         action: Action,
     },
@@ -29,13 +28,11 @@ impl Step {
     }
 }
 
-/// What a step does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Do what the command does by itself, here instead of after the last step.
     Default,
-    /// Wait.
     SleepMs(u64),
     /// Print a line as it is.
     Print(String),
@@ -68,7 +65,6 @@ pub enum Action {
     KillSelf(i32),
 }
 
-/// A process that the tool starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spawn {
@@ -107,7 +103,6 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// An error.
     pub fn error(summary: &str, detail: &str) -> Self {
         Self { summary: summary.to_owned(), detail: detail.to_owned(), ..Self::default() }
     }

@@ -47,7 +47,6 @@ impl Signals {
         Ok(signals)
     }
 
-    /// How many came.
     pub(super) fn received(&self) -> u32 {
         self.0.received.load(Ordering::SeqCst)
     }

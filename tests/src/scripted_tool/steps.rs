@@ -145,7 +145,6 @@ pub(super) fn own_program(arguments: &[&str]) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The life of a background process.
 pub(super) fn live_in_background(detail: &str) -> anyhow::Result<()> {
     let detail: Value = serde_json::from_str(detail)?;
     let spawn: Spawn = serde_json::from_value(detail["spawn"].clone())?;

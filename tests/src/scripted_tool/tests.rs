@@ -62,7 +62,6 @@ impl Bench {
         command
     }
 
-    /// Runs a command to its end.
     async fn run(&self, line: &str) -> Ran {
         let child = self.command(line).spawn().unwrap();
         wait(child).await

@@ -135,7 +135,6 @@ impl View {
         self.leveled("error", &summary, "diagnostic", json!({"diagnostic": detail}));
     }
 
-    /// Says what will be done to a resource.
     pub(super) fn planned_change(&self, change: &Change) {
         if self.json && change.act != Act::NoOp {
             let message = format!("{}: Plan to {}", change.address, change.act.word());
@@ -155,27 +154,23 @@ impl View {
         self.event(&format!("{address}: Refresh complete [id={id}]"), "refresh_complete", hook);
     }
 
-    /// Says that a resource is begun.
     pub(super) fn apply_start(&self, address: &str, act: Act, id: Option<&str>) {
         let id = id.filter(|_| act != Act::Create);
         let message = format!("{address}: {}...{}", act.begun(), suffix(id));
         self.hook("apply_start", &message, &hook(address, act, id, None));
     }
 
-    /// Says that a resource is still under way.
     pub(super) fn apply_progress(&self, address: &str, act: Act, seconds: u64) {
         let message = format!("{address}: Still {}... [{seconds}s elapsed]", act.begun().to_lowercase());
         self.hook("apply_progress", &message, &hook(address, act, None, Some(seconds)));
     }
 
-    /// Says that a resource is done.
     pub(super) fn apply_complete(&self, address: &str, act: Act, id: Option<&str>, seconds: u64) {
         let id = id.filter(|_| act != Act::Delete);
         let message = format!("{address}: {} complete after {seconds}s{}", act.noun(), suffix(id));
         self.hook("apply_complete", &message, &hook(address, act, id, Some(seconds)));
     }
 
-    /// Says that a resource failed.
     pub(super) fn apply_errored(&self, address: &str, act: Act, seconds: u64) {
         let message = format!("{address}: {} errored after {seconds}s", act.noun());
         self.hook("apply_errored", &message, &hook(address, act, None, Some(seconds)));
@@ -185,14 +180,12 @@ impl View {
         if self.json { self.event(message, kind, json!({"hook": hook})) } else { line(message) }
     }
 
-    /// Says how much a plan would do.
     pub(super) fn planned(&self, counts: Counts) {
         let Counts { add, remove } = counts;
         let message = format!("Plan: {add} to add, 0 to change, {remove} to destroy.");
         self.summary(&message, "plan", counts);
     }
 
-    /// Says how much an apply did.
     pub(super) fn applied(&self, counts: Counts) {
         let Counts { add, remove } = counts;
         let message = format!("Apply complete! Resources: {add} added, 0 changed, {remove} destroyed.");

@@ -6,22 +6,15 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 /// Whom a server lets in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Everyone.
     #[default]
     Public,
     /// Whoever knows this user and password.
-    Basic {
-        /// User name.
-        user: String,
-        /// Password.
-        password: String,
-    },
+    Basic { user: String, password: String },
     /// Whoever sends this bearer token.
     Bearer(String),
 }
 
 impl Access {
-    /// Access by user and password.
     pub fn basic(user: &str, password: &str) -> Self {
         Self::Basic { user: user.to_owned(), password: password.to_owned() }
     }
@@ -45,7 +38,6 @@ impl Access {
     }
 }
 
-/// The value of an `Authorization` header for a user and a password.
 pub fn basic_header(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }

@@ -46,7 +46,6 @@ impl ForwardProxy {
         Ok(Self { addr, asked, task })
     }
 
-    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }

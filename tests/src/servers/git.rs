@@ -93,12 +93,10 @@ impl GitServer {
         self.app.shared().contents.add(contents);
     }
 
-    /// The address it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
     }
 
-    /// The URL to clone `repo` from.
     pub fn url(&self, repo: &str) -> String {
         format!("{}://{}/{repo}.git", self.app.scheme, self.addr())
     }
@@ -123,7 +121,6 @@ impl GitServer {
         self.app.shared().failures.insert(repo.to_owned(), failure);
     }
 
-    /// How many requests a repository got.
     pub fn requests(&self, repo: &str) -> usize {
         self.app.shared().requests.get(repo).copied().unwrap_or_default()
     }

@@ -108,7 +108,6 @@ impl Gitea {
         (OWNER, &self.token)
     }
 
-    /// The URL of a repository that git can push to.
     pub fn push_url(&self, repository: &str) -> String {
         format!("http://{OWNER}:{}@{}/{OWNER}/{repository}.git", self.token, self.address)
     }

@@ -39,12 +39,10 @@ impl ObjectServer {
         Ok(Self { texts, listener: Listener::start(bind, router, None).await? })
     }
 
-    /// The address it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
     }
 
-    /// The URL of a text.
     pub fn url(&self, name: &str) -> String {
         format!("http://{}/objects/{name}", self.addr())
     }

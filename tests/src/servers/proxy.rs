@@ -74,7 +74,6 @@ impl Proxy {
         Ok(Self { addr, weather, cut, task })
     }
 
-    /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

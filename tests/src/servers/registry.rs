@@ -88,12 +88,10 @@ impl Registry {
         self.listener.addr().to_string()
     }
 
-    /// The URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.host())
     }
 
-    /// Puts a file there.
     pub fn put(&self, path: &str, kind: &'static str, body: Vec<u8>) {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
         self.shared().files.insert(path.to_owned(), (headers, body));

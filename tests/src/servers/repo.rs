@@ -12,16 +12,12 @@ pub struct Repo {
     dir: PathBuf,
 }
 
-/// One change of a commit.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// Write a file.
     File(&'a str, &'a [u8]),
-    /// Write a file that can be executed.
     Executable(&'a str, &'a [u8]),
     /// Point a path at a commit of another repository, as a submodule does.
     Submodule(&'a str, &'a str),
-    /// Delete a file.
     Delete(&'a str),
 }
 
@@ -38,7 +34,6 @@ impl Repo {
         Ok(repo)
     }
 
-    /// Where it is on disk.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

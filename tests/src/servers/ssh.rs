@@ -88,7 +88,6 @@ impl SshServer {
         Ok(server)
     }
 
-    /// Creates an empty repository.
     pub fn create(&self, repo: &str) -> Result<Repo> {
         Repo::create(&self.root.join(format!("{repo}.git")))
     }
@@ -135,7 +134,6 @@ impl SshServer {
         text.split(' ').nth(1).map(str::to_owned).with_context(|| format!("no fingerprint in {text}"))
     }
 
-    /// What it wrote down.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }

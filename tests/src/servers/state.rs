@@ -41,7 +41,6 @@ impl StateServer {
         Ok(Self { app, listener: Listener::start(bind, router, None).await? })
     }
 
-    /// The address it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.listener.addr()
     }
@@ -80,7 +79,6 @@ impl StateServer {
         newest.map(|version| version.json().to_string()).collect()
     }
 
-    /// Who holds the lock of a state.
     pub fn lock(&self, path: &str) -> Option<LockInfo> {
         self.app.store().of(path).lock.clone()
     }

@@ -55,7 +55,6 @@ impl LockInfo {
     }
 }
 
-/// One version of a state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Version {
     /// The state, or none for a deletion.
@@ -80,7 +79,6 @@ pub(super) enum Outcome {
     Fault,
 }
 
-/// One state.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) versions: Vec<Version>,

@@ -16,7 +16,6 @@ use tokio_rustls::server::TlsStream;
 
 use crate::cluster::pki::Pair;
 
-/// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// What a server with this certificate needs.

@@ -88,7 +88,6 @@ impl Hook {
         Ok(request.body(body).send().await.context("the server does not answer")?.status())
     }
 
-    /// What signs a body.
     pub fn signature(&self, body: &[u8]) -> String {
         signature(self.secret.as_bytes(), body)
     }
@@ -172,7 +171,6 @@ pub async fn bind(cluster: &Cluster, namespace: &str, account: &str) -> Result<(
     Ok(())
 }
 
-/// The headers of a delivery of Gitea's.
 fn headers(id: &str, signature: Option<&str>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert("content-type", HeaderValue::from_static("application/json"));

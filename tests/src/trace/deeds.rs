@@ -13,7 +13,6 @@ pub enum Deed {
     Ended(bool),
     /// It was asked to end, by SIGINT.
     Interrupted,
-    /// It was killed.
     Killed,
 }
 

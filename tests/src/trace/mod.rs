@@ -17,7 +17,6 @@ pub struct Violation {
     pub invariant: &'static str,
     /// `NAMESPACE/NAME` of the run, or what else it is about.
     pub of: String,
-    /// What happened.
     pub text: String,
 }
 
@@ -27,10 +26,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Who wrote a version.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Writer {
-    /// Name of the user.
     pub user: String,
     /// Name of the pod whose token it was; empty for others.
     pub pod: String,

@@ -112,7 +112,6 @@ impl Lab {
         }
     }
 
-    /// All pods of a run.
     pub(super) async fn pods(&self, name: &str) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), TEAM);
         Ok(pods.list(&ListParams::default().labels(&format!("{}={name}", names::LABEL_RUN))).await?.items)

@@ -23,10 +23,8 @@ use crate::cluster::{
 use former::Former;
 use lab::{GATE, Lab};
 
-/// The cluster of the upgrade.
 const CLUSTER: &str = "upgrade";
 
-/// What is done.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The commit that is upgraded from.
@@ -102,7 +100,6 @@ fn automatic() -> Value {
     json!({"mode": "Automatic"})
 }
 
-/// What stood before the upgrade.
 struct Before {
     first: TerraformRunStatus,
     held: TerraformRunStatus,

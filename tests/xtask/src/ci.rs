@@ -54,7 +54,6 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(close(outcomes, started.elapsed()))
 }
 
-/// What the stages are made of.
 #[derive(Clone, Copy)]
 struct Plan<'a> {
     options: &'a Options,

@@ -35,7 +35,6 @@ pub fn cargo() -> Command {
 /// A program that Cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
-    /// Where it lies.
     pub path: PathBuf,
     /// The crate or test that it is of.
     pub target: String,

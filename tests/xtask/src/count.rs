@@ -2,12 +2,9 @@
 
 use std::ops::AddAssign;
 
-/// Tests that ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// Tests that passed.
     pub(crate) passed: u64,
-    /// Tests that failed.
     pub(crate) failed: u64,
 }
 

@@ -106,7 +106,6 @@ fn problems(metadata: &Metadata) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a licence.
 fn licence(text: Option<&str>) -> Option<String> {
     let Some(text) = text else { return Some("it names no licence".to_owned()) };
     // Older crates write MIT/Apache-2.0.

@@ -244,7 +244,6 @@ impl Toolset {
         Ok((set, missing))
     }
 
-    /// The path of a program of this set.
     pub fn path(&self, name: &str) -> Result<&Path> {
         self.paths
             .get(name)
@@ -366,7 +365,6 @@ fn build_all(missing: Vec<Missing>) -> Result<()> {
     })
 }
 
-/// Builds programs of one group.
 fn build(group: &[Missing]) -> Result<()> {
     let (first, pin, path) = &group[0];
     let names = group.iter().map(|(tool, ..)| tool.name).collect::<Vec<_>>().join(", ");

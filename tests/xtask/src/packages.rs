@@ -37,7 +37,6 @@ pub fn ensure() -> Result<()> {
     install(|_| true)
 }
 
-/// Installs the packages that images are built with.
 pub fn ensure_for_images() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("images are built with a base of Debian packages, which needs root; nothing was built; run it as root");

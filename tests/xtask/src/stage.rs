@@ -19,7 +19,6 @@ type Work<'a> = Box<dyn FnOnce() -> Result<Vec<Command>> + Send + 'a>;
 /// What is made of all that was printed, when everything ended well.
 type Then<'a> = Box<dyn FnOnce(&str) -> Result<()> + Send + 'a>;
 
-/// A stage to run.
 pub(crate) struct Stage<'a> {
     /// Its name in the table.
     pub(crate) name: &'static str,
@@ -31,7 +30,6 @@ pub(crate) struct Stage<'a> {
     pub(crate) then: Option<Then<'a>>,
 }
 
-/// How a stage went.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
@@ -42,7 +40,6 @@ pub(crate) struct Outcome {
     pub(crate) count: Count,
 }
 
-/// The end of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Well,

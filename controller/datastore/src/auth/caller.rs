@@ -27,7 +27,6 @@ pub enum Ask {
     Recover,
     /// Prove that a claim can be recorded.
     Intent,
-    /// Record the claim.
     Claim,
     /// Publish outputs.
     Publish,
@@ -35,13 +34,10 @@ pub enum Ask {
     Outputs,
     /// Read the bundle of the revision that its own spec names.
     Source,
-    /// Read the state.
     ReadState,
     /// Write the state; behind the claim only.
     WriteState,
-    /// Take the state's lock.
     Lock,
-    /// Give it back.
     Unlock,
 }
 

@@ -23,7 +23,6 @@ type Homes = HashMap<String, Arc<str>>;
 /// Runs by namespace and name, and when each was read.
 type Seen = HashMap<(String, String), (Instant, Arc<RunView>)>;
 
-/// Looks at runs.
 pub struct Lookup {
     cluster: Arc<dyn Cluster>,
     seen: Mutex<Seen>,
@@ -31,7 +30,6 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Has seen none yet.
     pub fn new(cluster: Arc<dyn Cluster>) -> Self {
         Self { cluster, seen: Mutex::default(), homes: Mutex::default() }
     }

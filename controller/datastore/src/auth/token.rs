@@ -44,7 +44,6 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Knows none yet.
     pub fn new(cluster: Arc<dyn Cluster>) -> Self {
         Self { cluster, answers: Mutex::default(), asking: Semaphore::new(AT_ONCE) }
     }

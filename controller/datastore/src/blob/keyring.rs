@@ -136,7 +136,6 @@ fn judge(fits: &[Fit], place: &str) -> Result<(), Problem> {
     ))
 }
 
-/// Some records of a store.
 async fn samples(sealed: &Sealed) -> Result<Vec<Name>, Problem> {
     let (store, mut found) = (sealed.store(), Vec::new());
     let directories = async |below: &Name| Ok::<_, Problem>(store.children(below).await?.0.into_iter().take(SAMPLES));

@@ -33,7 +33,6 @@ pub struct Sealed {
     keys: Arc<Keys>,
 }
 
-/// Content that was written.
 #[derive(Debug)]
 pub struct Content {
     /// `sha256:` and the hexadecimal digest.
@@ -70,7 +69,6 @@ fn of_crypt(name: &Name, error: CryptError) -> Problem {
 }
 
 impl Sealed {
-    /// Joins a store and its keys.
     pub fn new(store: Store, keys: Arc<Keys>) -> Self {
         Self { store, keys }
     }
@@ -80,7 +78,6 @@ impl Sealed {
         &self.store
     }
 
-    /// Its keys.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }

@@ -35,21 +35,12 @@ const LOCAL_PART: usize = 1 << 20;
 /// How much of a file is read at once.
 const READ: usize = 1 << 20;
 
-/// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// That is no URL.
     #[error("`{0}` is no URL of a store; file:///DIRECTORY, s3://, gs:// and az:// are")]
     Url(String),
-    /// The folder cannot be made.
     #[error("{path}: {source}")]
-    Folder {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// The store's library refused.
+    Folder { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -57,11 +48,9 @@ pub enum OpenError {
 /// Something that the store listed.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its name.
     pub name: Name,
     /// Bytes as stored.
     pub size: u64,
-    /// When it was written.
     pub modified: SystemTime,
 }
 
@@ -72,10 +61,8 @@ impl Entry {
     }
 }
 
-/// Content of the store, piece by piece.
 pub type ByteStream = BoxStream<'static, Result<Bytes, Problem>>;
 
-/// A store.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
@@ -302,7 +289,6 @@ impl Upload {
         completed.map(drop).map_err(|error| unavailable("the store", &error))
     }
 
-    /// Gives it up.
     pub async fn abort(mut self) {
         // What fails here is left to the sweep, or to the bucket's own rule for uploads that nobody completed.
         let _ = self.settle().await;

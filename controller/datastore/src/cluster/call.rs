@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-/// How long a call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A call that failed, or whose answer did not arrive.
@@ -12,30 +11,15 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum CallError {
     /// No answer in time; the call may have had its effect.
     #[error("{what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout {
-        /// What was asked.
-        what: &'static str,
-    },
-    /// The API server refused.
+    Timeout { what: &'static str },
     #[error("{what}: {} {}", status.code, status.message)]
-    Refused {
-        /// What was asked.
-        what: &'static str,
-        /// Its answer.
-        status: Box<Status>,
-    },
+    Refused { what: &'static str, status: Box<Status> },
     /// The connection failed, or the answer made no sense; the call may have had its effect.
     #[error("{what}: {source}")]
-    Transport {
-        /// What was asked.
-        what: &'static str,
-        /// What happened.
-        source: Box<kube::Error>,
-    },
+    Transport { what: &'static str, source: Box<kube::Error> },
 }
 
 impl CallError {
-    /// Makes an error of `kube`'s.
     pub fn of(what: &'static str, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused { what, status },

@@ -40,7 +40,6 @@ const MANAGER: &str = "pawl-datastore";
 pub struct Identity {
     /// The user's name: `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
-    /// The pod that the token is bound to.
     pub pod: Option<PodIdentity>,
 }
 
@@ -49,32 +48,22 @@ pub struct Identity {
 pub struct PodIdentity {
     /// Its namespace: that of the ServiceAccount.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
 }
 
 /// What of a run decides about requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// UID.
     pub uid: String,
     /// Number, pod and openness of the newest attempt.
     pub attempt: Option<(u32, String, bool)>,
-    /// Who adopted an attempt.
     pub adopted: Option<Adopted>,
-    /// The claim.
     pub claim: Option<Claim>,
-    /// What the run is to do.
     pub operation: Operation,
-    /// Whether the run has ended.
     pub terminal: bool,
-    /// Its managed state.
     pub state: StateId,
     /// The run whose journal it may read.
     pub recovers: Option<String>,
@@ -89,7 +78,6 @@ pub struct RunView {
 }
 
 impl RunView {
-    /// What matters of a run.
     pub fn of(run: &TerraformRun) -> Self {
         let status = run.status.clone().unwrap_or_default();
         let name = run.name_any();

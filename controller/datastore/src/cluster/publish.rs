@@ -38,11 +38,8 @@ impl Kind {
 /// An object with outputs, as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// Its kind.
     pub kind: Kind,
-    /// Its name.
     pub name: String,
-    /// Its keys and their values.
     pub data: BTreeMap<String, String>,
     /// UID of the object that was written last; none before.
     #[serde(default, skip_serializing_if = "Option::is_none")]

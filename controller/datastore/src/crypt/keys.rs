@@ -21,7 +21,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The file that names the key to write with.
 const ACTIVE: &str = "active";
 
-/// A master key.
 pub struct MasterKey {
     id: String,
     bytes: [u8; 32],
@@ -44,7 +43,6 @@ impl MasterKey {
             && id != ACTIVE
     }
 
-    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -60,24 +58,16 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// Why the keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The directory or one of its files cannot be read.
     #[error("{path}: {source}")]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file does not hold the base64 of 32 bytes.
     #[error("the key `{0}` is not the base64 of 32 bytes")]
     NoKey(String),
-    /// There is no `active`.
     #[error("nothing is called `active` and names the key to write with")]
     NoActive,
-    /// `active` names a key that is not there.
     #[error("`active` names the key `{0}`, which is not there")]
     NotActive(String),
 }
@@ -114,7 +104,6 @@ impl Keys {
         Self { directory: directory.to_owned(), ring: Mutex::default() }
     }
 
-    /// Where they are.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

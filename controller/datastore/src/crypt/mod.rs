@@ -3,13 +3,10 @@
 pub mod keys;
 pub mod stream;
 
-/// Why something cannot be opened or sealed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CryptError {
-    /// It was written with a key that is not there.
     #[error("the key `{0}` is not there")]
     KeyMissing(String),
-    /// There is no key to write with yet.
     #[error("there is no key to write with")]
     NoKey,
     /// It was changed, cut off, is another object's, or was written with another key of that id.

@@ -127,7 +127,6 @@ impl Sealer {
 /// The first bytes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Id of the key it was written with.
     pub key_id: String,
     salt: [u8; SALT],
     bytes: Vec<u8>,

@@ -11,7 +11,6 @@ use crds::datastore::{HEADER_DIGEST, Problem, Stored};
 
 use crate::{blob::store::ByteStream, problem, service::Service};
 
-/// An answer without a body.
 pub fn empty(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;

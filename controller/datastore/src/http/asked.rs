@@ -13,7 +13,6 @@ pub struct Asked<'a> {
     pub(super) uri: &'a Uri,
 }
 
-/// Reads what a request asks for.
 pub type Read<T> = fn(&Asked<'_>) -> Result<T, Problem>;
 /// Verb and path of a request, the path below a base, and how the rest is read.
 pub type Row<T> = (&'static str, &'static str, Read<T>);

@@ -32,15 +32,10 @@ use super::{
 
 /// A pod's request whose path was understood.
 pub struct Request<'a> {
-    /// Namespace of the run.
     pub namespace: &'a str,
-    /// Its name.
     pub run: &'a str,
-    /// Number of the attempt.
     pub attempt: u32,
-    /// What is asked.
     pub ask: Ask,
-    /// Its parameters.
     pub query: &'a Parameters,
 }
 

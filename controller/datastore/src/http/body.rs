@@ -25,7 +25,6 @@ const DRAINED: u64 = 4 << 20;
 /// How long that may take.
 const DRAINING: Duration = Duration::from_secs(2);
 
-/// A body that is being read.
 pub struct Incoming<'a> {
     body: Body,
     limit: u64,
@@ -83,7 +82,6 @@ impl<'a> Incoming<'a> {
         Ok(all.freeze())
     }
 
-    /// Its pieces as a stream.
     pub fn stream(&mut self) -> impl Stream<Item = Result<Bytes, Problem>> {
         futures::stream::try_unfold(self, |body| async move { Ok(body.next().await?.map(|piece| (piece, body))) })
     }

@@ -26,7 +26,6 @@ use super::{
 /// The longest path with its query, in bytes.
 const LONGEST: usize = 2048;
 
-/// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// The process is alive.
@@ -34,32 +33,11 @@ pub enum Route {
     /// The service can do its work.
     Ready,
     /// Something of an attempt, by its pod.
-    Attempt {
-        /// Namespace of the run.
-        namespace: String,
-        /// Its name.
-        run: String,
-        /// Number of the attempt.
-        attempt: u32,
-        /// What.
-        ask: Ask,
-        /// With which parameters.
-        query: Parameters,
-    },
+    Attempt { namespace: String, run: String, attempt: u32, ask: Ask, query: Parameters },
     /// Something of a run by its UID, by the controller.
-    Uid {
-        /// The run.
-        run: RunKey,
-        /// What.
-        ask: UidAsk,
-    },
+    Uid { run: RunKey, ask: UidAsk },
     /// Bundles of a repository, by whoever follows it.
-    Bundles {
-        /// The repository.
-        of: RepositoryKey,
-        /// What.
-        ask: BundleAsk,
-    },
+    Bundles { of: RepositoryKey, ask: BundleAsk },
     /// The revisions that runs wait for; from now on.
     Wanted {
         /// Whether to go on saying so.
@@ -78,13 +56,11 @@ pub enum UidAsk {
     Journal(u32),
     /// Whether the log of an attempt is whole.
     Log(u32),
-    /// The claim.
     Claim,
     /// Release the lock that it left on its managed state.
     ReleaseLock,
     /// Delete everything but the claim.
     Delete,
-    /// Delete the bundles.
     DeleteBundles,
 }
 
@@ -97,11 +73,9 @@ pub enum BundleAsk {
     Digest(String),
     /// The commits that there are bundles of.
     List,
-    /// Delete one.
     Delete(String),
 }
 
-/// Parameters of a pod's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// Where a piece of a log belongs.
@@ -242,7 +216,6 @@ fn understood(verbs: &[(&str, Reader)], segments: Option<&RawPathParams>, reques
     }
 }
 
-/// Which parameters a request has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wants {
     Nothing,

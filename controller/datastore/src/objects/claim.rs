@@ -16,14 +16,11 @@ use crate::{
     problem::{not_found, problem},
 };
 
-/// What stands in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The run's name.
     pub run: String,
-    /// The claim.
     pub claim: Claim,
-    /// When it was recorded.
     pub at: Timestamp,
 }
 

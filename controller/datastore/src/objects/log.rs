@@ -71,7 +71,6 @@ struct End {
 struct Tail {
     /// Where the last segment begins.
     start: u64,
-    /// What it holds.
     bytes: Vec<u8>,
     ended: bool,
 }
@@ -87,7 +86,6 @@ struct Active {
     used: Mutex<Instant>,
 }
 
-/// The logs of all runs.
 pub struct Logs {
     sealed: Sealed,
     active: Mutex<HashMap<LogKey, Arc<Active>>>,
@@ -95,7 +93,6 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Logs of this store.
     pub fn new(sealed: Sealed) -> Self {
         Self { sealed, active: Mutex::default(), grown: watch::Sender::new(0) }
     }

@@ -27,53 +27,42 @@ use crate::{
 /// How many runs are remembered whose name is in the store.
 const NAMED: usize = 4096;
 
-/// The record of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Digest and size of the content.
     #[serde(flatten)]
     pub stored: Stored,
     /// The last word of the blob's name; none when the content stands in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<String>,
-    /// When it was written.
     pub at: Timestamp,
 }
 
 /// The record of a run's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// The run's name.
     pub name: String,
     /// When something was first written for it.
     pub at: Timestamp,
 }
 
-/// An object that is read.
 pub struct Object {
-    /// Its digest and size.
     pub stored: Stored,
-    /// Its content.
     pub content: ByteStream,
 }
 
 /// Whether an object was written now or stood there, the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// Now.
     Created,
-    /// Before.
     Same,
 }
 
-/// Objects of runs.
 pub struct Objects {
     sealed: Sealed,
     named: Mutex<HashSet<RunKey>>,
 }
 
 impl Objects {
-    /// Objects of this store.
     pub fn new(sealed: Sealed) -> Self {
         Self { sealed, named: Mutex::default() }
     }

@@ -14,13 +14,11 @@ use crate::{
     names::{self, Name, RepositoryKey},
 };
 
-/// Bundles of repositories.
 pub struct Bundles {
     sealed: Sealed,
 }
 
 impl Bundles {
-    /// Bundles of this store.
     pub fn new(sealed: Sealed) -> Self {
         Self { sealed }
     }

@@ -39,12 +39,10 @@ impl Wanted {
         self.changed.subscribe()
     }
 
-    /// A revision is stored.
     pub fn stored(&self, revision: &WantedRevision) {
         self.waiting().remove(revision);
     }
 
-    /// What is waited for.
     pub fn list(&self) -> Vec<WantedRevision> {
         self.waiting().keys().cloned().collect()
     }

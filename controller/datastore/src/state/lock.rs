@@ -43,9 +43,7 @@ pub fn parse(info: &[u8]) -> Result<(String, Value), Problem> {
 pub struct Holder<'a> {
     /// The run, read live.
     pub run: &'a RunView,
-    /// The attempt.
     pub attempt: u32,
-    /// UID of its pod.
     pub pod_uid: &'a str,
 }
 
@@ -56,7 +54,6 @@ impl Holder<'_> {
         self.run.released.as_deref() == Some(held.id.as_str())
     }
 
-    /// Whether the lock is this one's.
     pub fn holds(&self, head: &Head, id: &str) -> bool {
         head.lock.as_ref().is_some_and(|held| {
             held.id == id && held.uid == self.run.uid && held.attempt == self.attempt && held.pod_uid == self.pod_uid

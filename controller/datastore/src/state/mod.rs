@@ -35,7 +35,6 @@ const TRIES: u32 = 32;
 /// Records at which the old ones are deleted.
 const MANY: usize = 160;
 
-/// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// Terraform's `ID` of the lock.
@@ -46,15 +45,12 @@ pub struct Held {
     pub run: String,
     /// Its UID.
     pub uid: String,
-    /// Its attempt.
     pub attempt: u32,
-    /// UID of the attempt's pod.
     pub pod_uid: String,
     /// Since when.
     pub at: Timestamp,
 }
 
-/// A version of a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Version {
@@ -77,7 +73,6 @@ pub struct Version {
     /// The tool's id of all states that follow from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<String>,
-    /// Where the content stands.
     #[serde(rename = "place")]
     pub(super) place: Place,
 }
@@ -95,13 +90,9 @@ pub enum Place {
 /// Something that people did, or that was done for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// When.
     pub at: Timestamp,
-    /// What.
     pub what: String,
-    /// Who.
     pub by: String,
-    /// Why.
     pub reason: String,
 }
 
@@ -112,7 +103,6 @@ pub struct Head {
     /// that recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_uid: Option<String>,
-    /// The lock.
     #[serde(default)]
     pub lock: Option<Held>,
     /// The versions, oldest first; at most [`KEPT`].
@@ -127,7 +117,6 @@ pub struct Head {
 }
 
 impl Head {
-    /// The newest version.
     pub fn newest(&self) -> Option<&Version> {
         self.versions.last()
     }
@@ -185,19 +174,16 @@ impl Head {
 pub struct Newest {
     /// Its number; 0 when there is none yet.
     pub number: u64,
-    /// What it says.
     pub head: Head,
     read_at: Instant,
 }
 
-/// The journals of all states.
 #[derive(Clone)]
 pub struct States {
     sealed: Sealed,
 }
 
 impl States {
-    /// States of this store.
     pub fn new(sealed: Sealed) -> Self {
         Self { sealed }
     }

@@ -3,12 +3,10 @@
 
 use std::ops::Range;
 
-/// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The value, and where its digits stand.
     pub serial: Option<(u64, Range<usize>)>,
-    /// The value.
     pub lineage: Option<String>,
 }
 

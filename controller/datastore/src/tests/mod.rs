@@ -74,7 +74,6 @@ pub(super) struct FakeCluster {
     pub(super) namespaces: Mutex<HashMap<String, String>>,
     /// Repositories by namespace and name.
     pub(super) repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
-    /// Secrets by name.
     pub(super) secrets: Mutex<HashMap<String, Entries>>,
     /// What was published.
     pub(super) objects: Mutex<Objects>,

@@ -39,7 +39,6 @@ pub(super) struct World {
     pub(super) told: String,
 }
 
-/// A condition.
 pub(super) fn is(status: &str, reason: &str) -> (String, String) {
     (status.into(), reason.into())
 }
@@ -290,7 +289,6 @@ impl World {
         self.merge_run(&self.open_name(), &json!({"metadata": {"annotations": {names::APPROVE: digest("c")}}}));
     }
 
-    /// The open run ends.
     pub(super) fn ends(&mut self, result: RunResult) {
         self.end(&self.open_name(), result, &json!({}));
     }

@@ -13,7 +13,6 @@ enum Step {
     Push(u8),
     /// A push of what was there before the last one: A, B, A.
     Back,
-    /// Other settings.
     Settings(u8),
     /// The controller looks and does so many of the steps that it decided on, and dies before the next.
     Look(usize),

@@ -34,7 +34,6 @@ use crds::{
 /// How many attempts before the newest are known by their nodes.
 const FORMER: usize = 8;
 
-/// What an attempt is opened with.
 pub(super) struct Opening<'a> {
     pub(super) number: u32,
     pub(super) tries: u32,
@@ -279,12 +278,10 @@ pub(in crate::run) fn refused_again(before: Option<&Refused>, attempt: u32, trou
     Refused { attempt, trouble, times, retry_at: after(now, wait(CALLS, times)) }
 }
 
-/// The message of a run whose attempt was opened.
 fn opened_message(run: &RunView, name: &str, tries: u32) -> String {
     format!("{}: waits for pod {name} to start", of_tries(run, tries))
 }
 
-/// The message of a run whose attempt restores a plan.
 pub(super) fn restoring_message(run: &RunView, name: &str, by: &str, tries: u32) -> String {
     let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
     format!("approved by {by}; pod {name} restores the plan and applies it{again}")

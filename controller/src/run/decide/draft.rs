@@ -38,13 +38,10 @@ pub struct Draft<'a> {
     incomplete: bool,
 }
 
-/// How a run ends.
 pub struct End {
-    /// Its result.
     pub result: RunResult,
     /// For people.
     pub message: String,
-    /// What went wrong.
     pub failure: Option<Failure>,
 }
 
@@ -56,7 +53,6 @@ impl End {
 }
 
 impl<'a> Draft<'a> {
-    /// A draft that changes nothing yet.
     pub fn new(run: &'a RunView, now: Timestamp) -> Self {
         let (status, conditions) = (&run.status, run.status.conditions.clone());
         Self { run, status, now, patch: Map::new(), conditions, lines: Vec::new(), notes: Vec::new(), incomplete: false }
@@ -85,13 +81,11 @@ impl<'a> Draft<'a> {
         self
     }
 
-    /// Removes a field.
     pub fn clear(&mut self, field: &str) -> &mut Self {
         self.patch.insert(field.into(), Value::Null);
         self
     }
 
-    /// Sets `message`.
     pub fn message(&mut self, text: &str) -> &mut Self {
         self.set("message", clip(text, 1024))
     }
@@ -105,7 +99,6 @@ impl<'a> Draft<'a> {
         self.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "")
     }
 
-    /// Sets a condition.
     pub fn condition(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
         conditions::set(&mut self.conditions, type_, status, reason, message, self.run.meta().generation, self.now);
         self
@@ -199,7 +192,6 @@ impl<'a> Draft<'a> {
         self.ended_conditions(end.result, reason.as_deref(), &end.message)
     }
 
-    /// All conditions of a run that has ended.
     pub fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
         let status = self.status;
         let word = if result.phase() == Phase::Failed { failure.unwrap_or(result.as_str()) } else { result.as_str() };
@@ -262,12 +254,10 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether the draft changes anything.
     pub fn is_empty(&self) -> bool {
         self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
     }
 
-    /// The write.
     pub fn finish(mut self, kind: Kind) -> Write {
         match kind {
             Kind::Begin | Kind::Open | Kind::Close | Kind::End => {
@@ -362,7 +352,6 @@ pub(super) fn of_tries(run: &RunView, tries: u32) -> String {
     format!("attempt {tries} of at most {}", run.spec.retry.limit + 1)
 }
 
-/// What the run does, as a word.
 pub(super) fn operation(run: &RunView) -> &'static str {
     match run.spec.operation {
         Operation::Plan => "plan",

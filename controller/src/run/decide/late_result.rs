@@ -86,7 +86,6 @@ pub(super) fn ask(o: &Observed, settings: &Settings, now: Timestamp) -> Option<D
     })
 }
 
-/// The next time that the datastore is asked.
 pub(in crate::run) fn asked_again(before: Option<DatastoreAsked>, now: Timestamp) -> DatastoreAsked {
     let times = before.map_or(1, |asked| asked.times.saturating_add(1));
     DatastoreAsked { times, next_at: after(now, wait(QUESTIONS, times)) }

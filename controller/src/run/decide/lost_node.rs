@@ -24,7 +24,6 @@ const NODE_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// What the node of a pod says of it.
 pub(super) enum Fate<'a> {
-    /// Nothing.
     Unknown,
     /// It is Ready, and its kubelet tells of the pod.
     Ready,
@@ -131,7 +130,6 @@ pub(super) enum Abandon {
     No,
     /// Not before the admission policies stand.
     Waits(Decision),
-    /// So it is.
     Yes(String),
 }
 

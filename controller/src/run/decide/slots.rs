@@ -20,9 +20,7 @@ use crds::{Phase, conditions, reason};
 
 /// What an apply that a person approved is to do about its slot.
 pub(super) enum Gate {
-    /// Nothing.
     Open,
-    /// Ask for one.
     Ask,
     /// Wait, for this reason and in these words.
     Shut(&'static str, String),

@@ -38,7 +38,6 @@ pub(super) enum Turn {
     Take,
     /// It has to ask for a slot first, as its pod is to go on with the apply at once.
     Slot,
-    /// It has to wait.
     Waits(Waits),
 }
 

@@ -37,7 +37,6 @@ use status::Basis;
 
 /// What is known afterwards.
 pub(super) enum Outcome {
-    /// This.
     Seen(Box<Observed>),
     /// The run is gone, or about to.
     Gone,

@@ -48,7 +48,6 @@ pub(super) struct World {
     pub(super) o: Box<Observed>,
     pub(super) settings: Settings,
     pub(super) now: Timestamp,
-    /// Events that were published.
     pub(super) events: Vec<&'static str>,
     /// Status writes.
     pub(super) writes: Vec<Kind>,
@@ -64,7 +63,6 @@ pub(super) struct World {
     pub(super) full: Option<Full>,
     /// Whose lock it turns out to be.
     pub(super) lock_holder: LockHolder,
-    /// What the nodes say.
     pub(super) nodes: Result<(), String>,
     /// What the datastore says when it is to release the lock that the run left, and how often it was told so.
     pub(super) unlock: Result<(), String>,
@@ -164,7 +162,6 @@ impl World {
         self
     }
 
-    /// It has claimed its plan.
     pub(super) fn claimed(mut self) -> Self {
         self = self.adopted(Phase::Apply);
         let (attempt, at) = (self.attempt().number, whole_seconds(self.now));
@@ -188,7 +185,6 @@ impl World {
         self
     }
 
-    /// The pod is gone.
     pub(super) fn pod_gone(mut self) -> Self {
         self.o.pod = PodState::Absent;
         self

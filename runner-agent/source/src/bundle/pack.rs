@@ -77,7 +77,6 @@ pub fn pack(git: Command, mirror: &Path, revision: &str, into: impl Write) -> Re
     packing.write(object::committed(&commit).unwrap_or_default(), into)
 }
 
-/// What is to be packed.
 struct Item {
     path: String,
     mode: Mode,

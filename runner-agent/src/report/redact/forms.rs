@@ -16,7 +16,6 @@ const WRAPS: [usize; 2] = [76, 64];
 /// What different encoders leave as it is in a URL, besides letters and digits: RFC 3986; browsers; Go's paths; Go's user and password.
 const KEPT_IN_URLS: [&str; 4] = ["-._~", "-._~!'()*", "-._~$&+=:@", "-._~$&+,;="];
 
-/// One form of a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Form {
     pub(super) text: Vec<u8>,
@@ -39,7 +38,6 @@ impl Form {
     }
 }
 
-/// All forms of a value.
 pub(super) fn forms(value: &str) -> Vec<Form> {
     let whole = value.trim_end_matches(['\n', '\r']);
     let lines = value.lines().flat_map(|line| [line, line.trim()]);

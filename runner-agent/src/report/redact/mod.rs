@@ -40,7 +40,6 @@ impl Redactor {
         }
     }
 
-    /// The text without secrets.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         masked(text, table.hits(text.as_bytes()))

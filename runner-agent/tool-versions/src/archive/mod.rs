@@ -27,7 +27,6 @@ use crate::{
     },
 };
 
-/// How a release is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// `.zip`
@@ -80,7 +79,6 @@ const SLACK: u64 = 1 << 20;
 pub struct Taken {
     /// Its bytes.
     pub size: u64,
-    /// Their digest.
     pub digest: Digest,
 }
 
@@ -149,7 +147,6 @@ pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until:
     tree.finish()
 }
 
-/// What is to be done.
 struct Job<'a> {
     name: &'a str,
     entry: &'a str,

@@ -64,7 +64,6 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<
     if found { Ok(()) } else { Err(job.missing(&seen)) }
 }
 
-/// Unpacks all of it.
 pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &mut Tree<'_>) -> Result<()> {
     let (packed, unpacked) = (Cell::new(0), Cell::new(0));
     let from = BufReader::new(Counting { from: archive, count: &packed });
@@ -165,7 +164,6 @@ fn ends(job: &Job<'_>, mut rest: impl Read) -> Result<()> {
     }
 }
 
-/// Counts what is read.
 struct Counting<'a, R> {
     from: R,
     count: &'a Cell<u64>,

@@ -22,12 +22,10 @@ const LONGEST_PART: usize = 255;
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
 
-/// What was unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpacked {
     /// Files and links.
     pub files: usize,
-    /// Their bytes.
     pub bytes: u64,
 }
 
@@ -68,7 +66,6 @@ impl<'a> Tree<'a> {
         Err(self.job.fault(format_args!("takes too long to unpack: {} files and {} bytes until now", self.files, self.bytes)))
     }
 
-    /// Makes a directory.
     pub(super) fn directory(&mut self, name: &[u8]) -> Result<()> {
         match self.place(name, Made::Directory)? {
             Some(place) => self.make_directory(&place),
@@ -76,7 +73,6 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Writes a file of so many bytes.
     pub(super) fn file(&mut self, name: &[u8], mode: u32, size: u64, mut from: impl Read) -> Result<()> {
         if mode & SET_ID != 0 {
             return Err(self.job.hostile(name, "which runs as another user or group (set-user-id or set-group-id)"));

@@ -80,7 +80,6 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
     }
 }
 
-/// Unpacks all of it.
 pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'_>) -> Result<()> {
     let fault = |error: ZipError| unread(job, "its directory", error);
     let config = Config { archive_offset: ArchiveOffset::Known(0) };

@@ -15,7 +15,6 @@ use crate::{Error, Result};
 
 /// Where unfinished and discarded things are.
 const ASIDE: &str = ".aside";
-/// Where the locks are.
 const LOCKS: &str = ".locks";
 /// What begins the names of discarded things.
 const GONE: &str = "gone-";
@@ -35,7 +34,6 @@ pub struct SharedDir {
 /// A directory in it that is kept or goes as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Where it is.
     pub dir: &'a Path,
     /// Bytes.
     pub size: u64,
@@ -49,7 +47,6 @@ impl SharedDir {
         Self { root: root.into() }
     }
 
-    /// Its path.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -5,10 +5,8 @@ use std::{fmt::Write as _, time::SystemTime};
 use super::Installer;
 use crate::{Decision, Error, Kind, Result, Version, releases::list_cache};
 
-/// A version that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The version.
     pub version: Version,
     /// It was chosen among what is at hand, and newer ones may be published.
     pub local: bool,

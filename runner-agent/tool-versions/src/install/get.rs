@@ -21,9 +21,7 @@ use crate::{
 /// How an executable came to be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was there.
     Cached,
-    /// It was got just now.
     Installed {
         /// What it was got from, without credentials.
         from: String,
@@ -41,7 +39,6 @@ pub enum Origin {
 pub struct Got {
     /// It is not pruned as long as this lives.
     pub in_use: InUse,
-    /// How it came to be there.
     pub origin: Origin,
     /// What has to be said of what proved it.
     pub remark: Option<String>,

@@ -127,11 +127,9 @@ impl Verification {
 /// Where a tool comes from, and what proves it. Clients and keys are made when something has to be got, which is seldom.
 #[derive(Clone, Debug)]
 pub struct Channel {
-    /// Where from.
     pub mirror: Mirror,
     /// Deadlines and tries.
     pub rules: Rules,
-    /// What proves it.
     pub verification: Verification,
     /// Why it cannot be used, credentials that are missing for one. It is said when it would be used, and not before.
     pub refusal: Option<Error>,
@@ -149,17 +147,14 @@ impl Channel {
 /// Where tools come from and where they are kept.
 #[derive(Clone, Debug)]
 pub struct Installer {
-    /// The cache.
     pub store: Store,
     /// Directory of the lists of versions that were got before.
     pub lists: PathBuf,
     /// A channel for each tool that can be got.
     pub channels: Vec<Channel>,
-    /// What it is got for.
     pub platform: Platform,
     /// The network is never touched.
     pub offline: bool,
-    /// What an archive may hold.
     pub limits: Limits,
     /// How an executable is asked for its version.
     pub ask: Ask,

@@ -18,12 +18,10 @@ use crate::{
 /// How long a list is good for: 1 h.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
 
-/// A list as it was got.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cached {
     /// Where it was got. One from elsewhere is not used.
     pub from: String,
-    /// Its tag.
     pub etag: Option<String>,
     /// When, in seconds of the epoch.
     pub fetched: u64,

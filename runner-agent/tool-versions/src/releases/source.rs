@@ -19,7 +19,6 @@ const MOST_PAGES: usize = 50;
 /// A list of versions from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum List {
-    /// What it is now.
     New {
         /// Newest first.
         versions: Vec<Version>,
@@ -49,7 +48,6 @@ impl Source {
         Ok(Self { mirror, client })
     }
 
-    /// The mirror.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }

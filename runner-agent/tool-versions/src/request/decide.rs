@@ -18,7 +18,6 @@ use crate::{
 /// What somebody asks for before the code is looked at: the run, a command line.
 #[derive(Clone, Debug, Default)]
 pub struct Requested {
-    /// The tool.
     pub tool: Option<Tool>,
     /// The version, in the words of [`Request`].
     pub version: Option<String>,
@@ -29,7 +28,6 @@ pub struct Requested {
 /// What counts when neither the request nor the code says anything.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// The tool.
     pub tool: Tool,
     /// The version of each tool that has one, in the words of [`Request`], and where that stands.
     pub versions: Vec<(Tool, String, String)>,
@@ -52,7 +50,6 @@ pub enum VersionReason {
     Required(Place),
     /// The default, and where that stands.
     Default(String),
-    /// Nothing says anything.
     Nothing,
 }
 
@@ -79,7 +76,6 @@ impl fmt::Display for VersionReason {
     }
 }
 
-/// Why it is one tool and no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolReason {
     /// Somebody asked for it before the code was looked at.
@@ -92,7 +88,6 @@ pub enum ToolReason {
     Required {
         /// The constraint.
         text: String,
-        /// Where it stands.
         place: Place,
     },
     /// Nothing in the code says which tool it is for.
@@ -119,18 +114,14 @@ impl fmt::Display for ToolReason {
     }
 }
 
-/// What is asked for, and why.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// The tool.
     pub tool: Tool,
-    /// Why this tool.
     pub tool_why: ToolReason,
     /// What of its versions is asked for.
     pub request: Request,
     /// As it was written.
     pub asked: String,
-    /// Why.
     pub why: VersionReason,
     /// What the code requires besides.
     pub required: Vec<Required>,

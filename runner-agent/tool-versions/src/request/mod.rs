@@ -28,7 +28,6 @@ const LONGEST_PATTERN: usize = 200;
 /// The most memory of a pattern: `((.?){100}){100}` is short, and takes seconds for all versions of a list.
 const LARGEST_PATTERN: usize = 32 << 10;
 
-/// What is asked for.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// One version: `1.10.6`, `v1.10.6`; `1.5` is 1.5.0.

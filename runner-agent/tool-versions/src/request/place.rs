@@ -37,9 +37,7 @@ impl fmt::Display for Place {
 /// Something that a file says, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// What it says.
     pub text: String,
-    /// Where.
     pub place: Place,
 }
 

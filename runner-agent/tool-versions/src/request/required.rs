@@ -30,7 +30,6 @@ use crate::{
 /// Which versions of a tool read a constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// All.
     All,
     /// OpenTofu before 1.12: `required_version` of a file that Terraform reads too.
     Before,
@@ -47,9 +46,7 @@ pub struct Required {
     pub constraints: Constraints,
     /// As it was written.
     pub text: String,
-    /// Where.
     pub place: Place,
-    /// Which versions read it.
     pub readers: Readers,
 }
 

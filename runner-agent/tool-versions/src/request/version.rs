@@ -35,7 +35,6 @@ impl Version {
         (self.segment(0), self.segment(1)) >= (major, minor)
     }
 
-    /// A release.
     pub fn release(major: u64, minor: u64, patch: u64) -> Self {
         Self { segments: vec![major, minor, patch], given: 3, prerelease: String::new() }
     }

@@ -15,7 +15,6 @@ use crate::Error;
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// That of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
@@ -27,7 +26,6 @@ impl Digest {
         Ok(through.digest())
     }
 
-    /// Its bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -68,7 +66,6 @@ pub struct Hashing<W> {
 }
 
 impl<W: Write> Hashing<W> {
-    /// Nothing is written yet.
     pub fn new(into: W) -> Self {
         Self { into, hash: Sha256::new(), written: 0 }
     }
@@ -83,7 +80,6 @@ impl<W: Write> Hashing<W> {
         Digest(self.hash.clone().finalize().into())
     }
 
-    /// What is beneath.
     pub const fn get_ref(&self) -> &W {
         &self.into
     }

@@ -39,7 +39,6 @@ pub const GRUNTWORK: &str = "68C80F86DF98E710C0F22E2E577774ACA847CC49";
 pub struct Fingerprint(Vec<u8>);
 
 impl Fingerprint {
-    /// That of a key.
     pub(crate) fn of(key: &impl KeyDetails) -> Self {
         Self(key.fingerprint().as_bytes().to_vec())
     }

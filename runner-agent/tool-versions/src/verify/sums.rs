@@ -90,7 +90,6 @@ pub(crate) fn is_html(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().first() == Some(&b'<')
 }
 
-/// What a line says.
 fn entry(line: &[u8]) -> Option<(Digest, &str)> {
     let line = std::str::from_utf8(line).ok()?;
     let (digest, rest) = line.split_at_checked(64)?;

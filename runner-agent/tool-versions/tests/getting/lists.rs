@@ -12,11 +12,9 @@ use tool_versions::{
 
 use super::fails;
 
-/// All kinds of lists.
 pub(crate) const KINDS: [ListKind; 5] =
     [ListKind::HashiCorp, ListKind::GitHub, ListKind::OpenTofu, ListKind::Html, ListKind::Directory];
 
-/// The files of the corpus.
 pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/lists");
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());

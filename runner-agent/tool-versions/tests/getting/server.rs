@@ -13,7 +13,6 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// With the query.
@@ -50,7 +49,6 @@ pub(crate) fn ok(headers: &str, body: &[u8]) -> Vec<Act> {
     answer(&format!("200 OK\nContent-Length: {}\n{headers}", body.len()), body)
 }
 
-/// A redirect.
 pub(crate) fn redirect(to: &str) -> Vec<Act> {
     answer(&format!("302 Found\nContent-Length: 0\nLocation: {to}"), b"")
 }

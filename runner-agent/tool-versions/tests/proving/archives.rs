@@ -190,7 +190,6 @@ fn the_entry_has_to_be_a_file_that_is_there_once_with_bytes() {
     bad("x.zip", &replaced(&other, b"tofv", b"tofu"), &["twice"]);
 }
 
-/// Replaces every occurrence.
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut changed = bytes.to_vec();
     let places: Vec<_> = bytes.windows(from.len()).enumerate().filter(|(_, found)| *found == from).map(|(at, _)| at).collect();

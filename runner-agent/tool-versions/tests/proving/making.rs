@@ -21,7 +21,6 @@ use tool_versions::Fingerprint;
 /// When keys are created: in November 2023.
 pub(crate) const BORN: u32 = 1_700_000_000;
 
-/// A day.
 pub(crate) const DAY: u32 = 86_400;
 
 /// How a key is made.
@@ -95,7 +94,6 @@ pub(crate) struct Made {
     pub public: SignedPublicKey,
 }
 
-/// A part of a signature.
 fn part(data: SubpacketData) -> Subpacket {
     Subpacket::regular(data).unwrap()
 }
@@ -217,7 +215,6 @@ impl Made {
     }
 }
 
-/// A signature over bytes.
 pub(crate) fn sign(key: &impl SigningKey, data: &[u8], at: u32, hash: HashAlgorithm, lasts: Option<u32>) -> Signature {
     let mut hashed = vec![
         part(SubpacketData::IssuerFingerprint(key.fingerprint())),

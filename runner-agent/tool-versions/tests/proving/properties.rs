@@ -52,7 +52,6 @@ pub(crate) fn read_all(bytes: &[u8]) {
     }
 }
 
-/// One change of bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Flip(Index, u8),

@@ -11,7 +11,6 @@ mod required;
 mod tree;
 mod versions;
 
-/// Who does it this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     GoVersion,

@@ -34,7 +34,6 @@ pub(super) fn resource(round: u64) -> String {
     format!("terraform_data.r[\"{round}\"]")
 }
 
-/// The layer that a run is of.
 pub(super) fn layer_of(versions: &Versions) -> Option<&String> {
     versions.last()?.run.labels().get(names::LABEL_LAYER)
 }

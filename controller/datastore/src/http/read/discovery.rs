@@ -15,13 +15,11 @@ pub fn groups() -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
 }
 
-/// The group.
 pub fn group() -> Value {
     let version = json!({"groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION});
     json!({"kind": "APIGroup", "apiVersion": "v1", "name": GROUP, "versions": [version], "preferredVersion": version})
 }
 
-/// Its resources.
 pub fn resources() -> Value {
     let resource = |name: &str, kind: &str, verb: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": [verb]});
     json!({

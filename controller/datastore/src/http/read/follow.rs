@@ -25,7 +25,6 @@ const EMPTY: Duration = Duration::from_millis(500);
 
 /// One reader of logs.
 pub struct Follow {
-    /// The service.
     pub service: Arc<Service>,
     /// The run.
     pub key: RunKey,
@@ -43,11 +42,9 @@ pub struct Follow {
     pub out: mpsc::Sender<Result<Bytes, Problem>>,
 }
 
-/// Why the writing stopped before its end.
 enum Stop {
     /// Nobody reads any more, or the process ends.
     Gone,
-    /// It cannot be read.
     Problem(Problem),
 }
 

@@ -29,9 +29,7 @@ use crate::{
 };
 use route::Reading;
 
-/// The API group.
 pub const GROUP: &str = "read.pawl.run";
-/// Its version.
 pub const VERSION: &str = "v1alpha1";
 
 /// Answers what the API server passes on, in its own format.

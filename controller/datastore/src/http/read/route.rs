@@ -17,70 +17,50 @@ const ALL: &str = "-";
 /// What a person asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Which groups there are.
     Groups,
-    /// Which versions of the group.
     Group,
-    /// Which resources.
     Resources,
     /// A plan, as text or JSON; a state that could not be saved.
     Object {
-        /// Namespace of the run.
         namespace: String,
-        /// Its name.
         run: String,
-        /// Which.
         kind: ObjectKind,
         /// Of which attempt; of the newest that has one when empty.
         attempt: Option<u32>,
     },
-    /// Logs.
     Log {
-        /// Namespace of the run.
         namespace: String,
-        /// Its name.
         run: String,
-        /// Which.
         query: LogQuery,
     },
-    /// All states of a namespace.
     States {
-        /// The namespace.
         namespace: String,
     },
-    /// The versions of a state.
     Versions(StateKey),
     /// The content of a version.
     Download {
-        /// The state.
         key: StateKey,
         /// The version; the newest when empty.
         version: Option<u64>,
     },
     /// Make an old version the newest.
     Restore {
-        /// Namespace of the state.
         namespace: String,
-        /// Its stack.
         stack: String,
     },
     /// Take a lock away.
     Unlock {
-        /// Namespace of the state.
         namespace: String,
-        /// Its stack.
         stack: String,
     },
     /// Give states of a former namespace to the one that has its name now.
     HandOver {
-        /// The namespace.
         namespace: String,
         /// The stack; all states of the namespace when empty.
         stack: Option<String>,
     },
 }
 
-/// Which logs, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// One phase, or the journal; all phases in order when empty.

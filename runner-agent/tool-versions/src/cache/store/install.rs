@@ -57,12 +57,10 @@ impl Store {
 }
 
 impl Turn {
-    /// The tool that is to be installed.
     pub const fn tool(&self) -> Tool {
         self.tool
     }
 
-    /// Its version.
     pub const fn version(&self) -> &Version {
         &self.version
     }

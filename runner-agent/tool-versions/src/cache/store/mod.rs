@@ -38,16 +38,12 @@ pub struct Store {
     platform: Platform,
 }
 
-/// A version that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
-    /// The tool.
     pub tool: Tool,
-    /// Its version.
     pub version: Version,
     /// SHA-256 of the executable when it was installed, in hexadecimal digits.
     pub digest: String,
-    /// The executable.
     pub binary: PathBuf,
     /// Its size in bytes.
     pub size: u64,
@@ -61,7 +57,6 @@ impl Installed {
         self.binary.parent().unwrap_or(&self.binary)
     }
 
-    /// Keeps what proves it now.
     pub(crate) fn set_proof(&self, proof: &install::Proof) -> Result<()> {
         let path = self.dir().join(PROOF);
         let bytes = serde_json::to_vec_pretty(proof).map_err(|error| Error::storage(path.display(), &error.into()))?;

@@ -69,7 +69,6 @@ pub(super) fn remember(dir: &Path, stamp: &Stamp, digest: &str) -> Result<()> {
 /// A version that is in use, and was shown to be what was installed. It is not pruned as long as this lives.
 #[derive(Debug)]
 pub struct InUse {
-    /// The version.
     pub installed: Installed,
     _shared: File,
 }

@@ -16,7 +16,6 @@ pub(super) fn is_strong(tag: &str) -> bool {
     tag.starts_with('"')
 }
 
-/// Whether the body is a page for people.
 pub(super) fn is_html(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii_start().to_ascii_lowercase()).unwrap_or_default();
     kind.starts_with(b"text/html") || kind.starts_with(b"application/xhtml")

@@ -72,20 +72,14 @@ impl Default for Rules {
     }
 }
 
-/// What to log in with.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Auth {
-    /// Nothing.
     #[default]
     None,
-    /// A name and a password.
     Basic {
-        /// The name.
         user: String,
-        /// The password.
         password: String,
     },
-    /// A token.
     Bearer(String),
 }
 
@@ -100,10 +94,8 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// What is wanted from an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The address.
     pub url: &'a str,
     /// What is there, for messages: `OpenTofu 1.10.6`.
     pub what: &'a str,
@@ -115,12 +107,9 @@ pub struct Ask<'a> {
     pub html: bool,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What is there.
     Body {
-        /// All of it.
         bytes: Vec<u8>,
         /// Its tag, to ask again with.
         etag: Option<String>,
@@ -133,7 +122,6 @@ pub enum Answer {
 /// made us begin again.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, Option<u64>) + Send);
 
-/// A client.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,

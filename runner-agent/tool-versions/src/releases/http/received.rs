@@ -17,11 +17,9 @@ pub(super) enum Sink<'a> {
     File(&'a mut File),
 }
 
-/// What came so far.
 #[derive(Debug)]
 pub(super) struct Received<'a> {
     pub(super) sink: Sink<'a>,
-    /// How much of it.
     pub(super) bytes: u64,
     /// How much there is, when the server said.
     pub(super) whole: Option<u64>,
@@ -53,7 +51,6 @@ impl<'a> Received<'a> {
         Ok(())
     }
 
-    /// Adds to it.
     pub(super) async fn add(&mut self, what: &str, piece: &[u8]) -> Result<()> {
         match &mut self.sink {
             Sink::Memory(bytes) => bytes.extend_from_slice(piece),

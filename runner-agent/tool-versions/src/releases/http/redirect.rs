@@ -8,7 +8,6 @@ use crate::{Error, Result};
 /// The most redirects of one request. GitHub needs one, a mirror behind a login page two.
 pub const MOST: usize = 5;
 
-/// Whether a status says to ask elsewhere.
 pub fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }

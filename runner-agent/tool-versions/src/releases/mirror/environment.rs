@@ -75,9 +75,7 @@ impl Mirror {
 /// Something that somebody wrote, and what it is called where he wrote it.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// What it is called.
     pub name: String,
-    /// What was written.
     pub text: String,
 }
 

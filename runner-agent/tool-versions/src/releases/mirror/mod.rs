@@ -23,7 +23,6 @@ pub mod environment;
 /// The last eight digits of HashiCorp's key, by which its newer signatures are named.
 const HASHICORP_KEY: &str = "72D7468F";
 
-/// Where something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// On a web server: an address without a `/` at its end, credentials, query and fragment.
@@ -123,12 +122,10 @@ pub enum ListKind {
     Directory,
 }
 
-/// A file of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asset {
     /// Its name, as it stands in the sums.
     pub name: String,
-    /// Where it is.
     pub location: Location,
 }
 
@@ -148,15 +145,12 @@ pub struct Assets {
 /// Where the releases of a tool are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// The tool.
     pub tool: Tool,
     /// Its list of versions.
     pub list: Location,
-    /// How that is written.
     pub list_kind: ListKind,
     /// Below what its releases are.
     pub base: Location,
-    /// How they lie there.
     pub layout: Layout,
     /// What to log in with; where, [`Self::auth_for`] says.
     pub auth: Auth,
@@ -191,7 +185,6 @@ impl Mirror {
         Self { tool, list, list_kind, base, layout, auth: Auth::None, github: None, authority: None }
     }
 
-    /// The files of a version.
     pub fn assets(&self, version: &Version, platform: &Platform) -> Assets {
         let tool = self.tool;
         let suffix = if platform.os == "windows" { ".exe" } else { "" };
