@@ -19,9 +19,10 @@ use crate::cluster::{
     gobuild::IN_PODS,
     images::Image,
     report,
+    victims::GATE,
 };
 use former::Former;
-use lab::{GATE, Lab};
+use lab::Lab;
 
 /// The cluster of the upgrade.
 const CLUSTER: &str = "upgrade";
