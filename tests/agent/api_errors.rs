@@ -8,7 +8,6 @@ use serde_json::json;
 
 #[tokio::test]
 async fn errors_of_the_api_are_no_evidence() {
-    let _one = crate::ONE.lock().await;
     for fault in
         [Fault::LandedLost, Fault::Lost, Fault::Refused(422), Fault::Refused(403), Fault::Refused(409), Fault::Refused(500)]
     {
@@ -17,7 +16,7 @@ async fn errors_of_the_api_are_no_evidence() {
                 api.fail(&[Some(fault), None, Some(fault), Some(fault), None, Some(fault), None, Some(fault), Some(fault)]);
             });
             if mode == "Manual" {
-                a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+                a.waits().await;
                 a.api.fail(&[Some(fault)]);
                 a.api.approve();
             }
@@ -31,22 +30,19 @@ async fn errors_of_the_api_are_no_evidence() {
 
 #[tokio::test]
 async fn a_busy_api_is_left_alone_until_the_claim() {
-    let _one = crate::ONE.lock().await;
     let begun = std::time::Instant::now();
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     assert!(begun.elapsed() >= Duration::from_secs(1));
     a.api.fail(&[None, Some(Fault::Busy(3600)), None, Some(Fault::Busy(3600))]);
     let approved = std::time::Instant::now();
     a.api.approve();
-    assert_eq!(a.end().await, 0);
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     assert!(approved.elapsed() < runner_agent::ports::ApiError::LONGEST_WAIT, "what is claimed does not wait");
 }
 
 #[tokio::test]
 async fn the_api_may_be_away_behind_the_claim() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[("APPLY", "sleep 0.5")], |_, _| {});
     a.until_ran("apply").await;
     a.api.set_away(true);
@@ -65,7 +61,6 @@ async fn the_api_may_be_away_behind_the_claim() {
 /// Burrito 11.7: an apply that had ended was one write, tried once; without it the apply was made again.
 #[tokio::test]
 async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
-    let _one = crate::ONE.lock().await;
     let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
     let mut a = start(&json!({}), &[("APPLY", apply)], |s, _| s.grace = Duration::from_secs(3));
     a.until_ran("ready").await;
@@ -80,7 +75,6 @@ async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
 
 #[tokio::test]
 async fn a_fenced_agent_does_nothing_more() {
-    let _one = crate::ONE.lock().await;
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     let mut a = start(&json!({}), &[("PLAN", hang)], |_, _| {});
     a.until_ran("ready").await;
@@ -90,7 +84,7 @@ async fn a_fenced_agent_does_nothing_more() {
     assert_eq!((a.ran("sigint"), a.ran("apply"), a.api.writes()), (1, 0, writes));
     // While it holds: the attempt is given to another pod.
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     let writes = a.api.writes();
     a.api.change(|o| o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true}));
     assert_eq!(a.end().await, 1);
@@ -99,7 +93,6 @@ async fn a_fenced_agent_does_nothing_more() {
 
 #[tokio::test]
 async fn an_attempt_that_is_not_to_be_had_is_left_alone() {
-    let _one = crate::ONE.lock().await;
     type Change = fn(&mut serde_json::Value);
     let changes: [(&str, Change); 6] = [
         ("adopted", |o| o["status"]["adopted"] = json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)})),

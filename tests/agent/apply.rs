@@ -8,7 +8,6 @@ use serde_json::json;
 
 #[tokio::test]
 async fn an_apply_gets_one_signal_however_often_it_is_told() {
-    let _one = crate::ONE.lock().await;
     let apply = format!("trap 'echo sigint >> $LEDGER' INT; echo ready >> $LEDGER; {GATE}; echo ended >> $LEDGER; exit 1");
     let mut a = start(&json!({}), &[("APPLY", &apply)], |_, _| {});
     a.until_ran("ready").await;
@@ -31,15 +30,13 @@ async fn an_apply_gets_one_signal_however_often_it_is_told() {
 
 #[tokio::test]
 async fn an_apply_that_ends_well_is_applied_although_it_was_told_to_end() {
-    let _one = crate::ONE.lock().await;
     let apply = format!("trap '' INT; echo ready >> $LEDGER; {GATE}");
     let mut a = start(&json!({}), &[("APPLY", &apply)], |_, _| {});
     a.until_ran("ready").await;
     a.api.annotate(names::CANCEL, "stop");
     tokio::time::sleep(Duration::from_millis(200)).await;
     a.open();
-    assert_eq!(a.end().await, 0);
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 
 /// A tool that is refused the lock until the attempt is opened.
@@ -50,15 +47,13 @@ fi"#;
 
 #[tokio::test]
 async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
     a.api.until("a lock that is named", |s| s.state_lock.as_ref().is_some_and(|lock| lock.who == "carol@laptop")).await;
     let waits = a.api.status();
     assert_eq!(waits.phase, Some(Phase::Apply));
     assert!(waits.message.unwrap().starts_with("apply waits for the state, which is locked by carol@laptop"));
     a.open();
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.result, status.state_lock, a.ran("plan")), (Some(RunResult::Applied), None, 1));
     let steps: Vec<_> = status.steps.iter().filter(|s| s.name == "apply").map(|s| s.exit_code).collect();
     assert_eq!(steps, [Some(0)], "tries of one step");
@@ -66,10 +61,8 @@ async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
 
 #[tokio::test]
 async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!(
         (failure.class, failure.reason.as_str(), failure.changes),
@@ -81,21 +74,18 @@ async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
 
 #[tokio::test]
 async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder() {
-    let _one = crate::ONE.lock().await;
     // Refused once; the second time it waits in the tool, and when it is told to end it says nothing of a lock.
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
     let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)], |_, _| {});
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::StateLocked, reason::STATE_LOCKED));
     assert!(failure.message.contains("the state is locked by carol@laptop"), "{}", failure.message);
 }
 
 #[tokio::test]
 async fn providers_are_killed_and_then_the_tool() {
-    let _one = crate::ONE.lock().await;
     // The tool waits for a provider that hangs; freed of it, it saves its state and ends.
     let hangs = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
     let mut a = start(&json!({}), &[("APPLY", hangs)], |s, _| s.grace = Duration::from_secs(9));
@@ -109,7 +99,6 @@ async fn providers_are_killed_and_then_the_tool() {
     a.until_ran("apply").await;
     // That this is before the pod's grace is over, `driver::deadlines` says without a clock.
     a.stop.send(()).unwrap();
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::Unknown));
 }

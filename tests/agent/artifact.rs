@@ -116,12 +116,10 @@ fn setup(a: &Attempt) -> String {
 
 #[tokio::test]
 async fn an_artifact_is_fetched_compared_and_applied() {
-    let _one = crate::ONE.lock().await;
     let server = Server::start(good()).await;
     // It is asked to come again once.
     let mut a = start(&server.source("/busy.tar", &json!({"path": "stacks/net"})), &[], |_, _| {});
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!(status.plan.unwrap().revision, Some(server.digest()));
     let wanted = format!("artifact {} of {}, 3 files", &server.digest()[7..14], server.url("/busy.tar"));
@@ -131,7 +129,6 @@ async fn an_artifact_is_fetched_compared_and_applied() {
 
 #[tokio::test]
 async fn credentials_are_sent_to_the_host_they_are_for() {
-    let _one = crate::ONE.lock().await;
     let server = Server::start(good()).await;
     let with = |path: &str| server.source(path, &json!({"path": "stacks/net", "secretRef": {"name": "flux"}}));
     // Hidden from code, with what is made beside it later.
@@ -141,19 +138,17 @@ async fn credentials_are_sent_to_the_host_they_are_for() {
         secret(&settings.secrets, "flux", &[("username", "u"), ("password", "hunter22\n")]);
     };
     let mut a = start(&with("/closed.tar"), &[], |settings, _| given(settings));
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     let basic = Some("Basic dTpodW50ZXIyMg==".to_owned());
     assert_eq!(server.asked(), [(format!("127.0.0.1:{}/closed.tar", server.port), basic.clone())]);
     let mut a = start(&with("/moved.tar"), &[], |settings, _| given(settings));
-    assert_eq!(a.end().await, 1);
-    assert_eq!(a.api.status().failure.unwrap().reason, reason::SOURCE_INVALID);
+    assert_eq!(a.fails(1).await.reason, reason::SOURCE_INVALID);
     let elsewhere: Vec<_> = server.asked().into_iter().filter(|(at, _)| !at.starts_with("127.0.0.1")).collect();
     assert!(elsewhere.iter().all(|(_, auth)| auth.is_none()), "{elsewhere:?}");
 }
 
 #[tokio::test]
 async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
-    let _one = crate::ONE.lock().await;
     let server = Server::start(good()).await;
     let other = format!("sha256:{}", "0".repeat(64));
     let named = json!({"secretRef": {"name": "flux"}});
@@ -178,7 +173,6 @@ async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
 
 #[tokio::test]
 async fn a_hostile_archive_is_refused_before_the_tool_starts() {
-    let _one = crate::ONE.lock().await;
     let links: [&[(&str, &str)]; 3] = [
         &[("out", "/etc/passwd")],
         &[("out", "../../../etc/passwd")],
@@ -188,8 +182,7 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
     for links in links {
         let server = Server::start(tar_of(&[("main.tf", ""), ("a/b/x.tf", "")], links)).await;
         let mut a = start(&server.source("/a.tar", &json!({})), &[], |_, _| {});
-        assert_eq!(a.end().await, 1);
-        let failure = a.api.status().failure.unwrap();
+        let failure = a.fails(1).await;
         assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
         assert!(a.ledger().is_empty());
     }
@@ -197,23 +190,20 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
 
 #[tokio::test]
 async fn the_files_of_a_config_map_are_a_stack() {
-    let _one = crate::ONE.lock().await;
     let source = json!({"source": {"configMapRef": {"name": "net"}}});
     let mut a = start(&source, &[], |settings, _| {
         secret(&settings.config_maps, "net", &[("main.tf", "locals {}\n"), ("out.tf", "")]);
     });
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     assert!(setup(&a).contains("ConfigMap net, 2 files"), "{}", setup(&a));
     assert_eq!(a.api.status().plan.unwrap().revision, None);
     let mut a = start(&source, &[], |_, _| {});
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     assert_eq!((status.phase, status.failure.unwrap().reason.as_str()), (Some(Phase::Failed), reason::CONFIG_MAP_NOT_FOUND));
 }
 
 #[tokio::test]
 async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
-    let _one = crate::ONE.lock().await;
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let token = format!("{}.{}.c2lnbmF0dXJl", part(json!({"alg": "RS256"})), part(json!({"exp": 4_000_000_000_i64})));
     let aws = json!({"credentials": {"aws": {"roleArn": "arn:aws:iam::111122223333:role/r", "region": "eu-west-1"}}});
@@ -223,7 +213,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
         secret(&settings.identity, "aws", &[("token", token)]);
     };
     let mut a = start(&aws, &[("INIT", init)], |settings, _| place(settings, &token));
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     let log = a.log();
     for line in ["AWS_REGION=eu-west-1\n", "AWS_ROLE_ARN=arn:aws:iam::111122223333:role/r\n", "AWS_ROLE_SESSION_NAME=pawl-vpc\n"]
     {
@@ -234,8 +224,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
     let mut twice = aws.clone();
     twice["env"] = json!([{"name": "AWS_REGION", "value": "us-east-1"}]);
     let mut a = start(&twice, &[], |settings, _| place(settings, &token));
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!(failure.reason, reason::INVALID_SPEC);
     assert!(failure.message.starts_with("env AWS_REGION is set by credentials.aws as well"), "{failure:?}");
     assert!(a.ledger().is_empty());

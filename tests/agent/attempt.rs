@@ -9,10 +9,8 @@ use serde_json::json;
 
 #[tokio::test]
 async fn an_automatic_run_is_applied_with_six_writes() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[], |_, _| {});
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
     assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"]);
     assert_eq!(a.api.writes(), 6, "{:#?}", a.api.state.lock().unwrap().writes);
@@ -41,9 +39,8 @@ async fn an_automatic_run_is_applied_with_six_writes() {
 
 #[tokio::test]
 async fn an_approved_plan_goes_on_in_the_same_process() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
-    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     let status = a.api.status();
     let checksum = status.plan.unwrap().checksum;
     let next = status.next_step.unwrap();
@@ -60,8 +57,7 @@ async fn an_approved_plan_goes_on_in_the_same_process() {
     assert_eq!((a.ran("apply"), a.api.status().phase), (0, Some(Phase::AwaitingApproval)));
     // How soon it goes on is measured by `cargo bench-run --only approval`.
     a.api.approve();
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!((a.ran("init"), a.ran("plan"), a.ran("apply")), (1, 1, 1));
     assert!(status.history.iter().any(|l| l.contains("  Approved  ") && l.ends_with("by alice")), "{:#?}", status.history);
@@ -69,7 +65,6 @@ async fn an_approved_plan_goes_on_in_the_same_process() {
 
 #[tokio::test]
 async fn plans_that_are_not_applied() {
-    let _one = crate::ONE.lock().await;
     let rows = [
         (json!({}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], RunResult::NoChanges),
         (json!({"operation": "Plan"}), vec![], RunResult::Planned),
@@ -91,7 +86,6 @@ async fn plans_that_are_not_applied() {
 
 #[tokio::test]
 async fn people_end_a_run_before_its_claim() {
-    let _one = crate::ONE.lock().await;
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     type Act = fn(&crate::common::MemoryApi);
     let acts: [(&str, Act, RunResult, &str); 3] = [
@@ -109,7 +103,7 @@ async fn people_end_a_run_before_its_claim() {
             let env = if held { vec![] } else { vec![("PLAN", hang)] };
             let mut a = start(&json!({"approval": {"mode": "Manual"}}), &env, |_, _| {});
             if held {
-                a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+                a.waits().await;
             } else {
                 a.until_ran("ready").await;
             }
@@ -127,20 +121,16 @@ async fn people_end_a_run_before_its_claim() {
 
 #[tokio::test]
 async fn a_plan_that_nobody_approves_expires() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}), &[], |_, _| {});
-    assert_eq!(a.end().await, 3);
-    assert_eq!(a.api.status().result, Some(RunResult::Expired));
+    assert_eq!(a.ends(3).await.result, Some(RunResult::Expired));
 }
 
 #[tokio::test]
 async fn a_phase_that_hangs_meets_its_deadline() {
-    let _one = crate::ONE.lock().await;
     // It neither reacts to the signal nor lets its child end.
     let env = [("PLAN", "trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done")];
     let mut a = start(&json!({"timeouts": {"plan": "3s"}}), &env, |s, _| s.grace = Duration::from_secs(6));
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!(
         (failure.class, failure.reason.as_str(), failure.changes),
         (FailureClass::Timeout, reason::DEADLINE_EXCEEDED, Changed::None)
@@ -151,7 +141,6 @@ async fn a_phase_that_hangs_meets_its_deadline() {
 
 #[tokio::test]
 async fn failures_say_their_class() {
-    let _one = crate::ONE.lock().await;
     let error = |summary: &str, detail: &str, range: &str| {
         format!(
             "echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{range}}}}}'; exit 1"
@@ -173,8 +162,7 @@ async fn failures_say_their_class() {
     ];
     for (at, script, class, reason, ends) in rows {
         let mut a = start(&json!({}), &[(at, script)], |_, _| {});
-        assert_eq!(a.end().await, 1);
-        let status = a.api.status();
+        let status = a.ends(1).await;
         let failure = status.failure.unwrap();
         assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{at}");
         assert_eq!(status.result.is_some(), ends, "{at} {reason}");
@@ -190,16 +178,13 @@ async fn failures_say_their_class() {
 
 #[tokio::test]
 async fn a_state_that_would_die_with_the_pod_is_refused_before_the_plan() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"operation": "Plan"}), &[("INIT", "rm .terraform/terraform.tfstate")], |_, _| {});
-    assert_eq!(a.end().await, 1);
-    assert_eq!(a.api.status().failure.unwrap().reason, reason::NO_DURABLE_STATE);
+    assert_eq!(a.fails(1).await.reason, reason::NO_DURABLE_STATE);
     assert_eq!(a.ledger(), ["init"]);
 }
 
 #[tokio::test]
 async fn exit_code_two_without_a_plan_is_no_plan() {
-    let _one = crate::ONE.lock().await;
     let rows = [
         ("PLAN", "rm \"$out\"; echo 'fatal error: concurrent map writes' >&2", "{}", reason::PLAN_FAILED),
         ("NONE", "", "{\"errored\":true}", reason::PLAN_FAILED),
@@ -207,15 +192,13 @@ async fn exit_code_two_without_a_plan_is_no_plan() {
     ];
     for (name, script, json, reason) in rows {
         let mut a = start(&json!({}), &[(name, script), ("PLAN_JSON", json)], |_, _| {});
-        assert_eq!(a.end().await, 1);
-        assert_eq!(a.api.status().failure.unwrap().reason, reason);
+        assert_eq!(a.fails(1).await.reason, reason);
         assert_eq!(a.ran("apply"), 0);
     }
 }
 
 #[tokio::test]
 async fn secrets_show_nowhere() {
-    let _one = crate::ONE.lock().await;
     let more = json!({
         "variables": [{"name": "p", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}],
         "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}}],
@@ -246,7 +229,7 @@ async fn secrets_show_nowhere() {
 
 #[tokio::test]
 async fn progress_is_written_seldom_and_only_in_long_phases() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let beat = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo '{\"@message\":\"x\",\"type\":\"apply_start\",\"hook\":{\"resource\":{\"addr\":\"a.c\"},\"action\":\"create\"}}'; sleep 0.5; done";
     let begun = std::time::Instant::now();
     let mut a = start(&json!({}), &[("APPLY", beat)], |settings, _| settings.progress_every = PROGRESS_EVERY);
@@ -262,7 +245,6 @@ async fn progress_is_written_seldom_and_only_in_long_phases() {
 
 #[tokio::test]
 async fn the_work_directory_is_empty_afterwards() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[], |_, _| {});
     assert_eq!(a.end().await, 0);
     a.work.clean();

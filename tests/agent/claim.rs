@@ -1,17 +1,14 @@
 //! What may come between a plan and its claim.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
 use crate::common::{GATE, PATIENCE, start};
 use crds::{FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
+use tests::wait;
 
 #[tokio::test]
 async fn what_was_changed_while_it_waited_is_not_applied() {
-    let _one = crate::ONE.lock().await;
     type Change = fn(&crate::common::Attempt);
     // Name, reason, change; the message says the name.
     let changes: [(&str, &str, Change); 4] = [
@@ -24,7 +21,7 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
     ];
     for (name, why, change) in changes {
         let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
-        a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+        a.waits().await;
         change(&a);
         a.api.approve();
         assert_eq!(a.end().await, 1, "{name}");
@@ -39,7 +36,6 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
 
 #[tokio::test]
 async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
     a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
     let text = "run else/b applied to the same state";
@@ -55,13 +51,12 @@ async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
 
 #[tokio::test]
 async fn nothing_that_a_plan_started_outlives_it() {
-    let _one = crate::ONE.lock().await;
     let env = [("PLAN", "setsid sh -c 'while :; do echo alive > alive; sleep 0.02; done' >/dev/null 2>&1 &")];
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &env, |_, _| {
         // As in a pod, where orphans come to PID 1.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
     });
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     let file = a.stack().join("alive");
     let _ = fs::remove_file(&file);
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -72,7 +67,6 @@ async fn nothing_that_a_plan_started_outlives_it() {
 
 #[tokio::test]
 async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
-    let _one = crate::ONE.lock().await;
     for mode in ["Manual", "Automatic"] {
         let mut writer = None;
         let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
@@ -85,10 +79,7 @@ async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
                 }
             }));
         });
-        if mode == "Manual" {
-            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-            a.api.approve();
-        }
+        a.approve_in(mode).await;
         a.until_ran("apply").await;
         let writer = writer.unwrap();
         assert!(!writer.is_finished(), "it has annotated all the time");
@@ -101,22 +92,15 @@ async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
 
 #[tokio::test]
 async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
-    let _one = crate::ONE.lock().await;
     for (mode, name) in
         [("Manual", names::CANCEL), ("Manual", names::DENY), ("Automatic", names::CANCEL), ("Automatic", names::DENY)]
     {
         let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
             api.state.lock().unwrap().overtaken_by = Some(name);
         });
-        if mode == "Manual" {
-            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-            a.api.approve();
-        }
-        let begun = Instant::now();
-        while a.api.state.lock().unwrap().overtaken.is_none() {
-            assert!(begun.elapsed() < PATIENCE, "{mode} {name}: it never claims");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        a.approve_in(mode).await;
+        let claims = async || Ok(a.api.state.lock().unwrap().overtaken.is_some());
+        wait::until(format!("{mode} {name}: it claims"), PATIENCE, claims).await.unwrap();
         let result = if name == names::DENY { RunResult::Rejected } else { RunResult::Canceled };
         a.end().await;
         let status = a.api.status();
@@ -127,7 +111,6 @@ async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
 
 #[tokio::test]
 async fn a_second_process_of_the_pod_does_not_apply() {
-    let _one = crate::ONE.lock().await;
     let a = start(&json!({}), &[("PLAN", "sleep 0.5")], |_, _| {});
     a.until_ran("plan").await;
     // The kubelet starts the container again: same pod, another nonce.
@@ -151,12 +134,10 @@ async fn a_second_process_of_the_pod_does_not_apply() {
 
 #[tokio::test]
 async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     a.stop.send(()).unwrap();
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     assert_eq!((status.phase, status.result), (Some(Phase::AwaitingApproval), None));
     let failure = status.failure.unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::TERMINATED));
@@ -165,10 +146,8 @@ async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
 
 #[tokio::test]
 async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[], |_, api| api.behind(Some("else/b, in place 1")));
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Plan), None), "the controller goes on from here");
     assert!(status.claim.is_none() && status.failure.is_none() && a.ran("apply") == 0);
     let message = status.message.unwrap();
@@ -179,11 +158,9 @@ async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
 
 #[tokio::test]
 async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
-    let _one = crate::ONE.lock().await;
     let manual = json!({"approval": {"mode": "Manual", "expiresAfter": "5s"}});
     let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
-    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-    a.api.approve();
+    a.approve().await;
     let says = |s: &crds::TerraformRunStatus| {
         s.message.as_deref().is_some_and(|m| m.contains("is approved; waits for its turn on the state behind else/b"))
     };
@@ -198,12 +175,10 @@ async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
 
 #[tokio::test]
 async fn what_ends_a_run_ends_one_that_waits_for_its_turn() {
-    let _one = crate::ONE.lock().await;
     for (annotation, result) in [(names::CANCEL, RunResult::Canceled), (names::DENY, RunResult::Rejected)] {
         let manual = json!({"approval": {"mode": "Manual"}});
         let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
-        a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-        a.api.approve();
+        a.approve().await;
         a.api.annotate(annotation, "no");
         a.end().await;
         assert_eq!((a.api.status().result, a.ran("apply")), (Some(result), 0));

@@ -1,15 +1,16 @@
 //! A run in memory, a tool that is a shell script, and the real driver between them.
 
 use std::{
+    cell::OnceCell,
     collections::VecDeque,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use crds::{TerraformRun, TerraformRunStatus, names};
+use crds::{Failure, Phase, TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
 use runner_agent::{
     datastore,
@@ -21,7 +22,10 @@ use runner_agent::{
     settings::Settings,
 };
 use serde_json::{Value, json};
-use tests::played::{User, admission, schema};
+use tests::{
+    played::{User, admission, schema},
+    wait,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -146,11 +150,8 @@ impl MemoryApi {
     }
 
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&TerraformRunStatus) -> bool) {
-        let start = Instant::now();
-        while !is(&self.status()) {
-            assert!(start.elapsed() < PATIENCE, "never came to: {what}; {:#?}", self.status());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let look = async || Ok(if is(&self.status()) { Ok(()) } else { Err(format!("{:#?}", self.status())) });
+        wait::until(what, PATIENCE, look).await.unwrap();
     }
 
     fn read(state: &State) -> TerraformRun {
@@ -357,6 +358,20 @@ pub(crate) fn place_tool(dir: &Path) {
     fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
+/// From here to its end a test has this program for itself: without a PID namespace of its own, an attempt that kills every other
+/// process means all of this program's. Whoever starts an attempt waits for that; those call it who begin with something else that
+/// others may not disturb.
+pub(crate) fn alone() {
+    static ONE: Mutex<()> = Mutex::new(());
+    thread_local! {
+        // Each test has a thread of its own.
+        static HELD: OnceCell<MutexGuard<'static, ()>> = const { OnceCell::new() };
+    }
+    HELD.with(|held| {
+        held.get_or_init(|| ONE.lock().unwrap_or_else(PoisonError::into_inner));
+    });
+}
+
 /// Starts an attempt with the scripted tool; `adjust` sees the settings and the API before it starts.
 pub(crate) fn start(more: &Value, env: &[(&str, &str)], adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
     start_at(tempfile::tempdir().unwrap(), more, env, adjust)
@@ -369,6 +384,7 @@ pub(crate) fn start_at(
     env: &[(&str, &str)],
     adjust: impl FnOnce(&mut Settings, &MemoryApi),
 ) -> Attempt {
+    alone();
     place_tool(dir.path());
     let ledger = dir.path().join("ledger").display().to_string();
     let mut env = env.to_vec();
@@ -378,6 +394,7 @@ pub(crate) fn start_at(
 }
 
 pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
+    alone();
     let mut settings = settings(dir.path());
     fs::write(&settings.termination_log, "").unwrap();
     let api = MemoryApi::new(spec);
@@ -411,6 +428,36 @@ impl Attempt {
         code.unwrap_or_else(|_| panic!("the attempt does not end: {:#?}", self.api.status())).unwrap()
     }
 
+    /// Waits for the end with this exit code: the status then.
+    pub(crate) async fn ends(&mut self, code: u8) -> TerraformRunStatus {
+        let (ended, status) = (self.end().await, self.api.status());
+        assert_eq!(ended, code, "{status:#?}\n{}", self.log());
+        status
+    }
+
+    /// The same of an attempt that fails.
+    pub(crate) async fn fails(&mut self, code: u8) -> Failure {
+        self.ends(code).await.failure.unwrap()
+    }
+
+    /// Waits until its plan waits for an approval.
+    pub(crate) async fn waits(&self) {
+        self.api.until("a plan that waits", |status| status.phase == Some(Phase::AwaitingApproval)).await;
+    }
+
+    /// Approves, once it waits for that.
+    pub(crate) async fn approve(&self) {
+        self.waits().await;
+        self.api.approve();
+    }
+
+    /// The same where that mode of approval asks for it.
+    pub(crate) async fn approve_in(&self, mode: &str) {
+        if mode == "Manual" {
+            self.approve().await;
+        }
+    }
+
     /// The commands of the tool that ran.
     pub(crate) fn ledger(&self) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("ledger")).unwrap_or_default();
@@ -427,11 +474,15 @@ impl Attempt {
     }
 
     pub(crate) async fn until_ran(&self, line: &str) {
-        let start = Instant::now();
-        while self.ran(line) == 0 {
-            assert!(start.elapsed() < PATIENCE, "never ran: {line}; {:#?}", self.api.status());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let ran = async || Ok(self.ran(line) > 0);
+        let ran = wait::until(line, PATIENCE, ran).await;
+        ran.unwrap_or_else(|error| panic!("{error}: {:#?}", self.api.status()));
+    }
+
+    /// Waits until the log says something.
+    pub(crate) async fn until_said(&self, text: &str) {
+        let look = async || Ok(if self.log().contains(text) { Ok(()) } else { Err(self.log()) });
+        wait::until(text, PATIENCE, look).await.unwrap();
     }
 
     pub(crate) fn log(&self) -> String {

@@ -44,7 +44,6 @@ echo "for an argument: hunter-token"
 
 #[tokio::test]
 async fn each_host_is_asked_with_its_own_and_no_other_is() {
-    let _one = crate::ONE.lock().await;
     let rc = "credentials \"app.example.org\" {\n  token = \"hunter-token\"\n}\n";
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     // As in a pod, Secrets lie elsewhere than what the code works with.
@@ -63,8 +62,7 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
             secret(s, path, text);
         }
     });
-    assert_eq!(a.end().await, 0, "{}", a.log());
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     let read = |name: &str| fs::read_to_string(a.dir.path().join(name)).unwrap();
     let asked = read("ledger.asked");
     let wanted = [
@@ -97,7 +95,7 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
 /// Servers of modules that redirect whom they let in to another one, which lets in the same: git of the tool comes there without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::bare(dir.path(), "pawl-test-redirect").unwrap();
     let path = "/stack.git/info/refs";
@@ -142,7 +140,6 @@ async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
 
 #[tokio::test]
 async fn what_cannot_be_given_is_said_before_the_tool_starts() {
-    let _one = crate::ONE.lock().await;
     let rows: [(&str, &str, FailureClass, &str, &str); 3] = [
         (
             "registry/rc",

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::{Attempt, start};
-use crds::{FailureClass, Phase, RunResult, reason, tools::ToolSettings};
+use crds::{FailureClass, RunResult, reason, tools::ToolSettings};
 use landlock::{
     AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
 };
@@ -22,7 +22,6 @@ fn has_landlock(a: &Attempt) -> bool {
 
 #[tokio::test]
 async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
-    let _one = crate::ONE.lock().await;
     let kept = tempfile::tempdir().unwrap();
     let apply = "for way in 'echo evil > $KEPT/tfplan' 'rm -f $KEPT/tfplan' 'ln -sf /etc/hostname $KEPT/tfplan' 'touch $KEPT/new'; do \
                  sh -c \"$way\" 2>/dev/null && echo \"could $way\" >> $LEDGER; done; cp $KEPT/tfplan copy && echo read >> $LEDGER; \
@@ -32,8 +31,7 @@ async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
     let mut a = start(&json!({}), &[("APPLY", apply), ("KEPT", &place), ("OUT", "../out/tfplan")], |settings, _| {
         settings.kept = kept.path().to_owned();
     });
-    assert_eq!(a.end().await, 0, "{}", a.log());
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     if !has_landlock(&a) {
         assert!(status.unconfined, "{:?}", status.history);
@@ -58,7 +56,6 @@ fn use_up_landlock() {
 }
 
 async fn confined_or_not() {
-    let _one = crate::ONE.lock().await;
     let required = || start(&json!({}), &[], |settings, _| settings.require_confinement = true);
     let mut a = required();
     let code = a.end().await;
@@ -68,8 +65,7 @@ async fn confined_or_not() {
 
     use_up_landlock();
     let mut a = required();
-    assert_eq!(a.end().await, 1, "{}", a.log());
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Policy, reason::NO_CONFINEMENT), "{}", failure.message);
     assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
@@ -109,7 +105,6 @@ fn code_that_cannot_be_confined_is_told_of_or_refused() {
 
 #[tokio::test]
 async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves() {
-    let _one = crate::ONE.lock().await;
     for (plan, class, why, says) in [
         ("ln -sf /etc/passwd $out", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan is a link"),
         ("ln $out $out.2", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan has 2 names"),
@@ -133,16 +128,14 @@ async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves()
 
 #[tokio::test]
 async fn links_pipes_and_closed_directories_of_a_plan_are_applied_with_it() {
-    let _one = crate::ONE.lock().await;
     // A lock file that stacks share, a link outward, a directory that nothing can be added to, a pipe.
     let plan = "mv .terraform.lock.hcl shared; ln -s shared .terraform.lock.hcl; ln -s /bin/sh l; mkdir ro; touch ro/x; chmod 555 ro; \
                 mkfifo p";
     let kept = tempfile::tempdir().unwrap();
     let mut a = attempt(&json!({"approval": {"mode": "Manual"}}), &[("PLAN", plan)], &kept);
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     // What a pod that restores the plan has, and has not.
     fs::remove_file(a.stack().join("p")).unwrap();
     a.api.approve();
-    assert_eq!(a.end().await, 0, "{}", a.log());
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use crate::common::{Attempt, start};
-use crds::{FailureClass, Phase, RunResult, reason};
+use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
 /// An attempt with Secrets and ConfigMaps, of which code of the stack reads none by itself.
@@ -30,7 +30,6 @@ fn attempt(more: &Value, env: &[(&str, &str)], mounted: &Path) -> Attempt {
 
 #[tokio::test]
 async fn files_of_secrets_are_put_again_before_the_claim() {
-    let _one = crate::ONE.lock().await;
     let mounted = tempfile::tempdir().unwrap();
     let key = |kind: &str, name: &str, key: &str| json!({kind: {"name": name, "key": key}});
     let mut files =
@@ -46,10 +45,7 @@ async fn files_of_secrets_are_put_again_before_the_claim() {
     for mode in ["Automatic", "Manual"] {
         let more = json!({"files": files, "approval": {"mode": mode}});
         let mut a = attempt(&more, &[("PLAN", &plan), ("APPLY", reads)], mounted.path());
-        if mode == "Manual" {
-            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-            a.api.approve();
-        }
+        a.approve_in(mode).await;
         assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
         let read = ["t0k3n-of-source", "plain", "key = t0k3n-of-home"];
         let wanted = [&["init", "plan"][..], &read, &["show", "show", "apply"], &read].concat();
@@ -60,12 +56,11 @@ async fn files_of_secrets_are_put_again_before_the_claim() {
 
 #[tokio::test]
 async fn what_a_plan_makes_of_a_file_of_a_config_map_counts() {
-    let _one = crate::ONE.lock().await;
     let mounted = tempfile::tempdir().unwrap();
     let more = json!({"approval": {"mode": "Manual"},
         "files": [{"path": "file", "in": "Source", "configMapKeyRef": {"name": "plain", "key": "file"}}]});
     let mut a = attempt(&more, &[], mounted.path());
-    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     fs::write(a.stack().join("file"), "evil").unwrap();
     a.api.approve();
     assert_eq!(a.end().await, 1);
@@ -74,7 +69,6 @@ async fn what_a_plan_makes_of_a_file_of_a_config_map_counts() {
 
 #[tokio::test]
 async fn variables_and_environments_are_given_and_masked() {
-    let _one = crate::ONE.lock().await;
     let mounted = tempfile::tempdir().unwrap();
     let more = json!({
         "variableFiles": [{"secretKeyRef": {"name": "vars", "key": "prod.tfvars"}}],
@@ -83,7 +77,7 @@ async fn variables_and_environments_are_given_and_masked() {
     });
     let plan = "cat zz_pawl-00-prod.auto.tfvars; echo all $FIRST $OF_SECOND; ls zz_pawl* >> $LEDGER";
     let mut a = attempt(&more, &[("PLAN", plan)], mounted.path());
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     let log = a.log();
     assert!(log.contains("p = \"(sensitive value)\"") && log.contains("all (sensitive value) two"), "{log}");
     assert!(
@@ -101,7 +95,6 @@ async fn variables_and_environments_are_given_and_masked() {
 /// An apply reads values of ephemeral variables anew, and no checksum counts the files that have them.
 #[tokio::test]
 async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hooks() {
-    let _one = crate::ONE.lock().await;
     let mounted = tempfile::tempdir().unwrap();
     let evil =
         "for file in zz_pawl*; do echo evil > $file; done; rm -f zz_pawl.auto.tfvars.json; echo evil > zz_pawl-99-x.auto.tfvars";
@@ -119,30 +112,25 @@ async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hoo
             "hooks": hooks,
         });
         let mut a = attempt(&more, &[("PLAN", plan), ("APPLY", reads)], mounted.path());
-        if mode == "Manual" {
-            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-            a.api.approve();
-        }
+        a.approve_in(mode).await;
         assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
         assert_eq!(a.ledger(), [&["init", "plan", "show", "show", "apply"][..], &wanted].concat(), "{mode}, hooks {hooks}");
     }
     // Nor does a run that gives none read what code of the stack has put there.
     let mut a =
         attempt(&json!({}), &[("PLAN", "echo evil > zz_pawl.auto.tfvars.json"), ("APPLY", "ls >> $LEDGER")], mounted.path());
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     assert!(!a.ledger().iter().any(|line| line.starts_with("zz_pawl")), "{:?}", a.ledger());
 }
 
 #[tokio::test]
 async fn arguments_are_given_to_their_commands_and_no_others() {
-    let _one = crate::ONE.lock().await;
     let mounted = tempfile::tempdir().unwrap();
     let says = "echo \"$@\" >> $LEDGER";
     let more = json!({"targets": ["a.b"], "replace": ["a.c"], "refresh": false, "parallelism": 3,
         "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.d"], "apply": ["-concise"]}});
     let mut a = attempt(&more, &[("INIT", says), ("PLAN", says), ("APPLY", says)], mounted.path());
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     let said = |command: &str| a.ledger().into_iter().find(|line| line.starts_with(&format!("{command} "))).unwrap();
     assert!(said("init").contains(" -upgrade") && !said("init").contains("-target"), "{}", said("init"));
     assert!(said("plan").contains(" -target=a.b -replace=a.c -refresh=false -parallelism=3 -exclude=a.d"), "{}", said("plan"));
@@ -156,13 +144,11 @@ async fn arguments_are_given_to_their_commands_and_no_others() {
 
 #[tokio::test]
 async fn all_variables_without_a_value_are_named_before_the_tool_starts() {
-    let _one = crate::ONE.lock().await;
     let mounted = tempfile::tempdir().unwrap();
     let code = "variable \"p\" {}\n\nvariable \"q\" {}\nvariable \"r\" {}\n";
     let source = json!({"inline": {"files": {"main.tf": code}}});
     let mut a = attempt(&json!({"source": source, "variables": [{"name": "r", "value": 1}]}), &[], mounted.path());
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VARIABLE_NOT_SET));
     assert_eq!(failure.message, "2 variables have no value: p (main.tf:1), q (main.tf:3)");

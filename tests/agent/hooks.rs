@@ -31,7 +31,6 @@ fn ran(a: &Attempt) -> String {
 
 #[tokio::test]
 async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
-    let _one = crate::ONE.lock().await;
     let hand = r#"echo TOKEN=hunter22-x > "$PAWL_HOOK_VALUES""#;
     let spec = hooks(&[
         ("BeforeSetup", "[ -z \"$PAWL_STACK_DIR\" ] && touch \"$HOME/made\""),
@@ -51,8 +50,7 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
     ]);
     let apply = r#"echo "apply has $TOKEN $TF_VAR_a$LATE" | sed 's/hunter22/seen/' >> "$LEDGER"; [ -e by-a-hook ] || echo lost >> "$LEDGER""#;
     let mut a = start(&spec, &[("PLAN", r#"echo "plan has $TF_VAR_a" >> "$LEDGER""#), ("BEFORE_APPLY", apply)], |_, _| {});
-    assert_eq!(a.end().await, 0, "{:#?}\n{}", a.api.status(), a.log());
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.result, &status.failed_hook, &status.failure), (Some(RunResult::Applied), &None, &None));
     assert_eq!(
         ran(&a),
@@ -75,7 +73,6 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
 /// A shell that shows its commands prints what is handed over before it is in the file.
 #[tokio::test]
 async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
-    let _one = crate::ONE.lock().await;
     for (script, code, said) in [
         ("set -x\nTOKEN=hunter22\nsleep 0.3\necho TOKEN=$TOKEN > \"$PAWL_HOOK_VALUES\"", 0, "+ echo (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
@@ -92,24 +89,18 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
 /// Who does not say that he hands something over hands nothing over, and is seen at work.
 #[tokio::test]
 async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
-    let _one = crate::ONE.lock().await;
     let guess = format!("env | grep -c ^PAWL_HOOK_V; echo TOKEN=guessed > \"$TMPDIR/hook-values\"; echo at work; {GATE}");
     let mut a = start(&hooks(&[("BeforeInit", &guess), ("AfterInit", "echo \"has $TOKEN.\"")]), &[], |_, _| {});
     a.until_ran("BeforeInit").await;
-    let begun = std::time::Instant::now();
-    while !a.log().contains("at work") {
-        assert!(begun.elapsed() < crate::common::PATIENCE, "{}", a.log());
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    a.until_said("at work").await;
     assert!(a.log().contains("\n0\nat work"), "{}", a.log());
     a.open();
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     assert!(a.log().contains("has ."), "{}", a.log());
 }
 
 #[tokio::test]
 async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
-    let _one = crate::ONE.lock().await;
     let leave = "cd \"$PAWL_SOURCE_DIR\" && mkdir .git && ln -s \"$HOME/elsewhere\" main.tf\n\
         setsid sleep 600 >/dev/null 2>&1 &\necho $! > \"$HOME/pid\"";
     let look = "cd \"$PAWL_SOURCE_DIR\" && [ ! -e .git ] && [ ! -L main.tf ] && [ -s main.tf ] && [ ! -e \"$HOME/elsewhere\" ] \
@@ -118,12 +109,11 @@ async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
         // As in a pod, where orphans come to PID 1.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
     });
-    assert_eq!(a.end().await, 0, "{:#?}\n{}", a.api.status(), a.log());
+    a.ends(0).await;
 }
 
 #[tokio::test]
 async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_either() {
-    let _one = crate::ONE.lock().await;
     let all = hooks(&[
         ("BeforeApply", ""),
         ("AfterApply", ""),
@@ -150,7 +140,6 @@ async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_ei
 
 #[tokio::test]
 async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
-    let _one = crate::ONE.lock().await;
     for (when, wanted) in [
         ("BeforeSetup", "BeforeSetup"),
         ("AfterSetup", "AfterSetup"),
@@ -186,7 +175,6 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
 /// One after the apply takes nothing back: what was applied stands elsewhere before it begins.
 #[tokio::test]
 async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[], |_, _| {});
     a.until_ran("AfterApply").await;
     let said = "applied +1 ~0 -0; the hooks after it run";
@@ -194,8 +182,7 @@ async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() 
     assert_eq!((a.api.status().phase, a.api.status().result), (Some(Phase::Apply), None));
     assert_eq!(a.message().unwrap().result, Some(RunResult::Applied));
     a.open();
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
     assert!(status.failure.is_none());
     let failed = status.failed_hook.unwrap();
@@ -209,7 +196,6 @@ async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() 
 /// Where the result stands nowhere else, a pod that died in a hook would leave an apply that nobody knows of.
 #[tokio::test]
 async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
-    let _one = crate::ONE.lock().await;
     let lab = crate::repository::Lab::start();
     let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
     spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
@@ -217,8 +203,7 @@ async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
     a.until_ran("apply").await;
     lab.forget();
     a.open();
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.result, &status.failure), (Some(RunResult::Applied), &None));
     let failed = status.failed_hook.unwrap();
     let said = "the hooks at the end were not run: the result could not be left with the datastore before";
@@ -229,12 +214,10 @@ async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
 
 #[tokio::test]
 async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&hooks(&[("AfterApply", "while :; do sleep 0.05; done")]), &[], |_, _| {});
     a.until_ran("AfterApply").await;
     a.api.annotate(names::CANCEL, "enough");
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!(status.failed_hook.unwrap().message, "hook afterapply (AfterApply) did not end, and was stopped");
     assert!(status.steps.last().unwrap().finished_at.is_some());
@@ -242,13 +225,11 @@ async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
 
 #[tokio::test]
 async fn who_cancels_before_the_apply_has_nothing_applied() {
-    let _one = crate::ONE.lock().await;
     let hang = "trap 'echo told >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[], |_, _| {});
     a.until_ran("ready").await;
     a.api.annotate(names::CANCEL, "no");
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::None));
     assert_eq!((status.result, a.ran("told"), a.ran("apply")), (Some(RunResult::Failed), 1, 0));
@@ -257,10 +238,8 @@ async fn who_cancels_before_the_apply_has_nothing_applied() {
 
 #[tokio::test]
 async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::CHECKSUM_MISMATCH));
     assert!(failure.message.contains("the code") && failure.changes == Changed::None, "{}", failure.message);
@@ -278,7 +257,6 @@ impl Sink for Nobody {
 /// What does not die could still change what is applied.
 #[tokio::test]
 async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_applied() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[], |_, _| {});
     a.until_ran("BeforeApply").await;
     // Nobody waits for it before the run is over, so that it is there, dead, for as long as the agent looks.
@@ -291,8 +269,7 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
         () = ready(()) => {}
     }
     a.open();
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!((failure.reason.as_str(), failure.changes), (reason::HOOK_FAILED, Changed::None));
     assert_eq!(failure.message, "what the hooks before the apply left does not end; nothing was applied");
@@ -304,19 +281,17 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
 /// Code of the stack writes where it can; what a hook does was fixed before it ran.
 #[tokio::test]
 async fn a_script_is_what_it_was_at_setup() {
-    let _one = crate::ONE.lock().await;
     let files = json!({"inline": {"files": {"main.tf": "", "scripts/late.sh": "#!/bin/sh\necho early >> \"$LEDGER\"\n"}}});
     let hooks = json!([{"name": "late", "when": "BeforeApply", "path": "scripts/late.sh"}]);
     let spec = with(with(json!({}), "hooks", hooks), "source", files);
     let change = r#"echo 'echo evil >> "$LEDGER"' > scripts/late.sh; find "$PWD/../.." -path '*hooks/late*' -exec sh -c 'echo "echo evil" > {}' \;"#;
     let mut a = start(&spec, &[("PLAN", change)], |_, _| {});
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
     assert_eq!(ran(&a), "init plan show show early apply");
 }
 
 #[tokio::test]
 async fn what_cannot_run_is_named_before_the_tool_starts() {
-    let _one = crate::ONE.lock().await;
     let of_map = |key: &str| json!({"configMapKeyRef": {"name": "scripts", "key": key}});
     let rows = [
         (json!({"inline": "#!/opt/none\n"}), reason::HOOK_INVALID, "hook x: its #! line wants /opt/none, which is not there"),
@@ -356,7 +331,6 @@ async fn what_cannot_run_is_named_before_the_tool_starts() {
 
 #[tokio::test]
 async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
-    let _one = crate::ONE.lock().await;
     for (when, value, said) in [
         ("BeforeInit", "TF_CLI_ARGS_plan=-destroy", "it hands over TF_CLI_ARGS_plan, which would steer"),
         ("BeforeInit", "LD_PRELOAD=/evil.so", "it hands over LD_PRELOAD, which would steer"),

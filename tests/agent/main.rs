@@ -23,6 +23,3 @@ mod providers;
 mod quiet;
 mod repository;
 mod upgrade;
-
-/// Only one attempt at a time: without a PID namespace of its own, killing every other process means all of this program's.
-static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -1,14 +1,12 @@
 //! What a tool prints, whatever it prints: bounded memory, a mark where something was cut, nothing that steers a terminal, and no
 //! secret in log, status or termination message. Real processes, a scripted tool, a run in memory.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use crate::common::{Attempt, PATIENCE, start};
 use crds::{RunResult, text::reorders};
 use serde_json::{Value, json};
+use tests::wait;
 
 /// The most memory, in bytes, that an attempt may take for what a tool prints, beside the log that this test keeps.
 const MOST: u64 = 32 << 20;
@@ -28,11 +26,8 @@ fn counted() -> u64 {
 /// Waits for the end, and for the log's thread, which writes the word of the end last.
 async fn ended(a: &mut Attempt) -> u8 {
     let code = a.end().await;
-    let begun = Instant::now();
-    while !a.log().lines().any(|line| line.starts_with("pawl: ")) {
-        assert!(begun.elapsed() < PATIENCE, "the log has no end");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let look = async || Ok(a.log().lines().any(|line| line.starts_with("pawl: ")));
+    wait::until("the log has its end", PATIENCE, look).await.unwrap();
     code
 }
 
@@ -47,7 +42,7 @@ fn texts(a: &Attempt) -> [(&'static str, String); 3] {
 
 #[tokio::test]
 async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let plan = "head -c 524288000 /dev/zero | tr '\\0' y; echo; echo after";
     let before = counted();
     let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
@@ -62,7 +57,6 @@ async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
 
 #[tokio::test]
 async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
-    let _one = crate::ONE.lock().await;
     let plan = "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
     let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
     assert_eq!(ended(&mut a).await, 0);
@@ -74,7 +68,6 @@ async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
 
 #[tokio::test]
 async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
-    let _one = crate::ONE.lock().await;
     let evil = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe\\u2066 \\u009b31m";
     let plan = format!(
         "printf '%s\\n' '{{\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{evil}\",\"detail\":\"{evil}\",\
@@ -96,7 +89,6 @@ async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
 
 #[tokio::test]
 async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
-    let _one = crate::ONE.lock().await;
     let more = json!({"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}},
         {"name": "LONG", "valueFrom": {"secretKeyRef": {"name": "db", "key": "long"}}}]});
     // As it is, in two writes, in base64 of its own and behind others, as digits, broken into lines, at the end of a line that is cut, and
@@ -127,7 +119,6 @@ async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
 
 #[tokio::test]
 async fn what_the_tool_calls_sensitive_is_shown_nowhere() {
-    let _one = crate::ONE.lock().await;
     let plan = r#"{"errored":false,"variables":{"p":{"value":"canary-variable"}},"resource_changes":[{"address":"a.b","change":{"actions":["create"],"before":null,"after":{"password":"canary-attribute"},"after_sensitive":{"password":true}}}],"output_changes":{"o":{"actions":["create"],"after":"canary-output","after_sensitive":true}}}"#;
     let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
     let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)], |_, _| {});

@@ -10,13 +10,11 @@ const STATE: &str = r#"{"version": 4, "serial": 2, "lineage": "l", "outputs": {"
 
 #[tokio::test]
 async fn they_are_shown_when_the_result_is_delivered_and_what_is_sensitive_is_not() {
-    let _one = crate::ONE.lock().await;
     let dir = tempfile::tempdir().unwrap();
     let delivered = dir.path().join("termination-log").display().to_string();
     let show = format!("grep -q Applied '{delivered}' && echo '{STATE}'");
     let mut a = start_at(dir, &json!({"outputs": {"status": true}}), &[("STATE", &show)], |_, _| {});
-    assert_eq!(a.end().await, 0);
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!((status.result, a.ran("state")), (Some(RunResult::Applied), 1));
     assert!(!format!("{status:?}{}", a.log()).contains("hunter22"));
     let outputs = status.outputs.unwrap();
@@ -26,7 +24,6 @@ async fn they_are_shown_when_the_result_is_delivered_and_what_is_sensitive_is_no
 
 #[tokio::test]
 async fn they_are_published_before_a_hook_behind_the_apply_begins() {
-    let _one = crate::ONE.lock().await;
     for (state, reason, said) in [
         (format!("echo '{STATE}'"), reason::PUBLISHED, "applied +1 ~0 -0; hook late (AfterApply) failed with 3"),
         ("exit 7".to_owned(), reason::NOT_PUBLISHED, "applied +1 ~0 -0; its outputs are not published: "),
@@ -34,8 +31,7 @@ async fn they_are_published_before_a_hook_behind_the_apply_begins() {
         let hook = json!({"name": "late", "when": "AfterApply", "inline": "echo late >> $LEDGER; exit 3"});
         let more = json!({"outputs": {"status": true}, "hooks": [hook]});
         let mut a = start_at(tempfile::tempdir().unwrap(), &more, &[("STATE", &state)], |_, _| {});
-        assert_eq!(a.end().await, 0);
-        let status = a.api.status();
+        let status = a.ends(0).await;
         let order: Vec<_> = a.ledger().into_iter().filter(|line| line == "state" || line == "late").collect();
         assert_eq!(order, ["state", "late"], "and once only");
         assert_eq!((status.result, status.failure), (Some(RunResult::Applied), None));
@@ -47,14 +43,12 @@ async fn they_are_published_before_a_hook_behind_the_apply_begins() {
 
 #[tokio::test]
 async fn outputs_that_cannot_be_read_undo_no_apply() {
-    let _one = crate::ONE.lock().await;
     for (more, says) in [
         (json!({"outputs": {"status": true}}), "exit code 7"),
         (json!({"outputs": {"configMap": {"name": "net"}}}), "there is no datastore"),
     ] {
         let mut a = start_at(tempfile::tempdir().unwrap(), &more, &[("STATE", "exit 7")], |_, _| {});
-        assert_eq!(a.end().await, 0);
-        let status = a.api.status();
+        let status = a.ends(0).await;
         assert_eq!((status.result, status.failure), (Some(RunResult::Applied), None));
         assert_eq!(status.outputs.unwrap().reason, reason::NOT_PUBLISHED);
         let message = status.message.unwrap();
@@ -64,7 +58,6 @@ async fn outputs_that_cannot_be_read_undo_no_apply() {
 
 #[tokio::test]
 async fn a_run_that_changes_nothing_or_only_plans_reads_none() {
-    let _one = crate::ONE.lock().await;
     for (more, env) in [
         (json!({"outputs": {"status": true}}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")]),
         (json!({"outputs": {"status": true}, "operation": "Plan"}), vec![]),

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::{Attempt, start_at};
-use crds::{FailureClass, Phase, RunResult, reason};
+use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
 /// Puts another executable in the place of the tool's; in its place, since a shell reads the script that it runs bit by bit.
@@ -23,7 +23,6 @@ fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
 
 #[tokio::test]
 async fn a_tool_that_is_another_since_setup_is_not_started() {
-    let _one = crate::ONE.lock().await;
     for (phase, ran) in [("INIT", vec!["init"]), ("PLAN", vec!["init", "plan"])] {
         for mode in ["Automatic", "Manual"] {
             let mut a = with_places(&json!({"approval": {"mode": mode}}), &[(phase, REPLACE)]);
@@ -39,25 +38,19 @@ async fn a_tool_that_is_another_since_setup_is_not_started() {
 
 #[tokio::test]
 async fn who_only_touches_the_tool_changes_nothing() {
-    let _one = crate::ONE.lock().await;
     let mut a = with_places(&json!({}), &[("PLAN", "cp -p $TOOL $TOOL.new && mv $TOOL.new $TOOL")]);
-    assert_eq!(a.end().await, 0);
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 
 #[tokio::test]
 async fn what_a_plan_plants_outside_of_the_stack_is_gone_when_it_is_applied() {
-    let _one = crate::ONE.lock().await;
     let plants = "mkdir -p $HOME/.aws $HOME/go/mod $SCRATCH/dir && echo evil > $HOME/.aws/config && echo evil > $HOME/go/mod/file \
                   && chmod 500 $HOME/go/mod && echo evil > $SCRATCH/dir/file && ln -s /etc $SCRATCH/etc && echo evil > $HOME/.tofurc \
                   && echo mine > mine && rm -rf $TMPDIR && ln -s $SCRATCH $TMPDIR && echo planted >> $LEDGER";
     let looks = "find $HOME $TMPDIR $SCRATCH -mindepth 1 >> $LEDGER; [ -d $TMPDIR ] && [ ! -L $TMPDIR ] && cat mine >> $LEDGER";
     for mode in ["Automatic", "Manual"] {
         let mut a = with_places(&json!({"approval": {"mode": mode}}), &[("PLAN", plants), ("APPLY", looks)]);
-        if mode == "Manual" {
-            a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-            a.api.approve();
-        }
+        a.approve_in(mode).await;
         assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
         // What lies in the stack is in the checksum, and stays.
         assert_eq!(a.ledger(), ["init", "plan", "planted", "show", "show", "apply", "mine"], "{mode}");

@@ -44,7 +44,7 @@ fn installed() -> PathBuf {
 
 #[test]
 fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
-    let _one = crate::ONE.blocking_lock();
+    crate::common::alone();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cache");
     let (begin, size) = (Barrier::new(20), 3 << 20);
@@ -95,7 +95,6 @@ fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
 
 #[tokio::test]
 async fn what_one_attempt_installed_the_next_one_is_served() {
-    let _one = crate::ONE.lock().await;
     let shared = tempfile::tempdir().unwrap();
     let (cache, from) = (shared.path().join("cache"), shared.path().join("package"));
     let h1 = package(&from, 1000);
@@ -141,7 +140,6 @@ async fn what_one_attempt_installed_the_next_one_is_served() {
 
 #[tokio::test]
 async fn a_cache_that_cannot_be_used_fails_no_run() {
-    let _one = crate::ONE.lock().await;
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     symlink("/not/there", dir.path().join("link")).unwrap();

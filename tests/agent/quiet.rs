@@ -28,7 +28,6 @@ fn written(a: &Attempt) -> Vec<Value> {
 
 #[tokio::test]
 async fn silence_is_said_once_and_taken_back_when_something_happens() {
-    let _one = crate::ONE.lock().await;
     // Heartbeats, then a word, and then the end before it is silent for long again.
     let apply = format!("until [ -e $LEDGER.heard ]; do {HEARTBEAT}; sleep 0.1; done; echo a word; {GATE}");
     let after = 4;
@@ -64,7 +63,6 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
 
 #[tokio::test]
 async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
-    let _one = crate::ONE.lock().await;
     // As a provider does whose credentials ran out: it says so and tries again for ever.
     let plan = "echo 'ExpiredToken: the token is expired' >&2; trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done";
     let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", plan)], |settings, api| {
@@ -74,8 +72,7 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
     a.api.until("silence", is_quiet).await;
     let message = a.api.status().message.unwrap();
     assert!(message.starts_with("plan has said nothing new since ") && message.contains("at the deadline at"), "{message}");
-    assert_eq!(a.end().await, 1);
-    let status = a.api.status();
+    let status = a.ends(1).await;
     let failure = status.failure.clone().unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Timeout, reason::DEADLINE_EXCEEDED));
     assert_eq!((failure.changes, status.result), (Changed::None, Some(RunResult::Failed)));
@@ -89,7 +86,6 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
 
 #[tokio::test]
 async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
-    let _one = crate::ONE.lock().await;
     let apply = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
     let mut a = start(&json!({}), &[("APPLY", apply)], |settings, api| {
         impatient(settings, api);
@@ -108,7 +104,6 @@ async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
 
 #[tokio::test]
 async fn a_word_of_silence_that_was_lost_comes_again() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({}), &[("APPLY", GATE)], |settings, api| {
         impatient(settings, api);
         settings.stall_after = Duration::from_secs(3);
@@ -125,11 +120,10 @@ async fn a_word_of_silence_that_was_lost_comes_again() {
 
 #[tokio::test]
 async fn a_plan_that_waits_for_people_is_not_silent() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |settings, _| {
         settings.stall_after = Duration::from_millis(200);
     });
-    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     let writes = a.api.writes();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!is_quiet(&a.api.status()));

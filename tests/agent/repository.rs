@@ -245,7 +245,7 @@ fn good() -> (String, Vec<u8>) {
 
 #[tokio::test]
 async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let lab = Lab::start();
     let (revision, packed) = good();
     lab.store(REPOSITORY, &revision, packed).await;
@@ -258,26 +258,20 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
     fs::write(lab.dir.path().join("pod"), "renewed").unwrap();
     lab.cluster.seen.lock().unwrap().clear();
     a.open();
-    assert_eq!(a.end().await, 0, "{}", a.log());
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     assert!(lab.cluster.seen.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", lab.cluster.seen);
     assert!(stored(&lab.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
 }
 
 #[tokio::test]
 async fn a_revision_is_waited_for_proven_and_applied() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let lab = Lab::start();
     let (revision, packed) = good();
     let mut a = lab.run(&revision, &json!({}));
-    let begun = std::time::Instant::now();
-    while !a.log().contains(&format!("revision {revision} of TerraformRepository infra is not stored yet; it is waited for")) {
-        assert!(begun.elapsed() < crate::common::PATIENCE, "{}", a.log());
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    a.until_said(&format!("revision {revision} of TerraformRepository infra is not stored yet; it is waited for")).await;
     lab.store(REPOSITORY, &revision, packed).await;
-    assert_eq!(a.end().await, 0, "{:#?}\n{}", a.api.status(), a.log());
-    let status = a.api.status();
+    let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!(status.plan.unwrap().revision, Some(revision.clone()));
     let setup = status.history.into_iter().find(|line| line.contains("Setup")).unwrap_or_default();
@@ -286,7 +280,7 @@ async fn a_revision_is_waited_for_proven_and_applied() {
 
 #[tokio::test]
 async fn a_repository_of_another_namespace_has_to_name_the_runs() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let lab = Lab::start();
     let (revision, packed) = good();
     let elsewhere = RepositoryId { namespace: "platform", ..REPOSITORY };
@@ -297,8 +291,7 @@ async fn a_repository_of_another_namespace_has_to_name_the_runs() {
             lab.repository("platform", &[allowed]);
         }
         let mut a = lab.run(&revision, &of);
-        assert_eq!(a.end().await, 1);
-        let failure = a.api.status().failure.unwrap();
+        let failure = a.fails(1).await;
         assert_eq!(
             (failure.class, failure.reason.as_str()),
             (FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
@@ -308,19 +301,18 @@ async fn a_repository_of_another_namespace_has_to_name_the_runs() {
     }
     lab.repository("platform", &["other", "team"]);
     let mut a = lab.run(&revision, &of);
-    assert_eq!(a.end().await, 0, "{:#?}", a.api.status());
+    a.ends(0).await;
 }
 
 #[tokio::test]
 async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let lab = Lab::start();
     let (revision, _) = good();
     // Half of the time for Setup is what it is waited for.
     let short = json!({"spec": {"timeouts": {"setup": "4s"}}});
     let mut a = lab.run(&revision, &short);
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
     assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
     // The bundle of another commit under the name of this one, and one with a byte changed.
@@ -328,29 +320,26 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     assert_ne!(other, revision);
     lab.store(REPOSITORY, &revision, foreign).await;
     let mut a = lab.run(&revision, &json!({}));
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT), "{failure:?}");
     assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
     let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
     let mut a = start(&source, &[], |_, _| {});
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!(failure.reason, reason::INVALID_SPEC);
     assert!(failure.message.starts_with("source.repository needs a datastore"), "{failure:?}");
 }
 
 #[tokio::test]
 async fn a_stack_whose_large_files_are_pointers_is_refused() {
-    let _one = crate::ONE.lock().await;
+    crate::common::alone();
     let lab = Lab::start();
     let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n", "a".repeat(64));
     let (revision, packed) =
         bundle(&[(".gitattributes", "*.zip filter=lfs\n"), ("stacks/net/main.tf", ""), ("stacks/net/code.zip", &pointer)]);
     lab.store(REPOSITORY, &revision, packed).await;
     let mut a = lab.run(&revision, &json!({}));
-    assert_eq!(a.end().await, 1);
-    let failure = a.api.status().failure.unwrap();
+    let failure = a.fails(1).await;
     assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
     assert!(failure.message.starts_with("git has only pointers to stacks/net/code.zip"), "{failure:?}");
 }

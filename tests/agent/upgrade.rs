@@ -1,11 +1,10 @@
 //! An agent beside a newer controller: the real driver on a run with words and fields that this version does not know
 //! (`design/0014-upgrades.md`).
 
-use std::time::{Duration, Instant};
-
 use crate::common::{MemoryApi, PATIENCE, start};
-use crds::{Phase, RunResult};
+use crds::RunResult;
 use serde_json::json;
+use tests::wait;
 
 fn gets(api: &MemoryApi) -> u32 {
     api.state.lock().unwrap().gets
@@ -13,7 +12,6 @@ fn gets(api: &MemoryApi) -> u32 {
 
 #[tokio::test]
 async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_gone() {
-    let _one = crate::ONE.lock().await;
     for (pointer, word, known) in [
         ("/status/phase", "Paused", "Pending"),
         ("/spec/operation", "Refresh", "Apply"),
@@ -31,11 +29,8 @@ async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_g
             });
         };
         let mut a = start(&json!({}), &[], |_, api| put(api, word));
-        let begun = Instant::now();
-        while gets(&a.api) < 4 {
-            assert!(begun.elapsed() < PATIENCE, "{pointer}: it does not look again");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let looked = async || Ok(gets(&a.api) >= 4);
+        wait::until(format!("{pointer}: it looks again"), PATIENCE, looked).await.unwrap();
         assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{pointer}");
         assert!(a.api.status().adopted.is_none(), "{pointer}");
         put(&a.api, if pointer == "/spec/tool" { "known" } else { known });
@@ -46,9 +41,8 @@ async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_g
 
 #[tokio::test]
 async fn nothing_is_claimed_behind_a_word_of_a_newer_version() {
-    let _one = crate::ONE.lock().await;
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
-    a.api.until("a plan that waits", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    a.waits().await;
     a.api.change(|run| run["status"]["phase"] = "Paused".into());
     a.api.approve();
     assert_eq!(a.end().await, 1);
@@ -59,7 +53,6 @@ async fn nothing_is_claimed_behind_a_word_of_a_newer_version() {
 
 #[tokio::test]
 async fn what_a_newer_version_wrote_is_there_after_every_write() {
-    let _one = crate::ONE.lock().await;
     let scan =
         json!({"name": "scan", "attempt": 0, "startedAt": "2026-11-21T10:00:00Z", "exitCode": 0, "newer": {"found": [1, 2]}});
     let line = "10:00:00  Scan  0.1s  a phase of a newer version";
@@ -72,8 +65,7 @@ async fn what_a_newer_version_wrote_is_there_after_every_write() {
             status["history"] = json!([line]);
         });
     });
-    assert_eq!(a.end().await, 0);
-    assert_eq!(a.api.status().result, Some(RunResult::Applied));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     let run = a.api.state.lock().unwrap().object.clone();
     for (pointer, wanted) in [
         ("/spec/newer", json!("x")),

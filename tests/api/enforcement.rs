@@ -1,10 +1,7 @@
 //! What rests on the admission policies while one of them is missing, and after its return: on an API server of its own, as they
 //! are taken away from it.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
@@ -14,9 +11,10 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, PostParams},
 };
 use serde_json::json;
+use tests::{cluster::objects, wait};
 
 use crate::{
     rig::{Played, RUN, Rig},
@@ -56,17 +54,15 @@ async fn older(world: &World) -> Result<()> {
     let former = json!([{"number": 1, "nodeName": "n"}]);
     world.create(&rig.namespace, "probe", &json!({})).await?;
     let attempt = json!({"number": 2, "podName": "p", "open": true, "tries": 2, "former": former});
-    let started = Instant::now();
-    while world
-        .status(&rig.namespace, "probe", &json!({"phase": "Pending", "attempt": attempt}))
-        .await?
-        .status
-        .is_some_and(|s| s.attempt.is_some_and(|attempt| !attempt.former.is_empty()))
-    {
-        ensure!(started.elapsed() < PATIENCE, "the definition is not in force");
-        world.status(&rig.namespace, "probe", &json!({"attempt": {"former": null}})).await?;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    wait::until("the definition is in force", PATIENCE, async || {
+        let run = world.status(&rig.namespace, "probe", &json!({"phase": "Pending", "attempt": attempt})).await?;
+        let pruned = run.status.and_then(|status| status.attempt).is_none_or(|attempt| attempt.former.is_empty());
+        if !pruned {
+            world.status(&rig.namespace, "probe", &json!({"attempt": {"former": null}})).await?;
+        }
+        Ok(pruned)
+    })
+    .await?;
     world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
     rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
     let work = Played::default();
@@ -142,8 +138,7 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
         "its creator was asked by no policy: {:?}",
         run.status
     );
-    queued.look("queued, and no longer stalled", in_line).await?;
-    Ok(())
+    queued.look("queued, and no longer stalled", in_line).await.map(drop)
 }
 
 /// A Manual run whose plan waits.
@@ -151,12 +146,9 @@ async fn plans(rig: &Rig) -> Result<()> {
     rig.world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
     let agent = rig.token().await?;
-    agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
-    agent.status(&json!({"phase": "Init"})).await?;
-    agent.status(&json!({"phase": "Plan"})).await?;
+    agent.plans(1).await?;
     agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
-    rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await?;
-    Ok(())
+    rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
 }
 
 /// An author approves in somebody else's name while the policy is missing.
@@ -167,12 +159,8 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     let binding = take_away(world, names::POLICY_APPROVAL).await?;
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
     let forged = json!({"metadata": {"annotations": {names::APPROVE: sum('a'), names::APPROVED_BY: "alice@example.com"}}});
-    let started = Instant::now();
-    // The policy is off a moment after its binding went.
-    while let Err(error) = runs.patch(RUN, &PatchParams::default(), &Patch::Merge(&forged)).await {
-        ensure!(started.elapsed() < PATIENCE, "still refused: {error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let patch = async || Ok(objects::merge(&runs, RUN, &forged).await);
+    wait::until("the policy is off, as it is a moment after its binding went", PATIENCE, patch).await?;
     if looked_at {
         let run = rig.look("stalled with PolicyMissing", waits).await?;
         ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
@@ -200,11 +188,7 @@ async fn created(world: &World) -> Result<()> {
     let binding = take_away(world, names::POLICY_CREATION).await?;
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
     let automatic = run(RUN, &json!({"approval": {"mode": "Automatic"}}))?;
-    let started = Instant::now();
-    while let Err(error) = runs.create(&PostParams::default(), &automatic).await {
-        ensure!(started.elapsed() < PATIENCE, "still refused: {error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until("it is let through", PATIENCE, async || Ok(runs.create(&PostParams::default(), &automatic).await)).await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
     let run = rig.look("ended", |run| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
@@ -221,22 +205,18 @@ async fn layer(world: &World) -> Result<()> {
     let binding = take_away(world, names::POLICY_LAYER).await?;
     let layers: Api<TerraformLayer> = Api::namespaced(bob, &rig.namespace);
     let automatic = crate::layer_rights::layer("automatic", &json!({"remediation": {"onDrift": "Automatic"}}))?;
-    let started = Instant::now();
-    while let Err(error) = layers.create(&PostParams::default(), &automatic).await {
-        ensure!(started.elapsed() < PATIENCE, "still refused: {error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until("it is let through", PATIENCE, async || Ok(layers.create(&PostParams::default(), &automatic).await)).await?;
     layers.create(&PostParams::default(), &crate::layer_rights::layer("manual", &json!({}))?).await?;
     world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
     rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
     ensure!(layers.get("automatic").await?.is_void() && !layers.get("manual").await?.is_void());
-    let off = Patch::Merge(json!({"metadata": {"annotations": {names::VOID: null}}}));
-    let taken = layers.patch("automatic", &PatchParams::default(), &off).await;
+    let off = json!({"metadata": {"annotations": {names::VOID: null}}});
+    let taken = objects::merge(&layers, "automatic", &off).await;
     crate::world::refused("by whoever may not make it", taken, "needs the verb autoapprove")?;
     let layers: Api<TerraformLayer> = Api::namespaced(world.admin.clone(), &rig.namespace);
-    layers.patch("automatic", &PatchParams::default(), &off).await.context("by whoever may")?;
+    objects::merge(&layers, "automatic", &off).await.context("by whoever may")?;
     // And what somebody looked at since stays.
     rig.again().await?.step().await?;
     ensure!(!layers.get("automatic").await?.is_void());

@@ -10,6 +10,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tests::cluster::objects;
 
 use crate::world::{Agent, Test, World, plan, refused, run, sum};
 
@@ -40,28 +41,21 @@ impl Scene {
         Ok(Self { world, namespace })
     }
 
-    /// Opens an attempt, as the controller does, and makes its pod.
     async fn open(&self, number: u32) -> Result<Agent> {
-        let pod = format!("{RUN}-a{number}");
-        self.world
-            .status(&self.namespace, RUN, &json!({"attempt": {"number": number, "podName": pod, "open": true, "tries": number}}))
-            .await?;
-        self.world.pod(&self.namespace, &pod, &pod, RUN).await
+        self.world.open(&self.namespace, RUN, number).await
     }
 
     /// An adopted attempt with a plan that waits.
     async fn planned(&self) -> Result<Agent> {
         let agent = self.open(1).await?;
-        agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
-        agent.status(&json!({"phase": "Init"})).await?;
-        agent.status(&json!({"phase": "Plan"})).await?;
+        agent.plans(1).await?;
         agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
         Ok(agent)
     }
 
     async fn annotate(&self, annotations: Value) -> Result<()> {
-        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-        self.world.runs(&self.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+        let runs = self.world.runs(&self.namespace);
+        objects::merge(&runs, RUN, &json!({"metadata": {"annotations": annotations}})).await?;
         Ok(())
     }
 
@@ -153,7 +147,7 @@ async fn settled(world: World) -> Result<()> {
     let scene = Scene::new(world, json!({})).await?;
     let agent = scene.planned().await?;
     scene.approve('a').await?;
-    agent.status(&agent.claim(1, '0', &sum('a'))).await?;
+    agent.claims(1, '0', 'a').await?;
     let proof = |result: &str| json!({"settled": {"result": result, "message": "done", "at": "2026-01-01T00:00:00Z"}});
     refused("while it runs", agent.status(&proof("Applied")).await, "settled")?;
     let early = scene.world.status(&scene.namespace, RUN, &proof("Applied")).await;

@@ -1,9 +1,6 @@
 //! The reconciler of layers on a real API server. What `controller sources` says is written by the test, and so is what becomes of runs.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
@@ -17,10 +14,11 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
     runtime::watcher::{self, Event, watcher},
 };
 use serde_json::{Value, json};
+use tests::{cluster::objects, wait};
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, Test, World, plan, sum};
@@ -64,7 +62,7 @@ impl Scene {
         let (layers, runs) = (Api::namespaced(world.admin.clone(), &namespace), world.runs(&namespace));
         let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
         let repository = json!({"metadata": {"name": "infra"}, "spec": {"url": "https://git.example.com/infra"}});
-        repositories.create(&PostParams::default(), &serde_json::from_value(repository)?).await?;
+        objects::create(&repositories, repository).await?;
         Ok(Self { world, namespace, layers, runs })
     }
 
@@ -98,8 +96,7 @@ impl Scene {
         for (key, value) in spec.as_object().into_iter().flatten() {
             whole[key] = value.clone();
         }
-        let layer = json!({"metadata": {"name": name}, "spec": whole});
-        self.layers.create(&PostParams::default(), &serde_json::from_value(layer)?).await?;
+        objects::create(&self.layers, json!({"metadata": {"name": name}, "spec": whole})).await?;
         Ok(())
     }
 
@@ -113,28 +110,17 @@ impl Scene {
     }
 
     async fn until(&self, layer: &str, what: &str, done: impl Fn(&TerraformLayer) -> bool) -> Result<TerraformLayer> {
-        let started = Instant::now();
-        loop {
-            let found = self.layers.get(layer).await?;
-            if done(&found) {
-                return Ok(found);
-            }
-            ensure!(started.elapsed() < PATIENCE, "layer {layer} is not {what}: {:#?}", found.status);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        wait::object(&self.layers, layer, what, PATIENCE, done).await
     }
 
     /// Waits until `kubectl describe` ends in a step: the Event follows the write of the status.
     async fn described(&self, step: &str) -> Result<()> {
-        let started = Instant::now();
-        loop {
-            let text = self.world.paste(&format!("kubectl describe -n {} {}/net", self.namespace, names::KUBECTL_LAYER))?;
-            if text.ends_with(&format!("; next step: {step}")) {
-                return Ok(());
-            }
-            ensure!(started.elapsed() < PATIENCE, "it does not end in {step}:\n{text}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let describe = format!("kubectl describe -n {} {}/net", self.namespace, names::KUBECTL_LAYER);
+        let look = async || {
+            let text = self.world.paste(&describe)?;
+            Ok(if text.ends_with(&format!("; next step: {step}")) { Ok(()) } else { Err(text) })
+        };
+        wait::until(format!("it ends in {step}"), PATIENCE, look).await
     }
 
     /// What Argo CD makes of the layer.
@@ -152,17 +138,13 @@ impl Scene {
 
     /// Waits for a run that works, of that content.
     async fn open(&self, content: char) -> Result<TerraformRun> {
-        let started = Instant::now();
-        loop {
+        let open = |run: &TerraformRun| !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+        let of = |run: &TerraformRun| run.annotations().get(names::CONTENT) == Some(&sum(content));
+        let look = async || {
             let all = self.runs.list(&ListParams::default()).await?.items;
-            let open = |run: &TerraformRun| !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-            let of = |run: &TerraformRun| run.annotations().get(names::CONTENT) == Some(&sum(content));
-            if let Some(run) = all.iter().find(|run| open(run) && of(run)) {
-                return Ok(run.clone());
-            }
-            ensure!(started.elapsed() < PATIENCE, "no run of {content} works: {all:#?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            Ok(all.iter().find(|run| open(run) && of(run)).cloned().ok_or_else(|| format!("{all:#?}")))
+        };
+        wait::until(format!("a run of {content} works"), PATIENCE, look).await
     }
 
     async fn count(&self) -> Result<usize> {
@@ -200,16 +182,11 @@ impl Scene {
 
     /// What the controller of runs makes of a run that was cancelled.
     async fn cancelled(&self, run: &str) -> Result<String> {
-        let started = Instant::now();
-        loop {
-            if let Some(why) = self.runs.get(run).await?.annotations().get(names::CANCEL) {
-                let end = json!({"phase": "Canceled", "result": "Canceled", "completionTime": jiff::Timestamp::now()});
-                self.plays(run, &[end]).await?;
-                return Ok(why.clone());
-            }
-            ensure!(started.elapsed() < PATIENCE, "{run} is not cancelled");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let look = async || Ok(self.runs.get(run).await?.annotations().get(names::CANCEL).cloned());
+        let why = wait::until(format!("{run} is cancelled"), PATIENCE, look).await?;
+        let end = json!({"phase": "Canceled", "result": "Canceled", "completionTime": jiff::Timestamp::now()});
+        self.plays(run, &[end]).await?;
+        Ok(why)
     }
 }
 
@@ -239,8 +216,7 @@ async fn life(world: World) -> Result<()> {
     ensure!(layer.status.is_some_and(|status| status.revision.as_deref() == Some("222222222222")), "another revision");
     scene.healthy("Healthy").await?;
 
-    let patch = json!({"metadata": {"annotations": {names::PLAN: "now"}}});
-    scene.layers.patch("net", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    objects::merge(&scene.layers, "net", &json!({"metadata": {"annotations": {names::PLAN: "now"}}})).await?;
     let third = scene.open('b').await?;
     ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "nobody asked for it");
     let layer =
@@ -283,8 +259,7 @@ async fn restarts(world: World) -> Result<()> {
     let rests = scene.layers.get("net").await?.resource_version();
     tokio::time::sleep(Duration::from_secs(1)).await;
     ensure!(scene.layers.get("net").await?.resource_version() == rests, "a layer at rest is written to");
-    let patch = json!({"metadata": {"annotations": {names::SUSPEND: "true"}}});
-    scene.layers.patch("net", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    objects::merge(&scene.layers, "net", &json!({"metadata": {"annotations": {names::SUSPEND: "true"}}})).await?;
     let step = |layer: &TerraformLayer| layer.status.as_ref().and_then(|status| status.next_step.clone());
     let suspended = scene.until("net", "suspended", |layer| step(layer).is_some()).await?;
     scene.world.paste(&step(&suspended).context("nobody says how it goes on")?)?;
@@ -333,11 +308,11 @@ async fn destroys(world: World) -> Result<()> {
     let destroy = scene.open('a').await?;
     ensure!(destroy.spec.operation == crds::Operation::Destroy, "{:?}", destroy.spec.operation);
     scene.rests(&destroy.name_any()).await?;
-    let started = Instant::now();
-    while scene.layers.get_opt("net").await?.is_some_and(|layer| layer.finalizers().iter().any(|f| f == names::LAYER_FINALIZER)) {
-        ensure!(started.elapsed() < PATIENCE, "the layer is held: {:#?}", scene.layers.get("net").await?.status);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until("the layer is let go", PATIENCE, async || {
+        let held = scene.layers.get_opt("net").await?.filter(|it| it.finalizers().iter().any(|f| f == names::LAYER_FINALIZER));
+        Ok(held.map_or(Ok(()), |layer| Err(format!("{:#?}", layer.status))))
+    })
+    .await?;
 
     // In a namespace that goes it is let go, and nothing is destroyed. What empties the namespace is played.
     scene.layer("kept", &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}})).await?;
@@ -349,11 +324,7 @@ async fn destroys(world: World) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(scene.world.admin.clone());
     namespaces.delete(&scene.namespace, &DeleteParams::default()).await?;
     scene.layers.delete("kept", &DeleteParams::background()).await?;
-    let started = Instant::now();
-    while scene.layers.get_opt("kept").await?.is_some() {
-        ensure!(started.elapsed() < PATIENCE, "the layer is held: {:#?}", scene.layers.get("kept").await?.status);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::gone(&scene.layers, "kept", PATIENCE).await?;
     ensure!(scene.count().await? == made, "something was to be destroyed");
     controller.stops().await;
     Ok(())

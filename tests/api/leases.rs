@@ -1,7 +1,5 @@
 //! Leases on states, as Lease objects of a real API server: whose runs know of each other.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use crds::{StateLease, TerraformRun, conditions, names, reason, whole_seconds};
 use jiff::{SignedDuration, Timestamp};
@@ -11,6 +9,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
+use tests::wait;
 
 use crate::{
     rig::{RUN, Rig},
@@ -95,13 +94,13 @@ async fn named(world: World) -> Result<()> {
         "spec": {"holderIdentity": format!("{}/{RUN}/{uid}", rig.namespace)}}))?;
     kube::Api::namespaced(world.admin.clone(), "pawl-system").create(&PostParams::default(), &taken).await?;
     rig.watched().await?;
-    let started = Instant::now();
-    while lease(&rig.get().await?).is_none() {
-        ensure!(started.elapsed() < PATIENCE, "both wait: {:?}", rig.get().await?.status);
+    wait::until("one of both has it", PATIENCE, async || {
         rig.step_of(OTHER).await?;
         rig.step().await?;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        let run = rig.get().await?;
+        Ok(lease(&run).map(drop).ok_or_else(|| format!("{:?}", run.status)))
+    })
+    .await?;
     let other = world.runs(&rig.namespace).get(OTHER).await?;
     ensure!(lease(&other).is_none(), "both have it: {other:?}");
     Ok(())

@@ -12,6 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Map, Value, json};
+use tests::cluster::objects;
 
 use crate::world::{Agent, Test, World, plan, run, sum};
 
@@ -341,8 +342,7 @@ impl Scene {
         let namespace = world.namespace().await?;
         world.create(&namespace, RUN, &json!({})).await?;
         world.create(&namespace, "another", &json!({})).await?;
-        let finalizer = Patch::Merge(json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}}));
-        world.runs(&namespace).patch(RUN, &PatchParams::default(), &finalizer).await?;
+        objects::merge(&world.runs(&namespace), RUN, &json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}})).await?;
         let attempt = |number: u32, open: bool| json!({"attempt": {"number": number, "podName": format!("{RUN}-a{number}"), "open": open, "tries": number}});
         let set = async |status: &Value| world.status(&namespace, RUN, status).await.context("as the administrator");
         set(&json!({"phase": "Pending"})).await?;
@@ -382,8 +382,8 @@ impl Scene {
             }
             Place::Approved | Place::Apply | Place::Succeeded => {
                 let approval = json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"});
-                let patch = Patch::Merge(json!({"metadata": {"annotations": approval}}));
-                scene.world.runs(&scene.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+                let runs = scene.world.runs(&scene.namespace);
+                objects::merge(&runs, RUN, &json!({"metadata": {"annotations": approval}})).await?;
                 set(&json!({"approval": {"checksum": sum('a'), "by": "admin", "at": "2026-01-01T00:00:00Z"}})).await?;
                 if place != Place::Approved {
                     scene.agent.status(&scene.agent.claim(2, '2', &sum('a'))).await.context("claim")?;

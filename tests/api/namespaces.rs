@@ -1,7 +1,5 @@
 //! Namespaces that are missing, or being deleted: said at once, to whoever makes a run in one or has one there.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Result, ensure};
 use crds::{conditions, reason};
 use k8s_openapi::api::core::v1::Namespace;
@@ -10,6 +8,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
+use tests::wait;
 
 use crate::{
     nodes::{Machine, applying},
@@ -48,13 +47,12 @@ async fn listed(world: World) -> Result<()> {
     .await?;
     let runs = rig.world.runs(&rig.namespace);
     runs.delete(RUN, &DeleteParams::default()).await?;
-    let started = Instant::now();
-    while runs.get_opt(RUN).await?.is_some() {
-        ensure!(started.elapsed() < PATIENCE, "it is not gone: {:?}", rig.get().await?.metadata);
+    wait::until("it is gone", PATIENCE, async || {
         // Gone in between.
         let _ = rig.step().await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        Ok(runs.get_opt(RUN).await?.map_or(Ok(()), |run| Err(format!("{:?}", run.metadata))))
+    })
+    .await?;
     ensure!(rig.forbidden() == before, "{before:?} became {:?}", rig.forbidden());
     // What its watches ask for, and nothing of any other namespace.
     let account = format!("system:serviceaccount:pawl-system:narrow-{}-controller", rig.namespace);
@@ -86,20 +84,16 @@ async fn going(world: World) -> Result<()> {
     // Nobody plays the namespace controller: it is Terminating from now on.
     let namespaces: Api<Namespace> = Api::all(rig.world.admin.clone());
     namespaces.delete(&rig.namespace, &DeleteParams::default()).await?;
-    let started = Instant::now();
     for name in modes.map(str::to_lowercase) {
-        loop {
+        let look = async || {
             rig.step_of(&name).await?;
             let status = rig.world.runs(&rig.namespace).get(&name).await?.status.unwrap_or_default();
             let stalled = status.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True");
-            if let Some(stalled) = stalled {
-                let text = format!("namespace {} is being deleted, and nothing can be created in it", rig.namespace);
-                ensure!((stalled.reason.as_str(), &stalled.message) == (reason::NAMESPACE_TERMINATING, &text), "{stalled:?}");
-                break;
-            }
-            ensure!(started.elapsed() < PATIENCE, "{name} says nothing: {status:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            Ok(stalled.cloned().ok_or_else(|| format!("{status:?}")))
+        };
+        let stalled = wait::until(format!("{name} says that it stalls"), PATIENCE, look).await?;
+        let text = format!("namespace {} is being deleted, and nothing can be created in it", rig.namespace);
+        ensure!((stalled.reason.as_str(), &stalled.message) == (reason::NAMESPACE_TERMINATING, &text), "{stalled:?}");
     }
     Ok(())
 }

@@ -1,15 +1,14 @@
 //! The definition of a version that is newer than ours: fields and words that ours does not know, as its release would install
 //! it.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use crds::TerraformRun;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, PostParams},
 };
 use serde_json::{Value, json};
+use tests::wait;
 
 use crate::world::{PATIENCE, World};
 
@@ -80,13 +79,10 @@ pub(crate) async fn wait_for(world: &World) -> Result<()> {
     let namespace = world.namespace().await?;
     let (runs, probe) = (whole(world, &namespace), run("probe", &json!({"newer": "x", "operation": "Refresh"}))?);
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    let started = Instant::now();
-    loop {
+    let look = async || {
         let answer = runs.create(&dry, &probe).await;
-        if answer.as_ref().is_ok_and(|run| run.data["spec"]["newer"] == "x") {
-            return Ok(());
-        }
-        ensure!(started.elapsed() < PATIENCE, "the newer definition is not in force: {answer:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        let kept = answer.as_ref().is_ok_and(|run| run.data["spec"]["newer"] == "x");
+        Ok(if kept { Ok(()) } else { Err(format!("{answer:?}")) })
+    };
+    wait::until("the newer definition is in force", PATIENCE, look).await
 }

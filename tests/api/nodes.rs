@@ -6,13 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
+use tests::cluster::objects;
 
 use crate::{
     rig::{RUN, Rig},
-    world::{Agent, Test, World, plan, sum},
+    world::{Agent, Test, World, plan},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -35,7 +36,7 @@ impl Machine {
     pub(crate) async fn new(rig: &Rig, word: &str, ready: bool) -> Result<Self> {
         let nodes: Api<Node> = Api::all(rig.world.admin.clone());
         let name = format!("{}-{word}", rig.namespace);
-        nodes.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": name}}))?).await?;
+        objects::create(&nodes, json!({"metadata": {"name": name}})).await?;
         let machine = Self { nodes, name };
         machine.is(ready).await?;
         Ok(machine)
@@ -45,8 +46,7 @@ impl Machine {
         let since = Timestamp::from_second((Timestamp::now() - SignedDuration::from_hours(2)).as_second())?;
         let condition = json!({"type": "Ready", "status": if ready { "True" } else { "Unknown" }, "reason": "Played",
             "message": "played", "lastTransitionTime": since});
-        let status = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-        self.nodes.patch_status(&self.name, &PatchParams::default(), &status).await?;
+        objects::merge_status(&self.nodes, &self.name, &json!({"conditions": [condition]})).await?;
         Ok(())
     }
 
@@ -87,7 +87,7 @@ pub(crate) async fn applying(rig: &Rig, on: &Machine) -> Result<()> {
     agent.status(&json!({"phase": "Plan"})).await?;
     agent.status(&json!({"plan": made})).await?;
     rig.look("approved", |run| run.status.as_ref().is_some_and(|status| status.approval.is_some())).await?;
-    agent.status(&agent.claim(1, '0', &sum('a'))).await.context("claim")?;
+    agent.claims(1, '0', 'a').await.context("claim")?;
     Ok(())
 }
 
@@ -112,8 +112,7 @@ async fn proven(world: World, proof: &str) -> Result<()> {
         node.goes().await?;
     } else {
         let taint = json!([{"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"}]);
-        let patch = Patch::Merge(json!({"spec": {"taints": taint}}));
-        node.nodes.patch(&node.name, &PatchParams::default(), &patch).await?;
+        objects::merge(&node.nodes, &node.name, &json!({"spec": {"taints": taint}})).await?;
     }
     rig.look("about to end", |run| says(run, reason::POD_GONE)).await?;
     rig.later(61);
@@ -133,8 +132,7 @@ async fn lease(world: World) -> Result<()> {
     applying(&rig, &node).await?;
     let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
     let name = rig.get().await?.status.and_then(|status| status.attempt).context("no attempt")?.pod_name;
-    let off = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    pods.patch(&name, &PatchParams::default(), &off).await?;
+    objects::merge(&pods, &name, &json!({"metadata": {"finalizers": null}})).await?;
     pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
     let rig = rig.again().await?;
     rig.look("waited for", |run| says(run, reason::POD_GONE)).await?;

@@ -1,7 +1,5 @@
 //! Objects with outputs: what the datastore's account may write, and who may ask for them.
 
-use std::time::Instant;
-
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
@@ -9,6 +7,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tests::{cluster::objects, wait};
 
 use crate::world::{PATIENCE, Test, World, refused, run};
 
@@ -28,15 +27,13 @@ async fn datastore(world: &World) -> Result<(Client, String)> {
     let namespace = world.namespace().await?;
     let client = world.access.impersonate(ACCOUNT, &[]).await?;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
-    let started = Instant::now();
-    loop {
-        let probe: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "probe"}}))?;
-        match maps.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await {
-            Err(kube::Error::Api(status)) if status.message.contains("'pawl-outputs'") => return Ok((client, namespace)),
-            _ => ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}"),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let probe: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "probe"}}))?;
+    let look = async || {
+        let answer = maps.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await;
+        Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains("'pawl-outputs'")))
+    };
+    wait::until("the policy is in force", PATIENCE, look).await?;
+    Ok((client, namespace))
 }
 
 fn object(kind: &str, name: &str, of: &str) -> Value {
@@ -76,14 +73,13 @@ async fn confined(world: World) -> Result<()> {
     refused("another stack's", secrets.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
     // Those of people.
     let plain = json!({"metadata": {"name": "plain"}, "data": {"id": "eA=="}});
-    theirs_maps.create(&PostParams::default(), &serde_json::from_value(plain.clone())?).await?;
-    theirs.create(&PostParams::default(), &serde_json::from_value(plain)?).await?;
+    objects::create(&theirs_maps, plain.clone()).await?;
+    objects::create(&theirs, plain).await?;
     let map = object("ConfigMap", "plain", "net/default");
     refused("a ConfigMap", maps.patch("plain", &applied(), &Patch::Apply(&map)).await, FOREIGN)?;
     let secret = object("Secret", "plain", "net/default");
     refused("its type", secrets.patch("plain", &applied(), &Patch::Apply(&secret)).await, "field is immutable")?;
-    let merged = Patch::Merge(json!({"data": {"id": "eQ=="}}));
-    refused("a Secret", secrets.patch("plain", &PatchParams::default(), &merged).await, FOREIGN)?;
+    refused("a Secret", objects::merge(&secrets, "plain", &json!({"data": {"id": "eQ=="}})).await, FOREIGN)?;
     // Not even by a patch that changes nothing and is only tried, whose answer would show it.
     let nothing = Patch::Merge(json!({}));
     let tried = PatchParams { dry_run: true, ..PatchParams::default() };
@@ -94,8 +90,7 @@ async fn confined(world: World) -> Result<()> {
     let token = json!({"metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "default"},
         "labels": {"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"}}, "type": "kubernetes.io/service-account-token"});
     refused("a token", secrets.create(&PostParams::default(), &serde_json::from_value(token)?).await, FOREIGN)?;
-    let unlabelled = Patch::Merge(json!({"metadata": {"labels": null}}));
-    refused("its label", maps.patch("net", &PatchParams::default(), &unlabelled).await, FOREIGN)?;
+    refused("its label", objects::merge(&maps, "net", &json!({"metadata": {"labels": null}})).await, FOREIGN)?;
     maps.delete("net", &DeleteParams::default()).await?;
     secrets.delete("net", &DeleteParams::default()).await?;
     Ok(())
@@ -122,17 +117,9 @@ async fn creator(world: World) -> Result<()> {
     runs.create(&params, &asks(json!({"status": true}))?).await?;
     let role = json!({"metadata": {"name": "test-outputs"}, "rules": [
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["net"], "verbs": ["create"]}]});
-    Api::<k8s_openapi::api::rbac::v1::ClusterRole>::all(world.admin.clone())
-        .create(&PostParams::default(), &serde_json::from_value(role)?)
-        .await?;
-    world
-        .bind(&namespace, "test-outputs", &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"}))
-        .await?;
-    let started = Instant::now();
-    while runs.create(&params, &map).await.is_err() {
-        ensure!(started.elapsed() < PATIENCE, "bob may not publish after {PATIENCE:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    objects::create(&Api::<k8s_openapi::api::rbac::v1::ClusterRole>::all(world.admin.clone()), role).await?;
+    world.bind_user(&namespace, "test-outputs", "bob").await?;
+    wait::until("bob may publish", PATIENCE, async || Ok(runs.create(&params, &map).await)).await?;
     refused("a Secret", runs.create(&params, &both).await, "a Secret needs the verb create")?;
     let other = asks(json!({"configMap": {"name": "other"}}))?;
     refused("another name", runs.create(&params, &other).await, "a ConfigMap needs the verb create")

@@ -8,8 +8,9 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tests::{cluster::objects, wait};
 
-use crate::world::{PATIENCE, Test, World, plan, refused, run, sum};
+use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -47,7 +48,7 @@ impl Scene {
         Ok(scene)
     }
 
-    async fn waiting(&self, name: &str) -> Result<()> {
+    async fn waiting(&self, name: &str) -> Result<Agent> {
         self.world.create(&self.namespace, name, &json!({})).await?;
         for phase in ["Pending", "Setup", "Init", "Plan"] {
             self.world.status(&self.namespace, name, &json!({"phase": phase})).await?;
@@ -55,33 +56,20 @@ impl Scene {
         // Only the pod of an attempt writes a plan; so does it here.
         let agent = self.adopt(name, 1).await?;
         agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
-        Ok(())
+        Ok(agent)
     }
 
     async fn claimed(&self, name: &str) -> Result<()> {
-        self.world.create(&self.namespace, name, &json!({})).await?;
-        for phase in ["Pending", "Setup", "Init", "Plan"] {
-            self.world.status(&self.namespace, name, &json!({"phase": phase})).await?;
-        }
-        let agent = self.adopt(name, 1).await?;
-        agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
+        let agent = self.waiting(name).await?;
         self.annotate(&self.alice, name, approval("alice@example.com", 'a')).await?;
         let record = json!({"checksum": sum('a'), "by": "alice@example.com", "at": "2026-01-01T00:00:00Z"});
         self.world.status(&self.namespace, name, &json!({"approval": record})).await?;
-        agent.status(&agent.claim(1, '0', &sum('a'))).await.context("claim")?;
+        agent.claims(1, '0', 'a').await.context("claim")?;
         Ok(())
     }
 
-    async fn adopt(&self, name: &str, attempt: u32) -> Result<crate::world::Agent> {
-        let pod = format!("{name}-a{attempt}");
-        self.world
-            .status(
-                &self.namespace,
-                name,
-                &json!({"attempt": {"number": attempt, "podName": pod, "open": true, "tries": attempt}}),
-            )
-            .await?;
-        let agent = self.world.pod(&self.namespace, &pod, &pod, name).await?;
+    async fn adopt(&self, name: &str, attempt: u32) -> Result<Agent> {
+        let agent = self.world.open(&self.namespace, name, attempt).await?;
         let mut adoption = agent.adoption(attempt, '0');
         adoption.as_object_mut().map(|a| a.remove("phase"));
         agent.status(&adoption).await?;
@@ -89,8 +77,8 @@ impl Scene {
     }
 
     async fn annotate(&self, who: &Client, name: &str, annotations: Value) -> kube::Result<crds::TerraformRun> {
-        let api: Api<crds::TerraformRun> = Api::namespaced(who.clone(), &self.namespace);
-        api.patch(name, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"annotations": annotations}}))).await
+        let runs = Api::namespaced(who.clone(), &self.namespace);
+        objects::merge(&runs, name, &json!({"metadata": {"annotations": annotations}})).await
     }
 }
 
@@ -139,31 +127,18 @@ async fn matrix(world: World) -> Result<()> {
         refused(what, scene.annotate(who, "run", annotations).await, text)?;
     }
     scene.annotate(alice, "run", approval("alice@example.com", 'a')).await?;
-    refused(
-        "only approved-by, afterwards",
-        scene.annotate(bob, "run", json!({names::APPROVED_BY: "bob"})).await,
-        "has not the right",
-    )?;
-    refused(
-        "only the comment, afterwards",
-        scene.annotate(bob, "run", json!({names::COMMENT: "no"})).await,
-        "has not the right",
-    )?;
+    for (what, change) in [("approved-by", json!({names::APPROVED_BY: "bob"})), ("the comment", json!({names::COMMENT: "no"}))] {
+        refused(&format!("only {what}, afterwards"), scene.annotate(bob, "run", change).await, "has not the right")?;
+    }
     // Early: no plan, and then a plan of an attempt that is over while the next one plans.
     scene.world.create(&scene.namespace, "early", &json!({})).await?;
     scene.world.status(&scene.namespace, "early", &json!({"phase": "Pending"})).await?;
-    refused(
-        "early",
-        scene.annotate(alice, "early", approval("alice@example.com", 'a')).await,
-        "no plan waits for approval (phase Pending)",
-    )?;
+    let early = scene.annotate(alice, "early", approval("alice@example.com", 'a')).await;
+    refused("early", early, "no plan waits for approval (phase Pending)")?;
     scene.waiting("again").await?;
     scene.world.status(&scene.namespace, "again", &json!({"phase": "Pending"})).await?;
-    refused(
-        "of a dead attempt",
-        scene.annotate(alice, "again", approval("alice@example.com", 'a')).await,
-        "no plan waits for approval",
-    )?;
+    let dead = scene.annotate(alice, "again", approval("alice@example.com", 'a')).await;
+    refused("of a dead attempt", dead, "no plan waits for approval")?;
     // Server-side apply and a replaced object are the same to the policy.
     let api: Api<crds::TerraformRun> = Api::namespaced(bob.clone(), &scene.namespace);
     let applied = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"annotations": {names::APPROVED_BY: "bob"}}});
@@ -224,12 +199,9 @@ async fn abandon(world: World) -> Result<()> {
     world.person("carol", namespace, "pawl-abandoner").await?;
     let vera = world.person("vera", namespace, "pawl-viewer").await?;
     let controller = world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
-    refused("before a claim", scene.annotate(&carol, "run", given_up("carol")).await, "while the node of its pod is lost")?;
-    refused(
-        "under a node that is Ready",
-        scene.annotate(&carol, "lost", given_up("carol")).await,
-        "while the node of its pod is lost",
-    )?;
+    let lost = "while the node of its pod is lost";
+    refused("before a claim", scene.annotate(&carol, "run", given_up("carol")).await, lost)?;
+    refused("under a node that is Ready", scene.annotate(&carol, "lost", given_up("carol")).await, lost)?;
     let stalled = json!([{"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "", "lastTransitionTime": time}]);
     world.status(namespace, "lost", &json!({"conditions": stalled})).await?;
     let by = |by: &str, why: &str| json!({names::ABANDON: why, names::ABANDONED_BY: by});
@@ -264,11 +236,7 @@ async fn abandon(world: World) -> Result<()> {
     scene.annotate(&controller, "lost", off).await.context("the controller takes off what was refused, or is void")?;
     // One that nobody knows the end of, as long as it keeps the lease on its state.
     world.status(namespace, "unknown", &json!({"phase": "Failed", "result": "Indeterminate"})).await?;
-    refused(
-        "that keeps nothing",
-        scene.annotate(&carol, "unknown", given_up("carol")).await,
-        "while the node of its pod is lost",
-    )?;
+    refused("that keeps nothing", scene.annotate(&carol, "unknown", given_up("carol")).await, lost)?;
     let lease = json!({"lease": {"stateKey": sum('c'), "name": "x", "at": time}});
     world.status(namespace, "unknown", &lease).await?;
     scene.annotate(&carol, "unknown", given_up("carol")).await.context("one that is Indeterminate")?;
@@ -282,14 +250,11 @@ async fn created_approved(world: World) -> Result<()> {
     for key in [names::APPROVE, names::APPROVED_BY, names::COMMENT] {
         let mut object = run("a", &json!({}))?;
         object.metadata.annotations = Some([(key.to_owned(), "x".to_owned())].into());
-        refused(key, world.runs(&namespace).create(&PostParams::default(), &object).await, "created without an approval")?;
+        let text = "created without an approval";
+        refused(key, world.runs(&namespace).create(&PostParams::default(), &object).await, text)?;
         object.metadata.name = None;
         object.metadata.generate_name = Some("a-".into());
-        refused(
-            "generateName",
-            world.runs(&namespace).create(&PostParams::default(), &object).await,
-            "created without an approval",
-        )?;
+        refused("generateName", world.runs(&namespace).create(&PostParams::default(), &object).await, text)?;
     }
     Ok(())
 }
@@ -306,15 +271,8 @@ async fn automatic(world: World) -> Result<()> {
 
 /// Creates a run with a right that was given just now: the API server learns of it within moments.
 async fn eventually(runs: &Api<crds::TerraformRun>, object: &crds::TerraformRun) -> Result<()> {
-    let started = std::time::Instant::now();
-    while started.elapsed() < PATIENCE {
-        if runs.create(&PostParams::default(), object).await.is_ok() {
-            return Ok(());
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    runs.create(&PostParams::default(), object).await.context("with the verb")?;
-    Ok(())
+    let create = async || Ok(runs.create(&PostParams::default(), object).await);
+    wait::until("an author may with the verb", PATIENCE, create).await.map(drop)
 }
 
 async fn account(world: World) -> Result<()> {
@@ -329,9 +287,7 @@ async fn account(world: World) -> Result<()> {
     )?;
     let role = json!({"metadata": {"name": "use"}, "rules": [
         {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["deployer"], "verbs": ["use"]}]});
-    Api::<k8s_openapi::api::rbac::v1::Role>::namespaced(world.admin.clone(), &namespace)
-        .create(&PostParams::default(), &serde_json::from_value(role)?)
-        .await?;
+    objects::create(&Api::<k8s_openapi::api::rbac::v1::Role>::namespaced(world.admin.clone(), &namespace), role).await?;
     world.access.kubectl(&["create", "rolebinding", "-n", &namespace, "use", "--role=use", "--user=bob"])?;
     eventually(&runs, &object).await?;
     let other = run("b", &json!({"runner": {"serviceAccountName": "root"}}))?;

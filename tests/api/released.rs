@@ -15,7 +15,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    rig::{RUN, Rig},
+    rig::{RUN, Rig, terminated},
     world::{Test, World},
 };
 
@@ -30,11 +30,7 @@ async fn goes(world: World) -> Result<()> {
     let name = opened.status.and_then(|status| status.attempt).context("no attempt")?.pod_name;
     let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
     rig.token().await?;
-    let ended = json!({"terminated": {"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"}});
-    let container =
-        json!({"name": crds::pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
-    let patch = Patch::Merge(json!({"status": {"phase": "Failed", "containerStatuses": [container]}}));
-    pods.patch_status(&name, &PatchParams::default(), &patch).await?;
+    terminated(&pods, &name, "Failed", json!({"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"})).await?;
     rig.look("ended", |run| run.status.as_ref().is_some_and(|status| status.result.is_some())).await?;
     rig.step().await?;
     let pod = pods.get(&name).await?;

@@ -4,12 +4,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    TerraformLayer, TerraformRepository, TerraformRun,
+    TerraformLayer, TerraformRepository,
     clock::ServerClock,
     conditions,
     datastore::{Stored, WantedRevision},
@@ -18,18 +18,17 @@ use crds::{
 use datastore_client::{RequestError, sources::Lists};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 use sources::{
     follow::Follow, gc, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, server::Servers,
     store::Bundles, watch::Workers, worker::Shared,
 };
 use tests::{
+    cluster::objects,
     guide,
     servers::{auth::Access, git::GitServer},
+    wait,
 };
 use tokio::sync::Semaphore;
 
@@ -131,37 +130,27 @@ impl Scene {
         if let Some(secret) = secret {
             spec["secretRef"] = json!({"name": secret});
         }
-        let repository = TerraformRepository::new("r", serde_json::from_value(spec)?);
-        self.repositories().create(&PostParams::default(), &repository).await?;
+        objects::create(&self.repositories(), json!({"metadata": {"name": "r"}, "spec": spec})).await?;
         Ok(())
     }
 
     async fn layer(&self, name: &str, path: &str) -> Result<()> {
-        let layer = TerraformLayer::new(name, serde_json::from_value(json!({"repository": {"name": "r"}, "path": path}))?);
-        self.layers().create(&PostParams::default(), &layer).await?;
+        let spec = json!({"repository": {"name": "r"}, "path": path});
+        objects::create(&self.layers(), json!({"metadata": {"name": name}, "spec": spec})).await?;
         Ok(())
     }
 
     /// Pokes, and waits until that is answered.
     async fn poke(&self, word: &str) -> Result<TerraformRepository> {
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: word}}}));
-        self.repositories().patch("r", &PatchParams::default(), &patch).await?;
-        self.until("the poke is answered", |repository| {
+        objects::merge(&self.repositories(), "r", &json!({"metadata": {"annotations": {names::POKE: word}}})).await?;
+        self.until("one whose poke is answered", |repository| {
             repository.status.as_ref().is_some_and(|status| status.last_handled_poke.as_deref() == Some(word))
         })
         .await
     }
 
     async fn until(&self, what: &str, is: impl Fn(&TerraformRepository) -> bool) -> Result<TerraformRepository> {
-        let started = Instant::now();
-        loop {
-            let repository = self.repositories().get("r").await?;
-            if is(&repository) {
-                return Ok(repository);
-            }
-            ensure!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {:?}", repository.status);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        wait::object(&self.repositories(), "r", what, PATIENCE, is).await
     }
 
     async fn revision(&self, layer: &str) -> Result<Option<String>> {
@@ -186,7 +175,7 @@ async fn followed(world: World) -> Result<()> {
     let repo = scene.server.create("stacks")?;
     let first = repo.commit("main", &[("app/main.tf", "# one\n"), ("other/main.tf", "# one\n")])?;
     scene.repository(None).await?;
-    scene.until("it is ready without a layer", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    scene.until("ready without a layer", |repository| condition(repository, conditions::READY).0 == "True").await?;
     scene.layer("app", "app").await?;
     scene.layer("other", "other").await?;
     let knows = |commit: String| {
@@ -195,13 +184,9 @@ async fn followed(world: World) -> Result<()> {
             refs.into_iter().any(|known| known.commit.as_ref().is_some_and(|known| known.revision == commit))
         }
     };
-    scene.until("the first commit is known", knows(first.clone())).await?;
-    let started = Instant::now();
+    scene.until("one whose first commit is known", knows(first.clone())).await?;
     // The second layer may have come after the look at the first.
-    while scene.revision("other").await?.is_none() {
-        ensure!(started.elapsed() < PATIENCE, "the other layer is told nothing");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until("the other layer is told", PATIENCE, async || scene.revision("other").await).await?;
     ensure!(scene.revision("app").await? == Some(first.clone()));
 
     // Two pokes, and nothing new between them: the second writes what was poked with, and nothing else.
@@ -233,7 +218,7 @@ async fn wanted(world: World) -> Result<()> {
     scene.repository(None).await?;
     scene.layer("app", ".").await?;
     let knows = |repository: &TerraformRepository| repository.status.as_ref().is_some_and(|status| !status.refs.is_empty());
-    let before = scene.until("the layer's ref is known", knows).await?;
+    let before = scene.until("one of which the layer's ref is known", knows).await?;
     let of = |revision: &str| WantedRevision {
         namespace: scene.namespace.clone(),
         uid: before.uid().unwrap_or_default(),
@@ -242,12 +227,9 @@ async fn wanted(world: World) -> Result<()> {
     let nowhere = "0".repeat(40);
     let bundles = &scene.shared.looker.bundles;
     *bundles.wanted.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = [&nowhere, &first, &feature].map(|r| of(r)).into();
-    let started = Instant::now();
     for revision in [&first, &feature] {
-        while bundles.digest("", "", revision).await?.is_none() {
-            ensure!(started.elapsed() < PATIENCE, "{revision} is not stored");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let look = async || Ok(bundles.digest("", "", revision).await?);
+        wait::until(format!("{revision} is stored"), PATIENCE, look).await?;
     }
     // Nobody else's business: the repository is well, whatever somebody names.
     let after = scene.repositories().get("r").await?;
@@ -256,18 +238,13 @@ async fn wanted(world: World) -> Result<()> {
 
     // Burrito 11.20: what nobody needs goes, and no sooner. A ref is at one, and a run that has not ended names another.
     let source = json!({"stack": "app", "source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
-    let needs = TerraformRun::new("needs", serde_json::from_value(source)?);
     let runs = scene.world.runs(&scene.namespace);
-    runs.create(&PostParams::default(), &needs).await?;
+    objects::create(&runs, json!({"metadata": {"name": "needs"}, "spec": source})).await?;
     let every = Duration::from_millis(200);
     let sweeps = tokio::spawn(gc::run(scene.shared.clone(), vec![Some(scene.namespace.clone())], every));
-    let gone = async |revision: &str| -> Result<()> {
-        let started = Instant::now();
-        while bundles.digest("", "", revision).await?.is_some() {
-            ensure!(started.elapsed() < PATIENCE, "{revision} stays");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
+    let gone = async |revision: &str| {
+        let look = async || Ok(bundles.digest("", "", revision).await?.is_none());
+        wait::until(format!("{revision} goes"), PATIENCE, look).await
     };
     gone(&first).await?;
     ensure!(bundles.list("", "").await? == BTreeSet::from([second, feature.clone()]).into_iter().collect::<Vec<_>>());
@@ -291,12 +268,12 @@ async fn bound(world: World) -> Result<()> {
     scene.layer("app", ".").await?;
     scene.repository(Some("infra-git")).await?;
     let refused = |repository: &TerraformRepository| condition(repository, conditions::READY) == ("False", "SecretForbidden");
-    let repository = scene.until("it may not be read", refused).await?;
+    let repository = scene.until("one that may not be read", refused).await?;
     let said = serde_json::to_string(&repository.status)?;
     ensure!(said.contains("pawl-sources-secrets") && !said.contains("glpat"), "{said}");
     scene.world.paste(&here("bind sources")?)?;
     // By itself: what failed is tried again.
-    scene.until("it may be read", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    scene.until("one that may be read", |repository| condition(repository, conditions::READY).0 == "True").await?;
     let secrets: Api<Secret> = Api::namespaced(scene.world.access.impersonate(ACCOUNT, &[]).await?, &scene.namespace);
     ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");
     ensure!(

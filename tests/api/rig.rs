@@ -20,23 +20,19 @@ use controller::{
 use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{
-    Client, ResourceExt,
-    api::{Patch, PatchParams},
-    runtime::watcher::Event,
-};
+use kube::{Client, ResourceExt, runtime::watcher::Event};
 use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 pub(crate) use agent::{Played, Process};
 
-use crate::world::{Agent, World, sum};
+use tests::{cluster::objects, wait};
+
+use crate::world::{Agent, PATIENCE, World, sum};
 
 /// The run of each rig.
 pub(crate) const RUN: &str = "run";
-/// How long anything may take on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
 
 /// A namespace, and a controller that looks when it is told to.
 pub(crate) struct Rig {
@@ -106,14 +102,12 @@ impl Rig {
 
     /// The first proof of the admission policies voids what stands anywhere, so it comes before any test.
     pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
-        let (rig, started) = (Self::new(world).await?, Instant::now());
-        loop {
-            match rig.context.policies.prove(&rig.namespace, &*rig.context).await {
-                Ok(Enforcement::Enforced) => return Ok(()),
-                other => ensure!(started.elapsed() < SOON, "the policies are not proven: {other:?}"),
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let rig = Self::new(world).await?;
+        let prove = async || match rig.context.policies.prove(&rig.namespace, &*rig.context).await {
+            Ok(Enforcement::Enforced) => Ok(Ok(())),
+            other => Ok(Err(format!("{other:?}"))),
+        };
+        wait::until("the policies are proven", PATIENCE, prove).await
     }
 
     pub(crate) async fn get(&self) -> Result<TerraformRun> {
@@ -163,30 +157,22 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits for a run, and looks again and again meanwhile if told to.
-    async fn wait(&self, what: &str, looks: bool, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
-        let started = Instant::now();
-        loop {
-            let run = self.get().await?;
-            if done(&run) {
-                return Ok(run);
-            }
-            ensure!(started.elapsed() < SOON, "the run is not {what}: {:?}", run.status);
-            if looks {
-                self.step().await?;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
     /// Has the controller look until the run is as asked.
     pub(crate) async fn look(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
-        self.wait(what, true, done).await
+        let look = async || {
+            let run = self.get().await?;
+            if done(&run) {
+                return Ok(Ok(run));
+            }
+            self.step().await?;
+            Ok(Err(format!("{:?}", run.status)))
+        };
+        wait::until(format!("the run is {what}"), PATIENCE, look).await
     }
 
     /// Waits without a controller.
     pub(crate) async fn until(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
-        self.wait(what, false, done).await
+        wait::object(&self.world.runs(&self.namespace), RUN, what, PATIENCE, done).await
     }
 
     /// Looks several times, and fails when anything of the run changed.
@@ -200,8 +186,8 @@ impl Rig {
     }
 
     pub(crate) async fn annotate(&self, annotations: &Value) -> Result<()> {
-        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-        self.world.runs(&self.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
+        let runs = self.world.runs(&self.namespace);
+        objects::merge(&runs, RUN, &json!({"metadata": {"annotations": annotations}})).await?;
         Ok(())
     }
 
@@ -226,12 +212,8 @@ impl Rig {
         let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
         let text = String::from_utf8(message.to_bytes())?;
-        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed", "message": text}});
-        let container =
-            json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
-        let patch = Patch::Merge(json!({"status": {"phase": "Succeeded", "containerStatuses": [container]}}));
-        pods.patch_status(&attempt.pod_name, &PatchParams::default(), &patch).await?;
-        Ok(())
+        let ended = json!({"exitCode": 0, "reason": "Completed", "message": text});
+        terminated(&pods, &attempt.pod_name, "Succeeded", ended).await
     }
 
     /// Starts our agent in the pod of the open attempt.
@@ -257,4 +239,13 @@ impl Rig {
         let (stop, stops) = mpsc::unbounded_channel();
         Ok(Process { task: tokio::spawn(driver.run(stops)), gets, log, _stop: stop })
     }
+}
+
+/// What a kubelet says of a pod whose container has ended.
+pub(crate) async fn terminated(pods: &kube::Api<Pod>, name: &str, phase: &str, how: Value) -> Result<()> {
+    let state = json!({"terminated": how});
+    let container =
+        json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+    objects::merge_status(pods, name, &json!({"phase": phase, "containerStatuses": [container]})).await?;
+    Ok(())
 }

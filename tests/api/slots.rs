@@ -1,7 +1,7 @@
 //! How many attempts are open at once, and namespaces that are frozen: the controller's own loops on a real API server, in which no node
 //! runs a pod.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
@@ -14,10 +14,10 @@ use controller::{
 use crds::{TerraformRepository, TerraformRun, clock::ServerClock, conditions, names, reason};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
-use tests::guide;
+use tests::{cluster::objects, guide, wait};
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, Test, World};
@@ -69,25 +69,20 @@ impl Lab {
     async fn create(&self, name: &str, source: &Value, trigger: Option<&str>) -> Result<()> {
         let annotations = trigger.map(|trigger| json!({names::TRIGGER: trigger}));
         let spec = json!({"operation": "Plan", "stack": "net", "source": source});
-        let run: TerraformRun = serde_json::from_value(json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
-            "metadata": {"name": name, "annotations": annotations}, "spec": spec}))?;
-        self.world.runs(&self.namespace).create(&PostParams::default(), &run).await.map(drop).context("create")
+        let run = json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec});
+        objects::create(&self.world.runs(&self.namespace), run).await.map(drop).context("create")
     }
 
     /// Waits until the runs are as asked; never more than `bound` attempts may be open meanwhile.
     async fn until(&self, what: &str, bound: usize, done: impl Fn(&[TerraformRun]) -> bool) -> Result<Vec<TerraformRun>> {
-        let started = Instant::now();
-        loop {
+        let look = async || {
             let runs = self.world.runs(&self.namespace).list(&ListParams::default()).await?.items;
             let open = runs.iter().filter(|run| is_open(run)).count();
             ensure!(open <= bound, "{open} attempts are open, and {bound} may be");
-            if done(&runs) {
-                return Ok(runs);
-            }
             let said: Vec<_> = runs.iter().map(|run| (run.name_any(), is_open(run), said(run))).collect();
-            ensure!(started.elapsed() < PATIENCE, "not {what}: {said:?}");
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+            Ok(if done(&runs) { Ok(runs) } else { Err(format!("{said:?}")) })
+        };
+        wait::until(what, PATIENCE, look).await
     }
 
     /// Carries out a line of the guide, in this namespace.
@@ -152,10 +147,9 @@ async fn bound(world: World) -> Result<()> {
 
 async fn repository(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
-    let of: TerraformRepository = serde_json::from_value(json!({"metadata": {"name": "infra"},
-        "spec": {"url": "https://git.example.com/infra", "maxConcurrentRuns": 1}}))?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
-    repositories.create(&PostParams::default(), &of).await?;
+    let spec = json!({"url": "https://git.example.com/infra", "maxConcurrentRuns": 1});
+    objects::create(&repositories, json!({"metadata": {"name": "infra"}, "spec": spec})).await?;
     // Whoever begins now sees the bound, and nothing has to be waited for.
     let lab = Lab::of(world, namespace, Settings::default()).await?;
     let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
@@ -172,8 +166,7 @@ async fn repository(world: World) -> Result<()> {
     lab.create("c", &inline(), None).await?;
     let other = |runs: &[TerraformRun]| runs.iter().any(|run| run.name_any() == "c" && is_open(run));
     lab.until("open, as it is of no repository", 2, other).await?;
-    let more = Patch::Merge(json!({"spec": {"maxConcurrentRuns": null}}));
-    repositories.patch("infra", &PatchParams::default(), &more).await?;
+    objects::merge(&repositories, "infra", &json!({"spec": {"maxConcurrentRuns": null}})).await?;
     lab.until("open, as nothing bounds it any more", 3, |runs| runs.iter().all(is_open)).await.map(drop)
 }
 

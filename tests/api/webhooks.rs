@@ -1,9 +1,6 @@
 //! `controller server`: what its account may write, and deliveries that a real forge makes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use ::controller::server::{self, deliveries::Verdict, poking, receiver::Receiver};
 use anyhow::{Context, Result, ensure};
@@ -14,7 +11,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{guide::block, servers::gitea::Gitea};
+use tests::{cluster::objects, guide::block, servers::gitea::Gitea, wait};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use crate::world::{PATIENCE, Test, World, refused, run};
@@ -31,9 +28,8 @@ pub(crate) fn tests() -> Vec<Test> {
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-server";
 const SECRET: &str = "a secret of tests";
 
-fn merge(api: &Api<TerraformRepository>, patch: &Value) -> impl Future<Output = kube::Result<TerraformRepository>> {
-    let (api, patch) = (api.clone(), Patch::Merge(patch.clone()));
-    async move { api.patch("net", &PatchParams::default(), &patch).await }
+async fn merge(api: &Api<TerraformRepository>, patch: &Value) -> kube::Result<TerraformRepository> {
+    objects::merge(api, "net", patch).await
 }
 
 /// A namespace with a repository whose deliveries are proven with a Secret.
@@ -41,12 +37,12 @@ async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, 
     let namespace = world.namespace().await?;
     let secrets: Api<Secret> = Api::namespaced(world.admin.clone(), &namespace);
     let secret = json!({"metadata": {"name": "hook"}, "stringData": {"secret": SECRET}});
-    secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    objects::create(&secrets, secret).await?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let repository = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
         "metadata": {"name": "net", "labels": {"a": "b"}, "annotations": {"a": "b"}},
         "spec": {"url": "https://git.example.org/net", "webhook": {"secretRef": {"name": "hook"}}}});
-    let made = repositories.create(&PostParams::default(), &serde_json::from_value(repository)?).await?;
+    let made = objects::create(&repositories, repository).await?;
     Ok((repositories, namespace, made.uid().context("no UID")?))
 }
 
@@ -55,12 +51,12 @@ async fn confined(world: World) -> Result<()> {
     let client = world.access.impersonate(ACCOUNT, &[]).await?;
     let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &namespace);
     let label = json!({"metadata": {"labels": {"a": "c"}}});
-    let started = Instant::now();
-    while !matches!(merge(&api, &label).await, Err(kube::Error::Api(status)) if status.message.contains("'pawl-server'")) {
-        ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}");
+    wait::until("the policy is in force", PATIENCE, async || {
         merge(&theirs, &json!({"metadata": {"labels": {"a": "b"}}})).await?;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        let answer = merge(&api, &label).await;
+        Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains("'pawl-server'")))
+    })
+    .await?;
     let poke = |value: &str| json!({"metadata": {"uid": uid, "annotations": {names::POKE: value}}});
     for time in ["2026-11-24T10:00:00Z", "2026-11-24T10:00:00.123456789Z"] {
         ensure!(merge(&api, &poke(time)).await?.annotations()[names::POKE] == time);
@@ -103,11 +99,7 @@ async fn confined(world: World) -> Result<()> {
     // And would not be let use them.
     let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
     world.bind(&namespace, "cluster-admin", &subject).await?;
-    let started = Instant::now();
-    while secrets.get("hook").await.is_err() {
-        ensure!(started.elapsed() < PATIENCE, "it has no rights after {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    wait::until("it has rights", PATIENCE, async || Ok(secrets.get("hook").await)).await?;
     let nothing = "does nothing else";
     refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, nothing)?;
     refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, nothing)?;
@@ -149,23 +141,14 @@ impl Server {
         let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
         world.bind(namespace, "pawl-server-secrets", &subject).await?;
         let secrets: Api<Secret> = Api::namespaced(world.access.impersonate(ACCOUNT, &[]).await?, namespace);
-        until("it may read", async || Ok(secrets.get("hook").await.is_ok())).await
+        wait::until("it may read", PATIENCE, async || Ok(secrets.get("hook").await)).await.map(drop)
     }
-}
-
-async fn until(what: &str, mut done: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
-    while !done().await? {
-        ensure!(started.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
 }
 
 /// Waits for a poke other than one, and answers it.
 async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
     let mut poke = String::new();
-    until("a poke", async || {
+    wait::until("a poke", PATIENCE, async || {
         poke = repositories.get("net").await?.annotations().get(names::POKE).cloned().unwrap_or_default();
         Ok(!poke.is_empty() && poke != not)
     })
@@ -183,14 +166,14 @@ async fn pokes(world: World) -> Result<()> {
         let request = http.post(&url).header("authorization", format!("Bearer {secret}")).header("x-request-id", id);
         Ok(request.body("{}").send().await?.status().as_u16())
     };
-    until("the repositories are listed", async || Ok(post(SECRET, "0").await? != 503)).await?;
+    wait::until("the repositories are listed", PATIENCE, async || Ok(post(SECRET, "0").await? != 503)).await?;
     ensure!(post(SECRET, "0").await? == 403, "the namespace lets nobody read its Secrets");
     server.may_read(&world, &namespace).await?;
-    until("the Secret is read anew", async || Ok(post(SECRET, "1").await? == 202)).await?;
+    wait::until("the Secret is read anew", PATIENCE, async || Ok(post(SECRET, "1").await? == 202)).await?;
     ensure!(post("wrong", "2").await? == 401);
     let first = {
         let mut poke = None;
-        until("a poke", async || {
+        wait::until("a poke", PATIENCE, async || {
             poke = repositories.get("net").await?.annotations().get(names::POKE).cloned();
             Ok(poke.is_some())
         })
@@ -227,12 +210,13 @@ async fn guide(world: World) -> Result<()> {
     world.paste(&here("webhook secret")?)?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let manifest: Value = serde_saphyr::from_str(&here("webhook.yaml")?)?;
-    let uid = repositories.create(&PostParams::default(), &serde_json::from_value(manifest)?).await?.uid().context("no UID")?;
+    let uid = objects::create(&repositories, manifest).await?.uid().context("no UID")?;
     let address = world.paste(&here("webhook address")?)?;
     ensure!(address == format!("{}/hooks/{uid}", server.address), "{address}");
     // Until the API server has learnt of the right, and the server of the repository.
     let by_hand = here("webhook by hand")?;
-    until("a delivery by hand is taken", async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#))).await?;
+    wait::until("a delivery by hand is taken", PATIENCE, async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#)))
+        .await?;
     let poked = async || Ok(repositories.get("network").await?.annotations().contains_key(names::POKE));
     until("a poke", poked).await
 }
@@ -274,10 +258,10 @@ async fn forge(world: World) -> Result<()> {
     let issue = json!({"title": "t"});
     gitea.api(reqwest::Method::POST, "repos/root/net/issues", &issue).await?;
     let ignored = || server.receiver.deliveries.newest().iter().any(|one| one.verdict == Verdict::Ignored);
-    until("the issue is told of", async || Ok(ignored())).await?;
+    wait::until("the issue is told of", PATIENCE, async || Ok(ignored())).await?;
     gitea.hook("net", &format!("{}/hooks/{uid}", server.address), "another").await?;
     gitea.commit("net", "main", "main.tf", "# three\n").await?;
     let wrong = || server.receiver.metrics.exposition().1.contains(r#"refused_total{reason="wrongProof"}"#);
-    until("the other hook is refused", async || Ok(wrong())).await?;
+    wait::until("the other hook is refused", PATIENCE, async || Ok(wrong())).await?;
     answers(&repositories, &second).await.map(drop)
 }

@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -18,13 +18,18 @@ use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     authorization::v1::SubjectAccessReview,
     core::v1::{Namespace, Pod, ServiceAccount},
+    rbac::v1::{Role, RoleBinding},
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::{Api, Client, ResourceExt, api::PostParams};
 use serde_json::{Value, json};
-use tests::cluster::{Access, ControlPlane, Options, gobuild::Toolset};
+use tests::{
+    cluster::{
+        Access, ControlPlane, Options,
+        gobuild::{Toolset, all_suites},
+        objects,
+    },
+    wait,
+};
 
 /// The group of Burrito's definitions, which have the names of ours.
 pub(crate) const FOREIGN: &str = "config.terraform.padok.cloud";
@@ -70,8 +75,7 @@ impl Test {
 
 /// Why the suite cannot run here, or `None`. Under `CI=true` nothing is left out: a lack is a failure.
 pub(crate) fn left_out() -> Option<&'static str> {
-    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let wanted = std::env::var("CI").is_ok_and(|v| v == "true") || set("KUBEBUILDER_ASSETS") || set("PAWL_SUITES");
+    let wanted = all_suites() || std::env::var_os("KUBEBUILDER_ASSETS").is_some_and(|value| !value.is_empty());
     (!wanted).then_some("set KUBEBUILDER_ASSETS, or run `cargo ci`, which builds one")
 }
 
@@ -151,32 +155,24 @@ impl World {
         let namespace = self.namespace().await?;
         let author = self.person("someone", &namespace, "pawl-author").await?;
         let runs: Api<TerraformRun> = Api::namespaced(author, &namespace);
-        let started = Instant::now();
-        while started.elapsed() < PATIENCE {
-            let mut automatic = run("probe", &json!({"approval": {"mode": "Automatic"}}))?;
-            let created = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &automatic).await;
-            automatic.spec.approval = crds::Approval::default();
-            automatic.annotations_mut().insert(names::APPROVE.into(), "x".into());
-            let approved = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &automatic).await;
-            if created.is_err() && approved.is_err() {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        anyhow::bail!("the admission policies are not in force after {PATIENCE:?}")
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let automatic = run("probe", &json!({"approval": {"mode": "Automatic"}}))?;
+        let mut approved = run("probe", &json!({}))?;
+        approved.annotations_mut().insert(names::APPROVE.into(), "x".into());
+        let look = async || Ok(runs.create(&dry, &automatic).await.is_err() && runs.create(&dry, &approved).await.is_err());
+        wait::until("the admission policies are in force", PATIENCE, look).await
     }
 
     /// A new namespace.
     pub(crate) async fn namespace(&self) -> Result<String> {
         let name = format!("test-{}", self.next.fetch_add(1, Ordering::Relaxed));
-        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-        Api::all(self.admin.clone()).create(&PostParams::default(), &namespace).await?;
+        objects::create(&Api::<Namespace>::all(self.admin.clone()), json!({"metadata": {"name": name}})).await?;
         Ok(name)
     }
 
     /// A client that acts as a person to whom a ClusterRole is bound in a namespace.
     pub(crate) async fn person(&self, user: &str, namespace: &str, role: &str) -> Result<Client> {
-        self.bind(namespace, role, &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user})).await?;
+        self.bind_user(namespace, role, user).await?;
         self.until_allowed(user, namespace, role).await?;
         self.access.impersonate(user, &[]).await
     }
@@ -193,26 +189,24 @@ impl World {
         };
         let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {"user": user, "resourceAttributes":
             {"group": names::GROUP, "resource": resource, "verb": verb, "namespace": namespace}}}))?;
-        let started = Instant::now();
-        while started.elapsed() < PATIENCE {
-            let answer = Api::all(self.admin.clone()).create(&PostParams::default(), &review).await?;
-            if answer.status.is_some_and(|status| status.allowed) {
-                return Ok(());
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-        }
-        anyhow::bail!("{user} has no right to {verb} {resource} in {namespace} after {PATIENCE:?} as {role}")
+        let reviews: Api<SubjectAccessReview> = Api::all(self.admin.clone());
+        let look = async || {
+            let answer = reviews.create(&PostParams::default(), &review).await?;
+            Ok(answer.status.is_some_and(|status| status.allowed))
+        };
+        wait::until(format!("{user} may {verb} {resource} in {namespace} as {role}"), PATIENCE, look).await
     }
 
     pub(crate) async fn bind(&self, namespace: &str, role: &str, subject: &Value) -> Result<()> {
-        let binding = serde_json::from_value(json!({
-            "metadata": {"generateName": "test-"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [subject],
-        }))?;
-        let api: Api<k8s_openapi::api::rbac::v1::RoleBinding> = Api::namespaced(self.admin.clone(), namespace);
-        api.create(&PostParams::default(), &binding).await?;
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
+        let binding = json!({"metadata": {"generateName": "test-"}, "roleRef": role, "subjects": [subject]});
+        objects::create(&Api::<RoleBinding>::namespaced(self.admin.clone(), namespace), binding).await?;
         Ok(())
+    }
+
+    /// The same for a person.
+    pub(crate) async fn bind_user(&self, namespace: &str, role: &str, user: &str) -> Result<()> {
+        self.bind(namespace, role, &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user})).await
     }
 
     /// Creates a run with an inline source; `spec` is merged into it.
@@ -226,8 +220,7 @@ impl World {
 
     /// Merges into the status as the administrator.
     pub(crate) async fn status(&self, namespace: &str, name: &str, status: &Value) -> kube::Result<TerraformRun> {
-        let patch = Patch::Merge(json!({"status": status}));
-        self.runs(namespace).patch_status(name, &PatchParams::default(), &patch).await
+        objects::merge_status(&self.runs(namespace), name, status).await
     }
 
     /// Creates the pod of an attempt (nothing runs it), with an account of its own that may do what an agent may, and gives a
@@ -235,29 +228,32 @@ impl World {
     pub(crate) async fn pod(&self, namespace: &str, pod: &str, account: &str, run: &str) -> Result<Agent> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
         if accounts.get_opt(account).await?.is_none() {
-            accounts.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": account}}))?).await?;
+            objects::create(&accounts, json!({"metadata": {"name": account}})).await?;
             let role = json!({"metadata": {"name": account}, "rules": [
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "resourceNames": [run], "verbs": ["get", "watch"]},
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns/status"], "resourceNames": [run], "verbs": ["get", "patch"]},
             ]});
-            Api::<k8s_openapi::api::rbac::v1::Role>::namespaced(self.admin.clone(), namespace)
-                .create(&PostParams::default(), &serde_json::from_value(role)?)
-                .await?;
+            objects::create(&Api::<Role>::namespaced(self.admin.clone(), namespace), role).await?;
             let binding = json!({"metadata": {"name": account},
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account},
                 "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]});
-            Api::<k8s_openapi::api::rbac::v1::RoleBinding>::namespaced(self.admin.clone(), namespace)
-                .create(&PostParams::default(), &serde_json::from_value(binding)?)
-                .await?;
+            objects::create(&Api::<RoleBinding>::namespaced(self.admin.clone(), namespace), binding).await?;
         }
         let spec = json!({"metadata": {"name": pod}, "spec": {"serviceAccountName": account, "automountServiceAccountToken": false,
             "containers": [{"name": "runner", "image": "none"}]}});
-        let pods: Api<Pod> = Api::namespaced(self.admin.clone(), namespace);
-        let created = pods.create(&PostParams::default(), &serde_json::from_value(spec)?).await?;
+        let created = objects::create(&Api::<Pod>::namespaced(self.admin.clone(), namespace), spec).await?;
         let uid = created.uid().context("a pod without UID")?;
         let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}, "audiences": []});
         let client = self.token(namespace, account, &bound).await?;
         Ok(Agent { client, uid, namespace: namespace.into(), run: run.into() })
+    }
+
+    /// Opens an attempt of a run, as the controller does, and makes its pod.
+    pub(crate) async fn open(&self, namespace: &str, run: &str, number: u32) -> Result<Agent> {
+        let pod = format!("{run}-a{number}");
+        let attempt = json!({"number": number, "podName": pod, "open": true, "tries": number});
+        self.status(namespace, run, &json!({"attempt": attempt})).await?;
+        self.pod(namespace, &pod, &pod, run).await
     }
 
     pub(crate) async fn token(&self, namespace: &str, account: &str, spec: &Value) -> Result<Client> {
@@ -312,8 +308,21 @@ pub(crate) struct Agent {
 impl Agent {
     /// Merges into the status of its run.
     pub(crate) async fn status(&self, status: &Value) -> kube::Result<TerraformRun> {
-        let api: Api<TerraformRun> = Api::namespaced(self.client.clone(), &self.namespace);
-        api.patch_status(&self.run, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await
+        objects::merge_status(&Api::namespaced(self.client.clone(), &self.namespace), &self.run, status).await
+    }
+
+    /// Adopts an attempt and comes to its plan.
+    pub(crate) async fn plans(&self, attempt: u32) -> Result<()> {
+        self.status(&self.adoption(attempt, '0')).await.context("adoption")?;
+        for phase in ["Init", "Plan"] {
+            self.status(&json!({"phase": phase})).await?;
+        }
+        Ok(())
+    }
+
+    /// Claims the plan of a checksum that is made of one digit.
+    pub(crate) async fn claims(&self, attempt: u32, nonce: char, digit: char) -> kube::Result<TerraformRun> {
+        self.status(&self.claim(attempt, nonce, &sum(digit))).await
     }
 
     /// What adopts an attempt.

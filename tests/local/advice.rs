@@ -15,7 +15,7 @@ use crds::{
     reason,
 };
 
-use crate::place::{Lab, Place, Test, ended, holds};
+use crate::place::{End as _, Lab, Place, Test, ended, holds};
 
 type Body = fn(&Lab, &str) -> Result<()>;
 
@@ -114,8 +114,7 @@ fn backend(lab: &Lab, tool: &str) -> Result<()> {
     // Another address is another backend to the tool; the first has kept nothing.
     fs::remove_dir_all(place.stack().join(".terraform"))?;
     let mut shell = place.program("/bin/sh", &["-c", then(&next)?]);
-    let (code, text) = ended(shell.env("TF_HTTP_ADDRESS", address(port)))?;
-    ensure!(code == 0, "{code}: {text}");
+    ended(shell.env("TF_HTTP_ADDRESS", address(port)))?.with(0)?;
     Ok(())
 }
 

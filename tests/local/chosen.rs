@@ -1,9 +1,9 @@
 //! Which tool a folder is for, and in which workspace a command works: said, and of that command alone.
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{Phase, RunResult};
+use crds::RunResult;
 
-use crate::place::{Lab, Place, Test, approval, ended, holds};
+use crate::place::{End as _, Lab, Place, Test, approval, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut all = Vec::new();
@@ -22,15 +22,12 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 fn words(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let version = lab.version("tofu")?;
-    let (code, text) = place.run(&["plan", "--tool", "opentofu@0.0.1"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan", "--tool", "opentofu@0.0.1"])?;
     let mut said = vec![text];
     holds(&said[0], "--tool")?;
-    let (code, text) = place.run(&["plan", "--tool", "opentofu@< 1.0"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan", "--tool", "opentofu@< 1.0"])?;
     said.push(text);
-    let (code, text) = place.run(&["plan", "--tool", &format!("opentofu@{version}")])?;
-    ensure!(code == 0, "{code}: {text}");
+    let text = place.ends(0, &["plan", "--tool", &format!("opentofu@{version}")])?;
     holds(&text, &format!("OpenTofu {version}, from --tool"))?;
     said.push(text);
     let (_, text) = ended(&mut place.program("runner-agent", &["tool", "resolve", "--offline"]))?;
@@ -50,47 +47,39 @@ fn resources_in(place: &Place, workspace: &str) -> Result<usize> {
 fn workspace(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "workspaces")?;
     for verb in ["plan", "destroy"] {
-        let (code, text) = place.run(&[verb, "--workspace", "typo"])?;
-        ensure!(code == 1 && place.record()?.result == Some(RunResult::Failed), "{code}: {text}");
+        let text = place.came_to(RunResult::Failed, place.run(&[verb, "--workspace", "typo"])?)?;
         holds(&text, "there is no workspace `typo`, and only an apply makes one; there are: default; nothing was changed")?;
         ensure!(!place.stack().join("terraform.tfstate.d").exists(), "{verb} made a workspace: {text}");
     }
 
-    let (code, text) = place.run(&["apply", "--workspace", "staging", "--auto-approve"])?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    let text = place.came_to(RunResult::Applied, place.run(&["apply", "--workspace", "staging", "--auto-approve"])?)?;
     holds(&text, "workspace staging (new)")?;
     ensure!(resources_in(&place, "staging")? == 1 && place.resources()?.is_none(), "{text}");
 
     // Nobody else works in it unawares.
     let (_, text) = ended(&mut place.program(tool, &["workspace", "show"]))?;
     ensure!(text.trim() == "default", "it is selected now: {text}");
-    let (code, text) = place.run(&["destroy", "--auto-approve"])?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::NoChanges), "{code}: {text}");
+    let text = place.came_to(RunResult::NoChanges, place.run(&["destroy", "--auto-approve"])?)?;
     ensure!(resources_in(&place, "staging")? == 1, "the other workspace was destroyed: {text}");
 
     // A plan that waits is applied where it was made.
-    let (code, text) = place.run(&["apply", "--workspace", "staging", "--var", "size=2"])?;
-    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    let text = place.waits(place.run(&["apply", "--workspace", "staging", "--var", "size=2"])?)?;
     ensure!(!text.contains("(new)"), "{text}");
-    let (code, text) = place.paste(&approval(&text)?)?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    let text = place.came_to(RunResult::Applied, place.paste(&approval(&text)?)?)?;
     ensure!(resources_in(&place, "staging")? == 1 && place.resources()?.unwrap_or_default() == 0, "{text}");
 
     // What a person selected by hand is what counts without the flag.
-    let (code, text) = ended(&mut place.program(tool, &["workspace", "select", "staging"]))?;
-    ensure!(code == 0, "{text}");
+    ended(&mut place.program(tool, &["workspace", "select", "staging"]))?.with(0)?;
     let (code, text) = place.run(&["plan", "--workspace", "default"])?;
     ensure!(code == 0 && text.contains("1 to add"), "{code}: {text}");
-    let (code, text) = place.run(&["destroy", "--auto-approve"])?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Destroyed), "{code}: {text}");
+    let text = place.came_to(RunResult::Destroyed, place.run(&["destroy", "--auto-approve"])?)?;
     ensure!(resources_in(&place, "staging")? == 0, "{text}");
     Ok(())
 }
 
 fn for_terraform(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "for-terraform")?;
-    let (code, text) = place.run(&["plan"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan"])?;
     let why = "Terraform since `~> 1.5.0` (main.tf:2) allows no OpenTofu";
     holds(&text, &format!("it is {why}; `--tool opentofu` asks for OpenTofu"))?;
     lab.put_on_path(&place, "terraform")?;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use tests::guide;
 
 use crate::{
-    place::{Lab, Test, approval, ended, holds},
+    place::{End as _, Lab, Test, approval, ended, holds},
     terminal::Terminal,
 };
 
@@ -32,8 +32,7 @@ fn first(lab: &Lab) -> Result<()> {
     let mut shell = place.program("/bin/bash", &["-c", &script]);
     let mut terminal = Terminal::start(shell.current_dir(&root))?;
     terminal.answer("y")?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 0, "{text}");
+    let text = terminal.end()?.with(0)?;
     holds(&text, "Applied +2 ~0 -0, 1 output.")?;
     ensure!(place.home().join("hello/terraform.tfstate").is_file(), "{text}");
     Ok(())
@@ -78,8 +77,7 @@ fn completion(lab: &Lab) -> Result<()> {
             "source <(runner-agent completion bash)\nCOMP_WORDS=({words} '')\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
              cur= prev=${{COMP_WORDS[COMP_CWORD-1]}}\n$(complete -p runner-agent | sed 's/.*-F \\([^ ]*\\).*/\\1/') runner-agent '' \"$prev\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n"
         );
-        let (code, text) = ended(&mut place.program("/bin/bash", &["-c", &script]))?;
-        ensure!(code == 0, "{text}");
+        let text = ended(&mut place.program("/bin/bash", &["-c", &script]))?.with(0)?;
         Ok(text.lines().map(str::to_owned).collect())
     };
     let has = |words: &str, wanted: &[&str]| -> Result<()> {
@@ -96,8 +94,7 @@ fn completion(lab: &Lab) -> Result<()> {
 
 fn manual(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[])?;
-    let (code, text) = place.paste("runner-agent man local")?;
-    ensure!(code == 0, "{text}");
+    let text = place.paste("runner-agent man local")?.with(0)?;
     // Where there is `man`, it is read as a person reads it.
     let shown = place.paste("command -v man >/dev/null && runner-agent man local | MANWIDTH=100 man -l - | col -b || true")?.1;
     let text = if shown.trim().is_empty() { text.replace("\\-", "-") } else { shown };

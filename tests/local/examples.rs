@@ -42,14 +42,12 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
     fs::write(place.stack().join("more.tfvars"), "size = 3\n")?;
     let with = |verb: &'static str| [&[verb][..], arguments].concat();
 
-    let (code, text) = place.run(&with("plan"))?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Planned), "{code}: {text}");
+    let text = place.came_to(RunResult::Planned, place.run(&with("plan"))?)?;
     ensure!(place.resources()?.is_none(), "a plan changed something: {text}");
 
     let mut terminal = place.at_terminal(&with("apply"))?;
     terminal.answer("n")?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 3 && place.record()?.result == Some(RunResult::Rejected), "{code}: {text}");
+    let text = place.came_to(RunResult::Rejected, terminal.end()?)?;
     holds(&text, "nothing was applied")?;
     ensure!(place.resources()?.is_none(), "denied, and something was changed: {text}");
 
@@ -64,12 +62,10 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
     ensure!(record.claim.map(|claim| claim.checksum).as_deref() == Some(&checksum), "another plan was claimed");
     ensure!(record.approval.map(|approval| approval.by).as_deref() == Some("alice"), "who answered is not in the record");
 
-    let (code, text) = place.at_terminal(&with("apply"))?.end()?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::NoChanges), "{code}: {text}");
+    let text = place.came_to(RunResult::NoChanges, place.at_terminal(&with("apply"))?.end()?)?;
     ensure!(!text.contains("[y/N]"), "asked about nothing: {text}");
 
-    let (code, text) = place.run(&[&with("destroy")[..], &["--auto-approve"]].concat())?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Destroyed), "{code}: {text}");
+    let text = place.came_to(RunResult::Destroyed, place.run(&[&with("destroy")[..], &["--auto-approve"]].concat())?)?;
     ensure!(place.resources()? == Some(0), "something is left: {text}");
     Ok(())
 }
@@ -106,11 +102,9 @@ fn broken(place: &Place, line: &str) -> Result<()> {
 }
 
 fn replaced(place: &Place) -> Result<()> {
-    let (code, text) = place.run(&["--auto-approve"])?;
-    ensure!(code == 0, "{text}");
+    place.ends(0, &["--auto-approve"])?;
     let first = place.record()?.plan.map(|plan| plan.checksum);
-    let (code, text) = place.run(&["--var", "generation=2"])?;
-    ensure!(code == 2, "{code}: {text}");
+    place.ends(2, &["--var", "generation=2"])?;
     let plan = place.record()?.plan.unwrap_or_default();
     ensure!((plan.counts.replace, plan.counts.change) == (1, 1), "{plan:?}");
     ensure!(Some(&plan.checksum) != first.as_ref(), "two plans have one checksum");

@@ -56,8 +56,7 @@ fn order(lab: &Lab, tool: &str) -> Result<()> {
         ),
     )?;
     let mut command = place.agent(&["apply", "-auto-approve", "-no-color", "-var", "typed=first", "-var=typed=typed"]);
-    let (code, text) = ended(command.env("TF_VAR_env", "env"))?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    let text = place.came_to(RunResult::Applied, ended(command.env("TF_VAR_env", "env"))?)?;
     holds(&text, "said = \"env auto file again given typed (sensitive value)\"")
 }
 
@@ -73,18 +72,15 @@ fn wrong(lab: &Lab) -> Result<()> {
         holds(&text, said)?;
     }
     write(&place, "pawl.yaml", &format!("{HEAD}  arguments: {{plan: [-destroy]}}\n"))?;
-    let (code, text) = place.run(&["plan"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan"])?;
     holds(&text, "it is spec.operation; allowed are")?;
     write(&place, "pawl.yaml", &format!("{HEAD}  env: [{{name: A, valueFrom: {{secretKeyRef: {{name: db, key: word}}}}}}]\n"))?;
-    let (code, text) = place.run(&["plan"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan"])?;
     let record = place.record()?;
     ensure!(record.failure.context("no failure")?.reason == reason::SECRET_NOT_FOUND, "{text}");
     holds(&text, "stack/.pawl/secrets/db/word")?;
     fs::remove_file(place.stack().join("pawl.yaml"))?;
-    let (code, text) = place.run(&["plan"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan"])?;
     holds(&text, "2 variables have no value: a (main.tf:1), b (main.tf:2)")?;
     holds(&text, "--var a=… --var b=…")
 }
@@ -95,8 +91,7 @@ fn documented(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[("main.tf", code), ("prod.tfvars", "zone = \"north\"\nsize = 1\n")])?;
     write(&place, ".pawl/secrets/db/secret.tfvars", "word = \"t0k3n\"\n")?;
     write(&place, "pawl.yaml", &guide::block("pawl.yaml")?)?;
-    let (code, text) = place.run(&["apply", "-auto-approve"])?;
-    ensure!(code == 0, "{code}: {text}");
+    let text = place.ends(0, &["apply", "-auto-approve"])?;
     holds(&text, "said = \"north 3\"")
 }
 
@@ -107,8 +102,7 @@ fn hooks(lab: &Lab) -> Result<()> {
         "#!/bin/bash\ntofu show -no-color \"$PAWL_PLAN_FILE\" | grep -c terraform_data.a\necho checked of $PAWL_HOOK_RESTORES\n";
     let place = lab.place("tofu", &[("main.tf", code), ("zone", "north-west\n"), ("check.sh", check)])?;
     write(&place, "pawl.yaml", &guide::block("pawl.yaml with hooks")?)?;
-    let (code, text) = place.run(&["apply"])?;
-    ensure!(code == 2, "{code}: {text}");
+    let text = place.ends(2, &["apply"])?;
     for (part, is_there) in [("checked of false", true), ("north-west", false), ("Applied by", false)] {
         ensure!(text.contains(part) == is_there, "{part}: {text}");
     }
@@ -118,8 +112,7 @@ fn hooks(lab: &Lab) -> Result<()> {
     let (code, text) = place.paste(&line)?;
     ensure!(code == 1 && place.resources()?.is_none(), "{code}: {text}");
     write(&place, "check.sh", check)?;
-    let (code, text) = place.run(&["apply"])?;
-    ensure!(code == 2, "{code}: {text}");
+    let text = place.ends(2, &["apply"])?;
     let (code, text) = place.paste(&approval(&text)?)?;
     ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
     holds(&text, "Applied by tell")?;
@@ -163,8 +156,7 @@ fn waits(lab: &Lab) -> Result<()> {
     let place = lab
         .place("tofu", &[("main.tf", &format!("variable \"word\" {{}}\noutput \"word\" {{\n  value = var.word\n}}\n{PARTS}"))])?;
     write(&place, "pawl.yaml", &format!("{HEAD}  variables: [{{name: word, value: here}}]\n"))?;
-    let (code, text) = place.run(&["apply", "-target=terraform_data.a"])?;
-    ensure!(code == 2, "{code}: {text}");
+    let text = place.ends(2, &["apply", "-target=terraform_data.a"])?;
     let line = approval(&text)?;
     holds(&line, "--target terraform_data.a")?;
     let (code, text) = place.paste(&line)?;

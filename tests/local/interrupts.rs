@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{Phase, RunResult, reason};
+use crds::{RunResult, reason};
 use nix::sys::signal::Signal;
 
 use crate::{
@@ -91,11 +91,9 @@ fn at_the_question(lab: &Lab) -> Result<()> {
     let mut terminal = place.at_terminal(&[])?;
     terminal.until("[y/N]")?;
     terminal.press(CTRL_C)?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    let text = place.waits(terminal.end()?)?;
     ensure!(place.resources()?.is_none(), "{text}");
-    let (code, text) = place.paste(&approval(&text)?)?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    let text = place.came_to(RunResult::Applied, place.paste(&approval(&text)?)?)?;
     ensure!(place.records()?.len() == 1 && place.resources()? == Some(2), "it is not the plan that waited: {text}");
     Ok(())
 }
@@ -147,8 +145,7 @@ fn closed_at_the_question(lab: &Lab) -> Result<()> {
     let terminal = place.at_terminal(&[])?;
     terminal.until("[y/N]")?;
     terminal.signal(Signal::SIGHUP)?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    place.waits(terminal.end()?)?;
     Ok(())
 }
 

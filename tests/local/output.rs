@@ -7,7 +7,7 @@ use crds::{RunResult, TerraformRunStatus};
 
 use crate::{
     interrupts::SLOW,
-    place::{Lab, Test, holds},
+    place::{End as _, Lab, Test, holds},
     terminal::{Terminal, spawning},
 };
 
@@ -42,8 +42,7 @@ fn terminal(lab: &Lab) -> Result<()> {
     // Resource by resource, with a bar below.
     let bar = |text: &str| text.split_once("] 1/3 ").is_some_and(|(_, rest)| rest.contains("s time_sleep.second"));
     terminal.until_is("a bar with one of three done", bar)?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 0, "{text}");
+    let text = terminal.end()?.with(0)?;
     holds(&text, "apply [")?;
     ensure!(!text.contains('░'), "a bar of another style:\n{text}");
     holds(&text, "terraform_data.first: Creating...\r\n")?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{TerraformRun, TerraformRunStatus};
+use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::{
@@ -22,6 +22,20 @@ use tests::{
 use crate::terminal::{Terminal, spawning};
 
 type Body = Box<dyn FnOnce(&Lab) -> Result<()> + Send>;
+
+/// The end of a program: its exit code, and all that it printed.
+pub(crate) trait End {
+    /// What it printed, when it ended with this exit code.
+    fn with(self, code: i32) -> Result<String>;
+}
+
+impl End for (i32, String) {
+    fn with(self, code: i32) -> Result<String> {
+        let (ended, text) = self;
+        ensure!(ended == code, "it ended with {ended} in place of {code}: {text}");
+        Ok(text)
+    }
+}
 
 pub(crate) struct Test {
     pub(crate) name: String,
@@ -47,13 +61,12 @@ impl Lab {
     /// The tools, or why they are not there. Under `CI=true` nothing is left out: what is lacking is built.
     pub(crate) fn open() -> Result<Result<Self, &'static str>> {
         let (needed, all) = (["tofu", "terraform-provider-time"], ["tofu", "terraform-provider-time", "terraform"]);
-        let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
-        let tools = if wanted { Some(Toolset::ensure(&all)?) } else { Toolset::cached(&all)? };
+        let tools = Toolset::of_suite(&all)?;
         let terraform = tools.is_some();
         let Some(tools) = tools.map_or_else(|| Toolset::cached(&needed), |tools| Ok(Some(tools)))? else {
             return Ok(Err("OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it"));
         };
-        let terragrunt = if wanted { Some(Toolset::ensure(TERRAGRUNT)?) } else { Toolset::cached(TERRAGRUNT)? };
+        let terragrunt = Toolset::of_suite(TERRAGRUNT)?;
         // Beside the directory of test programs.
         let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
         ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());
@@ -187,6 +200,30 @@ impl Place {
     /// Runs it without a terminal: exit code and all that it printed.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<(i32, String)> {
         ended(&mut self.agent(arguments))
+    }
+
+    /// The same with an end that has this exit code.
+    pub(crate) fn ends(&self, code: i32, arguments: &[&str]) -> Result<String> {
+        self.run(arguments)?.with(code)
+    }
+
+    /// What a program printed whose run here came to this result, as its exit code says too.
+    pub(crate) fn came_to(&self, result: RunResult, ended: (i32, String)) -> Result<String> {
+        let text = ended.with(match result {
+            RunResult::Failed => 1,
+            RunResult::Rejected | RunResult::Canceled => 3,
+            _ => 0,
+        })?;
+        let record = self.record()?;
+        ensure!(record.result == Some(result), "{:?} in place of {result}: {text}", record.result);
+        Ok(text)
+    }
+
+    /// The same of one that left a plan to be approved.
+    pub(crate) fn waits(&self, ended: (i32, String)) -> Result<String> {
+        let text = ended.with(2)?;
+        ensure!(self.record()?.phase == Some(Phase::AwaitingApproval), "it does not wait: {text}");
+        Ok(text)
     }
 
     /// Runs a line in a shell, as a person who pastes it.

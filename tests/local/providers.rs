@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use runner_agent::providers::{Cache, LOCK_FILE, Lock, UserConfig, cli_config};
 
-use crate::place::{Lab, Place, Test, ended, holds};
+use crate::place::{End as _, Lab, Place, Test, ended, holds};
 
 const MAIN: &str = r#"
 terraform {
@@ -40,8 +40,7 @@ struct Stack {
 impl Stack {
     fn installed(lab: &Lab, tool: &'static str) -> Result<Self> {
         let stack = Self { place: lab.place(tool, &[("main.tf", MAIN)])?, tool };
-        let (code, said) = ended(&mut stack.place.program(tool, &["init", "-input=false", "-no-color"]))?;
-        ensure!(code == 0, "{said}");
+        ended(&mut stack.place.program(tool, &["init", "-input=false", "-no-color"]))?.with(0)?;
         stack.unlink()?;
         Ok(stack)
     }
@@ -52,8 +51,7 @@ impl Stack {
         if link.is_symlink() {
             let from = link.canonicalize()?;
             fs::remove_file(&link)?;
-            let (code, said) = ended(Command::new("cp").arg("-r").arg(from).arg(&link))?;
-            ensure!(code == 0, "{said}");
+            ended(Command::new("cp").arg("-r").arg(from).arg(&link))?.with(0)?;
         }
         Ok(())
     }
@@ -102,8 +100,7 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     let from = stack.provider()?.canonicalize()?;
     ensure!(from.starts_with(dir.path().canonicalize()?), "installed from {}", from.display());
     // It runs from there.
-    let (code, said) = ended(&mut stack.place.program(tool, &["apply", "-auto-approve", "-input=false", "-no-color"]))?;
-    ensure!(code == 0, "{said}");
+    let said = ended(&mut stack.place.program(tool, &["apply", "-auto-approve", "-input=false", "-no-color"]))?.with(0)?;
     holds(&said, "1 added")?;
     // A stack whose lock file lists another package, or that has none, gets nothing of it.
     let file = stack.place.stack().join(LOCK_FILE);
@@ -120,9 +117,8 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     fs::write(&file, &other)?;
     let config = stack.place.home().join("pawl.tfrc");
     fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
-    let (code, said) =
-        ended(stack.place.program(tool, &["init", "-input=false", "-no-color"]).env("TF_CLI_CONFIG_FILE", config))?;
-    ensure!(code == 1, "{said}");
+    let said =
+        ended(stack.place.program(tool, &["init", "-input=false", "-no-color"]).env("TF_CLI_CONFIG_FILE", config))?.with(1)?;
     holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "doesn't match any of the checksums")
 }
 

@@ -10,7 +10,7 @@ use tests::{
     servers::{auth::Access, registry::Registry},
 };
 
-use crate::place::{Lab, Test, ended, holds};
+use crate::place::{End as _, Lab, Test, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let test = |tool: &'static str| {
@@ -49,8 +49,7 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
         ended(init.env("TF_CLI_CONFIG_FILE", config).env("SSL_CERT_FILE", pki.path("ca.crt")).env("NO_PROXY", "*"))
     };
     let tokens = [(modules.host(), "modules-token".to_owned()), (mirror.host(), "mirror-token".to_owned())];
-    let (code, said) = init(&tokens)?;
-    ensure!(code == 0, "{said}");
+    let said = init(&tokens)?.with(0)?;
     for (server, token) in [(&modules, Some("Bearer modules-token")), (&mirror, Some("Bearer mirror-token")), (&archives, None)] {
         let asked = server.asked();
         let asked: Vec<_> = asked.iter().filter(|(path, _)| !path.starts_with("/.well-known/")).collect();
@@ -66,8 +65,7 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
         let other = runtime.block_on(Registry::start_on(address, &pki, Access::Public))?;
         other.publish_code("acme/part/local", part, &archives)?;
         modules.redirect(path, &other.url(path))?;
-        let (code, said) = init(&tokens)?;
-        ensure!(code == 0, "{said}");
+        init(&tokens)?.with(0)?;
         let told = other.asked();
         ensure!(told == [(path.to_owned(), takes_along.then(|| "Bearer modules-token".to_owned()))], "{address}: {told:?}");
     }
@@ -76,8 +74,7 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
     // Without a token of its own a host is asked with none, whatever others have.
     fs::remove_dir_all(place.stack().join(".terraform"))?;
     let before = modules.asked().len();
-    let (code, said) = init(&tokens[1..])?;
-    ensure!(code == 1, "{said}");
+    let said = init(&tokens[1..])?.with(1)?;
     holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "401")?;
     ensure!(modules.asked().len() > before && modules.asked()[before..].iter().all(|(_, sent)| sent.is_none()));
     Ok(())

@@ -1,13 +1,11 @@
 //! A plan that waits outlives its process, however that ended, and is applied once.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use crds::{Changed, Phase, RunResult};
 use nix::sys::signal::Signal;
+use tests::wait;
 
 use crate::{
     interrupts::reading,
@@ -29,15 +27,13 @@ pub(crate) fn tests() -> Vec<Test> {
 fn without_terminal(lab: &Lab) -> Result<()> {
     for tool in lab.tools() {
         let place = lab.fixture(tool, "hello")?;
-        let (code, text) = place.run(&["apply"])?;
-        ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+        let text = place.waits(place.run(&["apply"])?)?;
         ensure!(place.resources()?.is_none() && !text.contains("[y/N]"), "{text}");
         let line = approval(&text)?;
         let checksum = place.record()?.plan.map(|plan| plan.checksum).unwrap_or_default();
         let (code, text) = place.paste(&line.replace(&checksum, &format!("sha256:{}", "0".repeat(64))))?;
         ensure!(code == 1 && place.resources()?.is_none(), "another plan was applied: {text}");
-        let (code, text) = place.paste(&line)?;
-        ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+        let text = place.came_to(RunResult::Applied, place.paste(&line)?)?;
         ensure!(place.resources()? == Some(2), "{text}");
         let (code, text) = place.paste(&line)?;
         ensure!(code == 1, "applied twice: {text}");
@@ -48,20 +44,16 @@ fn without_terminal(lab: &Lab) -> Result<()> {
 
 fn overtaken(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
-    let (code, text) = place.run(&["apply"])?;
-    ensure!(code == 2, "{code}: {text}");
+    let text = place.ends(2, &["apply"])?;
     let line = approval(&text)?;
-    let (code, text) = place.run(&["apply", "--auto-approve"])?;
-    ensure!(code == 0, "{code}: {text}");
+    place.ends(0, &["apply", "--auto-approve"])?;
     let (code, text) = place.paste(&line)?;
     ensure!(code == 1 && place.resources()? == Some(2), "{code}: {text}");
     holds(&text, "no longer waits: the apply of ")?;
     ensure!(place.records()?.swap_remove(0).result == Some(RunResult::Superseded), "it still waits: {text}");
     // One that is made now waits for its own answer.
-    let (code, text) = place.run(&["destroy"])?;
-    ensure!(code == 2, "{code}: {text}");
-    let (code, text) = place.paste(&approval(&text)?)?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Destroyed), "{code}: {text}");
+    let text = place.ends(2, &["destroy"])?;
+    place.came_to(RunResult::Destroyed, place.paste(&approval(&text)?)?)?;
     Ok(())
 }
 
@@ -75,13 +67,8 @@ fn killed_in_plan(lab: &Lab) -> Result<()> {
     ensure!(code == 128 + Signal::SIGKILL as i32, "{code}: {text}");
     // The tool goes on by itself, and lets go of the state's lock when it ends, or dies because nobody reads what it says.
     server.release();
-    let start = Instant::now();
-    while somebody_works_in(&place.stack()) {
-        ensure!(start.elapsed() < PATIENCE, "the tool goes on for ever");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let (code, text) = place.run(&["--auto-approve"])?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    wait::until_blocking("the tool ends", PATIENCE, || Ok(!somebody_works_in(&place.stack())))?;
+    let text = place.came_to(RunResult::Applied, place.run(&["--auto-approve"])?)?;
     holds(&text, "the process ended before anything was applied")?;
     let first = place.records()?.swap_remove(0);
     ensure!(first.result == Some(RunResult::Failed), "{first:?}");
@@ -102,8 +89,7 @@ fn killed_at_the_question(lab: &Lab) -> Result<()> {
     terminal.end()?;
     let record = place.record()?;
     ensure!(record.phase == Some(Phase::AwaitingApproval) && place.resources()?.is_none(), "{record:?}");
-    let (code, text) = place.paste(&record.next_step.unwrap_or_default())?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    let text = place.came_to(RunResult::Applied, place.paste(&record.next_step.unwrap_or_default())?)?;
     ensure!(place.records()?.len() == 1 && place.resources()? == Some(2), "it is not the plan that waited: {text}");
     let history = place.record()?.history.join("\n");
     ensure!(history.matches("  Plan  ").count() == 1, "planned again:\n{history}");
@@ -115,7 +101,6 @@ fn end_of_file(lab: &Lab) -> Result<()> {
     let mut terminal = place.at_terminal(&[])?;
     terminal.until("[y/N]")?;
     terminal.press("\x04")?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 2 && place.record()?.phase == Some(Phase::AwaitingApproval), "{code}: {text}");
+    let text = place.waits(terminal.end()?)?;
     approval(&text).map(drop)
 }

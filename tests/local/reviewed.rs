@@ -33,25 +33,21 @@ output "secret" {
 /// A stack that was applied.
 fn applied(lab: &Lab, tool: &str, main: &str) -> Result<Place> {
     let place = lab.place(tool, &[("main.tf", main)])?;
-    let (code, text) = place.run(&["--auto-approve"])?;
-    ensure!(code == 0, "{text}");
+    place.ends(0, &["--auto-approve"])?;
     Ok(place)
 }
 
 /// Other code waits with this summary and these changes, and is applied.
 fn waits(place: &Place, main: &str, summary: &str, changes: &[&str]) -> Result<()> {
     fs::write(place.stack().join("main.tf"), main)?;
-    let (code, text) = place.run(&["apply"])?;
-    ensure!(code == 2, "{code}: {text}");
+    let text = place.ends(2, &["apply"])?;
     holds(&text, summary)?;
     let record = place.record()?;
     ensure!(!serde_json::to_string(&record)?.contains("-shown"), "the value of a sensitive output: {record:?}");
     let plan = record.plan.context("no plan")?;
     ensure!(plan.summary == summary && plan.changes == changes, "{plan:?}");
-    let (code, text) = place.paste(&approval(&text)?)?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
-    let (code, text) = place.run(&["apply"])?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::NoChanges), "{code}: {text}");
+    place.came_to(RunResult::Applied, place.paste(&approval(&text)?)?)?;
+    place.came_to(RunResult::NoChanges, place.run(&["apply"])?)?;
     Ok(())
 }
 

@@ -7,10 +7,11 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
+use tests::wait;
 
 use crate::terminal::PATIENCE;
 
@@ -48,12 +49,8 @@ impl Stalled {
     }
 
     pub(crate) fn until_asked(&self) -> Result<()> {
-        let start = Instant::now();
-        while self.shared.asked.load(Ordering::SeqCst) == 0 {
-            ensure!(start.elapsed() < PATIENCE, "nobody asked {}", self.address);
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        let asked = || Ok(self.shared.asked.load(Ordering::SeqCst) > 0);
+        wait::until_blocking(format!("somebody asks {}", self.address), PATIENCE, asked)
     }
 
     /// Answers all that wait, and at once from now on.

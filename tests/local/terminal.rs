@@ -10,13 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
     pty::{Winsize, openpty},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use tests::wait;
 
 /// After this long something is broken, not slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -86,12 +87,8 @@ impl Terminal {
 
     /// Waits until what was printed is as asked.
     pub(crate) fn until_is(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !is(&self.text()) {
-            ensure!(start.elapsed() < PATIENCE, "`{what}` was never printed, but:\n{}", self.text());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        let look = || Ok(if is(&self.text()) { Ok(()) } else { Err(self.text()) });
+        wait::until_blocking(format!("`{what}` is printed"), PATIENCE, look)
     }
 
     pub(crate) fn press(&mut self, keys: &str) -> Result<()> {
@@ -123,16 +120,8 @@ impl Terminal {
     }
 
     fn wait(&mut self) -> Result<ExitStatus> {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            if start.elapsed() > PATIENCE {
-                bail!("it does not end; it printed:\n{}", self.text());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let ended = wait::until_blocking("it ends", PATIENCE, || Ok(self.child.try_wait()?));
+        ended.with_context(|| format!("it printed:\n{}", self.text()))
     }
 }
 

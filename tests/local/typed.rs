@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use crds::RunResult;
 
-use crate::place::{Lab, Place, Test, ended, holds};
+use crate::place::{End as _, Lab, Place, Test, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![Test::new("typed::options_of_the_tools", options), Test::new("typed::a_place_that_is_none", nowhere)];
@@ -18,12 +18,13 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 
 fn options(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "outputs")?;
-    let (code, text) = place.run(&["apply", "-var", "word=typed", "-auto-approve", "-input=false", "-no-color"])?;
-    ensure!(code == 0 && place.record()?.result == Some(RunResult::Applied), "{code}: {text}");
+    let text = place.came_to(
+        RunResult::Applied,
+        place.run(&["apply", "-var", "word=typed", "-auto-approve", "-input=false", "-no-color"])?,
+    )?;
     holds(&text, "\ntext = \"typed\"\n")?;
     holds(&text, "s  by --auto-approve\n")?;
-    let (code, text) = place.run(&["plan", "-var", "wrod=typed"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["plan", "-var", "wrod=typed"])?;
     holds(&text, "the code does not declare variable wrod (did you mean word?)")?;
     let runs = place.records()?.len();
     for (typed, named) in [("-out=plan", "--approve"), ("-destroy", "runner-agent local destroy")] {
@@ -32,8 +33,7 @@ fn options(lab: &Lab) -> Result<()> {
         holds(&text, named)?;
     }
     ensure!(place.records()?.len() == runs, "a run was begun");
-    let (code, text) = place.run(&["plan", "-var=word=other", "-target=terraform_data.nothing", "-refresh=false"])?;
-    ensure!(code == 0, "{code}: {text}");
+    let text = place.ends(0, &["plan", "-var=word=other", "-target=terraform_data.nothing", "-refresh=false"])?;
     let counts = place.record()?.plan.context("no plan")?.counts;
     ensure!((counts.add, counts.change, counts.destroy) == (0, 0, 0), "{counts:?}: {text}");
     Ok(())
@@ -43,8 +43,7 @@ fn nowhere(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let (code, text) = place.run(&["plan", "no/such"])?;
     ensure!(code == 1 && text == "error: there is no directory no/such; nothing was changed\n", "{code}: {text}");
-    let (code, text) = place.run(&["apply", "main.tf"])?;
-    ensure!(code == 1, "{code}: {text}");
+    let text = place.ends(1, &["apply", "main.tf"])?;
     holds(&text, "--approve")
 }
 
@@ -67,10 +66,8 @@ output "quoted" {
 fn outputs(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "outputs")?;
     std::fs::write(place.stack().join("values.tf"), VALUES)?;
-    let (code, text) = place.run(&["--auto-approve"])?;
-    ensure!(code == 0, "{text}");
-    let (code, bare) = ended(&mut place.program(tool, &["apply", "-auto-approve", "-no-color", "-input=false"]))?;
-    ensure!(code == 0, "{bare}");
+    let text = place.ends(0, &["--auto-approve"])?;
+    let bare = ended(&mut place.program(tool, &["apply", "-auto-approve", "-no-color", "-input=false"]))?.with(0)?;
     let wanted = bare.find("\nOutputs:\n").map(|at| bare[at..].trim_end()).with_context(|| format!("no outputs: {bare}"))?;
     holds(wanted, "secret = <sensitive>")?;
     holds(&text, wanted)
@@ -78,8 +75,7 @@ fn outputs(lab: &Lab, tool: &str) -> Result<()> {
 
 /// What is said of a phase stands between what its tool said and what the next one says.
 fn ordered(place: &Place) -> Result<()> {
-    let (code, text) = place.run(&["--auto-approve"])?;
-    ensure!(code == 0, "{text}");
+    let text = place.ends(0, &["--auto-approve"])?;
     let mut rest = text.as_str();
     for part in [
         "\nSetup  ",

@@ -4,8 +4,9 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, conditions, names, reason};
 use kube::ResourceExt;
 use serde_json::json;
+use tests::wait;
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
+use crate::suite::{LATER, SOON, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -31,9 +32,7 @@ async fn within_the_hold(scene: Scene) -> Result<()> {
     let others: Vec<_> =
         processes.iter().filter(|(_, line)| !line.contains("runner-agent") && !line.contains("sleep infinity")).collect();
     ensure!(others.is_empty(), "while it holds, nothing else runs in the pod: {others:?}");
-    let output = scene.approve("a").await?;
-    ensure!(output.status.success(), "{}", stderr(&output));
-    let status = scene.ends("a", RunResult::Applied).await?;
+    let status = scene.approved("a").await?;
     ensure!(scene.starts("a", "init") == 1 && scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
     ensure!(scene.pod_names("a").await? == [pod.name_any()]);
     let (plan, approval) = (waiting.plan.context("no plan")?, status.approval.context("no approval")?);
@@ -78,8 +77,7 @@ async fn withdrawal(scene: Scene) -> Result<()> {
         "{status:?}"
     );
     scene.annotate("a", &approve).await?;
-    scene.ends("a", RunResult::Applied).await?;
-    Ok(())
+    scene.ends("a", RunResult::Applied).await.map(drop)
 }
 
 async fn refused(scene: Scene) -> Result<()> {
@@ -95,15 +93,12 @@ async fn refused(scene: Scene) -> Result<()> {
     };
     let sum = |digit: &str| format!("sha256:{}", digit.repeat(64));
     scene.phase("plans", Phase::Plan).await?;
-    let early = scene.paste(&line("plans", &sum("a")))?;
-    ensure!(!early.status.success());
-    holds(&stderr(&early), "no plan waits for approval")?;
+    holds(&scene.refused(&line("plans", &sum("a")))?, "no plan waits for approval")?;
     scene.annotate("plans", &[(names::CANCEL, Some("done"))]).await?;
     let plan = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     for wrong in [sum("a"), plan.checksum[..40].to_owned()] {
-        let output = scene.paste(&line("a", &wrong))?;
-        ensure!(!output.status.success());
-        holds(&stderr(&output), &format!("the plan that waits is {}, not {wrong}; nothing was approved", plan.checksum))?;
+        let said = scene.refused(&line("a", &wrong))?;
+        holds(&said, &format!("the plan that waits is {}, not {wrong}; nothing was approved", plan.checksum))?;
     }
     ensure!(scene.status("a").await?.approval.is_none());
     scene.annotate("a", &[(names::CANCEL, Some("done"))]).await?;
@@ -127,8 +122,7 @@ async fn superseded(scene: Scene) -> Result<()> {
     let status = scene.ends("a", RunResult::Superseded).await?;
     holds(&status.message.unwrap_or_default(), "superseded by b, a newer run of the same workspace; nothing was applied")?;
     ensure!(scene.starts("a", "apply") == 0 && status.claim.is_none());
-    ensure!(scene.approve("b").await?.status.success(), "the newest still waits");
-    scene.ends("b", RunResult::Applied).await?;
+    scene.approved("b").await?;
     ensure!(scene.status("other").await?.phase == Some(Phase::AwaitingApproval));
     scene.annotate("other", &[(names::CANCEL, Some("done"))]).await?;
     Ok(())
@@ -172,8 +166,7 @@ async fn policies_removed(scene: Scene) -> Result<()> {
     let void = |r: &crds::TerraformRun| stands(r, conditions::APPROVED, "False", reason::VOID);
     scene.until("a", "told that its approval is void", SOON, void).await?;
     ensure!(scene.status("a").await?.approval.is_none() && scene.starts("a", "apply") == 0);
-    ensure!(scene.approve("a").await?.status.success());
-    let status = scene.ends("a", RunResult::Applied).await?;
+    let status = scene.approved("a").await?;
     ensure!(status.approval.is_some_and(|approval| approval.by == "admin"));
     Ok(())
 }
@@ -195,11 +188,7 @@ async fn without(scene: &Scene, policy: &str, checksum: &str) -> Result<()> {
     if policy == names::POLICY_APPROVAL {
         // The API server stops asking a policy a moment after its binding went.
         let forged = [(names::APPROVE, Some(checksum)), (names::APPROVED_BY, Some("somebody else"))];
-        let started = std::time::Instant::now();
-        while let Err(refused) = scene.annotate("a", &forged).await {
-            ensure!(started.elapsed() < SOON, "{refused:#}");
-            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        }
+        wait::until("it is let through", SOON, async || Ok(scene.annotate("a", &forged).await)).await?;
         scene.until("a", "stalled with PolicyMissing", SOON, missing).await?;
         ensure!(scene.status("a").await?.approval.is_none());
     }

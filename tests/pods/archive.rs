@@ -104,8 +104,7 @@ async fn objects(scene: Scene) -> Result<()> {
     let status = scene.ends("sealed", RunResult::Planned).await?;
     holds(&status.history.join("\n"), "Secret sealed, 2 files")?;
     scene.create("gone", json!({"source": {"configMapRef": {"name": "nowhere"}}})).await?;
-    scene.fails("gone", FailureClass::Configuration, reason::CONFIG_MAP_NOT_FOUND, SOON).await?;
-    Ok(())
+    scene.fails("gone", FailureClass::Configuration, reason::CONFIG_MAP_NOT_FOUND, SOON).await.map(drop)
 }
 
 /// What a stack sees of its token: of the claims those that are no secret.

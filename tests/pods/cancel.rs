@@ -49,6 +49,5 @@ async fn before_the_pod(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), json!({"runner": {"nodeSelector": {"no": "such-node"}}})).await?;
     scene.until("a", "attempted", SOON, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
     scene.annotate("a", &[(names::CANCEL, Some("never mind"))]).await?;
-    scene.ends("a", RunResult::Canceled).await?;
-    Ok(())
+    scene.ends("a", RunResult::Canceled).await.map(drop)
 }

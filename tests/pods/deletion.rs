@@ -1,12 +1,13 @@
 //! A run is deleted: before the claim that cancels it, after it waits for the end of the apply.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use crds::Phase;
 use kube::{ResourceExt, api::PostParams};
 use serde_json::json;
-use tests::ledger::{self, what};
+use tests::{
+    ledger::{self, what},
+    wait,
+};
 
 use crate::suite::{LATER, SOON, Scene, Test};
 
@@ -44,13 +45,7 @@ async fn late(scene: Scene) -> Result<()> {
     let spec = json!({"runner": {"nodeSelector": {"no": "such-node"}, "serviceAccountName": "default"}});
     scene.scripted("a", json!({}), spec).await?;
     scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
-    let started = Instant::now();
-    let mut pod = loop {
-        match scene.pod("a").await {
-            Err(_) if started.elapsed() < SOON => tokio::time::sleep(Duration::from_millis(200)).await,
-            pod => break pod?,
-        }
-    };
+    let mut pod = wait::until("it has a pod", SOON, async || Ok(scene.pod("a").await)).await?;
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
     scene.gone("a").await?;
     let meta = &mut pod.metadata;
@@ -58,23 +53,14 @@ async fn late(scene: Scene) -> Result<()> {
     pod.status = None;
     let pods = scene.pods();
     pods.create(&PostParams::default(), &pod).await?;
-    let (name, started) = (pod.name_any(), Instant::now());
-    while pods.get_opt(&name).await?.is_some() {
-        ensure!(started.elapsed() < SOON, "pod {name} of a run that is gone is still there");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Ok(())
+    wait::gone(&pods, &pod.name_any(), SOON).await
 }
 
 async fn in_mid_apply(scene: Scene, cascade: &str) -> Result<()> {
     scene.scripted("a", json!({"resources": 4, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false", &format!("--cascade={cascade}")])?;
-    let started = Instant::now();
-    while scene.runs().get_opt("a").await?.is_some() {
-        ensure!(started.elapsed() < LATER, "the run does not go");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    wait::gone(&scene.runs(), "a", LATER).await?;
     // At the moment that it is gone.
     let ended = ledger::select(&scene.ledger("a"), what::COMMAND_END, Some("apply")).len();
     ensure!(ended == 1, "the run went before its apply had ended");

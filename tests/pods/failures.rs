@@ -1,11 +1,9 @@
 //! What people get wrong, and what fails them: each a named reason within its deadline, and nothing applied.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, conditions, reason};
 use serde_json::json;
-use tests::servers::git::Failure;
+use tests::{servers::git::Failure, wait};
 
 use crate::suite::{LATER, SOON, Scene, Test, holds};
 
@@ -38,8 +36,7 @@ async fn unreachable(scene: Scene) -> Result<()> {
     scene.suite.git.fail(&format!("{}/stack", scene.namespace), Failure::Hang);
     let spec = json!({"source": {"git": {"url": url, "revision": "main"}}, "timeouts": {"setup": "3s"}, "retry": {"limit": 0}});
     scene.create("a", spec).await?;
-    scene.fails("a", FailureClass::Timeout, reason::DEADLINE_EXCEEDED, LATER).await?;
-    Ok(())
+    scene.fails("a", FailureClass::Timeout, reason::DEADLINE_EXCEEDED, LATER).await.map(drop)
 }
 
 async fn secret(scene: Scene) -> Result<()> {
@@ -68,8 +65,7 @@ async fn image(scene: Scene) -> Result<()> {
         })
     };
     scene.until("a", "named as stalled", SOON, named).await?;
-    scene.fails("a", FailureClass::Configuration, reason::IMAGE_NOT_AVAILABLE, SOON).await?;
-    Ok(())
+    scene.fails("a", FailureClass::Configuration, reason::IMAGE_NOT_AVAILABLE, SOON).await.map(drop)
 }
 
 async fn account(scene: Scene) -> Result<()> {
@@ -86,7 +82,7 @@ async fn account(scene: Scene) -> Result<()> {
     holds(&scene.kubectl(&["get", "tfrun", "a"])?, "ServiceAccountNotFound")?;
     let step = status.next_step.context("no next step")?;
     let command = step.split_once("goes on by itself: ").context("no command")?.1;
-    ensure!(scene.paste(command)?.status.success(), "{command}");
+    scene.paste(command)?;
     let status = scene.ends("a", crds::RunResult::Applied).await?;
     ensure!(status.failure.is_none() && status.next_step.is_none(), "{status:?}");
     ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "it is the same attempt that goes on");
@@ -110,7 +106,7 @@ async fn stale(scene: Scene) -> Result<()> {
     let state =
         json!({"version": 4, "terraform_version": "1.10.6", "serial": 7, "lineage": "by-hand", "outputs": {}, "resources": []});
     scene.suite.state.write(&format!("{}/stack", scene.namespace), &state);
-    ensure!(scene.approve("a").await?.status.success());
+    scene.approve("a").await?;
     let status = scene.fails("a", FailureClass::StalePlan, reason::STALE_PLAN, SOON).await?;
     ensure!(status.failure.context("no failure")?.changes == crds::Changed::None);
     Ok(())
@@ -142,13 +138,10 @@ async fn transient(scene: Scene) -> Result<()> {
     );
     ensure!(status.failure.is_none(), "a run that succeeded shows an old failure: {:?}", status.failure);
     // Each attempt is an Event of its own. Events are published beside the work.
-    let started = Instant::now();
-    loop {
+    let look = async || {
         let told = scene.kubectl(&["describe", "terraformrun", "a"])?;
-        if (1..=2).all(|n| told.contains(&format!("attempt {n} of at most 4: pod a-"))) {
-            return Ok(());
-        }
-        ensure!(started.elapsed() < SOON, "an attempt has no Event of its own:\n{told}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        let both = (1..=2).all(|n| told.contains(&format!("attempt {n} of at most 4: pod a-")));
+        Ok(if both { Ok(()) } else { Err(told) })
+    };
+    wait::until("each attempt has an Event of its own", SOON, look).await
 }

@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
-use kube::api::PostParams;
+use crds::{Phase, RunResult, TerraformRunStatus};
 use serde_json::{Value, json};
 use tests::{
     cluster::{
@@ -34,9 +33,7 @@ async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], m
     let manifest: Value = serde_saphyr::from_str(&text)?;
     let mut spec = manifest["spec"].clone();
     merge(&mut spec, more);
-    let run = TerraformRun::new(name, serde_json::from_value(spec)?);
-    scene.runs().create(&PostParams::default(), &run).await.with_context(|| format!("cannot create {name} of {file}"))?;
-    Ok(())
+    scene.create_bare(name, spec).await.map(drop)
 }
 
 /// Makes a Secret or a ConfigMap of texts.
@@ -153,7 +150,7 @@ async fn life(scene: Scene) -> Result<()> {
     create(&scene, "replace.yaml", "replaces", &texts, given(json!({}))).await?;
     let plan = scene.phase("replaces", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     ensure!(plan.counts.replace == 1 && plan.changes.len() == 2, "{plan:?}");
-    ensure!(scene.approve("replaces").await?.status.success());
+    scene.approve("replaces").await?;
     scene.ends_within("replaces", RunResult::Applied, LATER).await?;
     ensure!(!looked(&scene, "replaces").await?, "refresh: false");
 

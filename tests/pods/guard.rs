@@ -9,7 +9,7 @@ use crds::{
 use kube::ResourceExt;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use tests::cluster::datastore::Datastore;
+use tests::{cluster::datastore::Datastore, wait};
 
 use crate::suite::{LATER, Scene, Test, holds};
 
@@ -86,12 +86,8 @@ async fn tokens(scene: Scene) -> Result<()> {
     // A token dies with its pod.
     scene.kubectl(&["delete", "pod", &a.pod, "--force", "--grace-period=0"])?;
     super::stored::released(&scene, "a").await?;
-    let started = std::time::Instant::now();
-    while get(&store, &a.bundle(&scene), &token, &a.nonce).await?.0 == StatusCode::OK {
-        ensure!(started.elapsed() < LATER, "a pod that is gone still reads");
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    }
-    Ok(())
+    let look = async || Ok(get(&store, &a.bundle(&scene), &token, &a.nonce).await?.0 != StatusCode::OK);
+    wait::until("a pod that is gone reads no more", LATER, look).await
 }
 
 /// Puts links to the pod's tokens wherever the agent might keep something, and tries to change what it keeps. It prints only what it
@@ -123,8 +119,7 @@ async fn read(scene: Scene) -> Result<()> {
     ensure!(!text.contains("eyJ") && !text.contains("No changes") && !text.contains("could"), "{text}");
     let json = scene.read("terraformruns/a/planjson")?;
     ensure!(json.contains("resource_changes") && !json.contains("eyJ") && !json.contains("could"), "{json}");
-    ensure!(scene.approve("a").await?.status.success());
-    scene.ends("a", crds::RunResult::Applied).await?;
+    scene.approved("a").await?;
     let log = scene.read("terraformruns/a/log")?;
     ensure!(!log.contains("could") && !log.contains("eyJ"), "{log}");
     Ok(())

@@ -4,13 +4,15 @@
 use std::{
     path::Path,
     process::{Command, Output, Stdio},
-    time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
 use crds::RunResult;
 use tempfile::TempDir;
-use tests::guide::{self, Mark};
+use tests::{
+    guide::{self, Mark},
+    wait,
+};
 use xtask::root;
 
 use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
@@ -54,9 +56,7 @@ impl<'a> Reader<'a> {
 
     /// Pastes text; what it printed.
     pub(crate) fn paste(&self, text: &str) -> Result<String> {
-        let output = self.scene.paste(&format!("set -e; cd '{}'\n{text}", self.dir.path().display()))?;
-        ensure!(output.status.success(), "{text}\n{}", said(&output));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        self.scene.paste(&format!("set -e; cd '{}'\n{text}", self.dir.path().display()))
     }
 
     /// Pastes the block of this name, as it stands.
@@ -97,7 +97,7 @@ async fn first_runs(scene: Scene) -> Result<()> {
     holds(&reader.does("read failure")?, "waits for approval")?;
     reader.does("cancel")?;
     let last = created(&reader.does("create run")?)?;
-    ensure!(prod.approve(&last).await?.status.success());
+    prod.approve(&last).await?;
     prod.ends_within(&last, RunResult::Applied, LATER).await?;
     // Its plan took the place of the first one's.
     prod.ends(&first, RunResult::Superseded).await?;
@@ -124,13 +124,9 @@ fn readme(reader: &Reader<'_>) -> Result<()> {
 }
 
 /// Waits until people can read: the API server finds the datastore a moment after it is ready.
-async fn served(scene: &Scene) -> Result<()> {
-    let begun = Instant::now();
-    while scene.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]).is_err() {
-        ensure!(begun.elapsed() < SOON, "the read API is not served");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
-    Ok(())
+pub(crate) async fn served(scene: &Scene) -> Result<()> {
+    let look = async || Ok(scene.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]));
+    wait::until("the read API is served", SOON, look).await.map(drop)
 }
 
 /// The name that `kubectl create` prints.

@@ -5,6 +5,7 @@ use crds::{Changed, FailureClass, HookWhen, RunResult, TerraformRun, reason};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
+use tests::{cluster::objects, wait};
 
 use crate::{
     guide::Reader,
@@ -113,15 +114,11 @@ async fn died(scene: Scene) -> Result<()> {
         };
         scene.until(name, "in its hook", LATER, runs).await?;
         // The message comes before the hook does: that it runs is seen at its process.
-        let started = std::time::Instant::now();
-        let pod = loop {
+        let look = async || {
             let pod = scene.pod(name).await?;
-            if Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")) {
-                break pod;
-            }
-            ensure!(started.elapsed() < SOON, "the hook does not run");
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            Ok(Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")).then_some(pod))
         };
+        let pod = wait::until("the hook runs", SOON, look).await?;
         if name == "killed" {
             Scene::kill(&pod, "runner-agent")?;
         } else {
@@ -201,9 +198,7 @@ async fn refused(scene: Scene) -> Result<()> {
     scene.create("huge", of(json!({"path": "huge.sh"}))).await?;
     scene.create("none", of(json!({"configMapKeyRef": {"name": "gone", "key": "k"}}))).await?;
     let map = json!({"metadata": {"name": "latin"}, "binaryData": {"k": "ZWNobyDpCg=="}});
-    Api::<ConfigMap>::namespaced(scene.suite.client.clone(), &scene.namespace)
-        .create(&PostParams::default(), &serde_json::from_value(map)?)
-        .await?;
+    objects::create(&Api::<ConfigMap>::namespaced(scene.suite.client.clone(), &scene.namespace), map).await?;
     scene.create("latin", of(json!({"configMapKeyRef": {"name": "latin", "key": "k"}}))).await?;
     // `{"alg":"RS256"}`, `{"exp":1000000000}`, and what would be a signature.
     let token = "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjEwMDAwMDAwMDB9.c2lnbmF0dXJl";

@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::{Api, ResourceExt, api::PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use tests::cluster::objects;
 
 use crate::suite::{SOON, Scene, Test, holds};
 
@@ -72,8 +73,7 @@ async fn named(scene: Scene) -> Result<()> {
 async fn accounts(scene: &Scene) -> Result<Value> {
     let api: Api<ServiceAccount> = Api::namespaced(scene.suite.client.clone(), &scene.namespace);
     for name in ["reader", "deployer"] {
-        let account = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-        api.create(&PostParams::default(), &account).await?;
+        objects::create(&api, json!({"metadata": {"name": name}})).await?;
     }
     Ok(json!({"runner": {"planServiceAccountName": "reader", "serviceAccountName": "deployer"}}))
 }
@@ -99,8 +99,7 @@ async fn apart(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), spec).await?;
     // Nobody has approved yet, and the pod that made the plan has left.
     scene.until("a", "released", SOON, |run| run.status.as_ref().is_some_and(left)).await?;
-    ensure!(scene.approve("a").await?.status.success());
-    let status = scene.ends("a", RunResult::Applied).await?;
+    let status = scene.approved("a").await?;
     ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
     ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
     Ok(())
@@ -114,8 +113,7 @@ async fn approved_early(scene: Scene) -> Result<()> {
     let spec = accounts(&scene).await?;
     scene.scripted("a", json!({}), spec).await?;
     // As early as anybody can: often before the pod has gone.
-    ensure!(scene.approve("a").await?.status.success());
-    let status = scene.ends("a", RunResult::Applied).await?;
+    let status = scene.approved("a").await?;
     ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
     ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "apply") == 1);
     Ok(())

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use tests::{
     ledger::{forgotten, what},
@@ -10,7 +10,7 @@ use tests::{
 };
 
 use crate::recovery::until_created;
-use crate::suite::{LATER, Scene, Test, gate, gated, holds};
+use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, gate, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -183,7 +183,7 @@ async fn second_process(scene: Scene) -> Result<()> {
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     };
     second(&scene)?;
-    ensure!(scene.approve("a").await?.status.success());
+    scene.approve("a").await?;
     scene.phase("a", Phase::Apply).await?;
     second(&scene)?;
     scene.open("a").await?;
@@ -193,28 +193,11 @@ async fn second_process(scene: Scene) -> Result<()> {
 }
 
 async fn controller(scene: Scene) -> Result<()> {
-    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(scene.suite.client.clone(), "pawl-system");
     for (i, wait) in [0_u64, 20, 60, 150, 400, 1000, 2000, 3500].into_iter().enumerate() {
         let name = format!("r{i}");
         scene.scripted(&name, json!({"resources": 4, "apply_ms": 500}), automatic()).await?;
         tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
-        let listed = pods.list(&ListParams::default().labels("app.kubernetes.io/component=controller")).await?;
-        let pod = listed.items.iter().find(|p| p.metadata.deletion_timestamp.is_none()).context("no controller")?;
-        for (pid, line) in tests::cluster::victims::processes(&pod.uid().context("no uid")?)? {
-            if line.starts_with("/controller") {
-                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
-            }
-        }
-        // Back-off of the kubelet would make the test long: a fresh pod has none.
-        scene.suite.cluster.kubectl(&[
-            "-n",
-            "pawl-system",
-            "delete",
-            "pod",
-            &pod.name_any(),
-            "--wait=false",
-            "--grace-period=1",
-        ])?;
+        scene.crash(OF_CONTROLLER).await?;
     }
     for i in 0..8 {
         let name = format!("r{i}");

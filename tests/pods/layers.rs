@@ -1,22 +1,23 @@
 //! Layers of repositories: real git, `controller sources`, real OpenTofu, and what is changed by hand.
 
-use std::{
-    ops::Deref,
-    time::{Duration, Instant},
-};
+use std::{ops::Deref, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tests::servers::{large, repo::Repo};
+use tests::{
+    cluster::objects,
+    servers::{large, repo::Repo},
+    wait,
+};
 
 use crate::{
     guide::Reader,
-    suite::{LATER, Scene, Test, merge, stderr},
+    suite::{LATER, Scene, Test, merge},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -68,8 +69,7 @@ impl Layers {
     pub(crate) async fn layer(&self, name: &str, spec: Value) -> Result<()> {
         let mut whole = json!({"repository": {"name": "infrastructure"}, "path": "app"});
         merge(&mut whole, spec);
-        let layer = TerraformLayer::new(name, serde_json::from_value(whole)?);
-        self.layers().create(&PostParams::default(), &layer).await?;
+        objects::create(&self.layers(), json!({"metadata": {"name": name}, "spec": whole})).await?;
         Ok(())
     }
 
@@ -79,18 +79,10 @@ impl Layers {
         what: &str,
         done: impl Fn(&TerraformLayerStatus) -> bool,
     ) -> Result<TerraformLayerStatus> {
-        let started = Instant::now();
-        loop {
-            let status = self.layers().get(name).await?.status.unwrap_or_default();
-            if done(&status) {
-                return Ok(status);
-            }
-            if started.elapsed() > LATER {
-                let seen = self.scene.kubectl(&["describe", "terraformlayers,terraformrepositories"])?;
-                anyhow::bail!("layer {name} is not {what} after {LATER:?}\n{seen}");
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        let look = |layer: &TerraformLayer| done(&layer.status.clone().unwrap_or_default());
+        let found = wait::object(&self.layers(), name, what, LATER, look).await;
+        let seen = || self.scene.kubectl(&["describe", "terraformlayers,terraformrepositories"]).unwrap_or_default();
+        Ok(found.with_context(seen)?.status.unwrap_or_default())
     }
 
     /// Waits for a plan of a commit, and does what the layer says next.
@@ -108,9 +100,7 @@ impl Layers {
     }
 
     fn do_next(&self, status: &TerraformLayerStatus) -> Result<()> {
-        let output = self.scene.paste(status.next_step.as_deref().context("no next step")?)?;
-        ensure!(output.status.success(), "{}", stderr(&output));
-        Ok(())
+        self.scene.paste(status.next_step.as_deref().context("no next step")?).map(drop)
     }
 
     pub(crate) async fn repository(
@@ -118,15 +108,7 @@ impl Layers {
         what: &str,
         done: impl Fn(&TerraformRepository) -> bool,
     ) -> Result<TerraformRepository> {
-        let started = Instant::now();
-        loop {
-            let repository = self.repositories().get("infrastructure").await?;
-            if done(&repository) {
-                return Ok(repository);
-            }
-            ensure!(started.elapsed() < LATER, "the repository is not {what} after {LATER:?}: {:?}", repository.status);
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        wait::object(&self.repositories(), "infrastructure", what, LATER, done).await
     }
 
     /// Waits until the head of a branch was looked at, and everything was made of it that is to be.
@@ -171,8 +153,7 @@ impl Stage {
         )?;
         let spec = json!({"url": scene.suite.git.url(&name), "interval": "1h",
             "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
-        let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
-        stage.repositories().create(&PostParams::default(), &repository).await?;
+        objects::create(&stage.repositories(), json!({"metadata": {"name": "infrastructure"}, "spec": spec})).await?;
         Ok(stage)
     }
 
@@ -278,16 +259,13 @@ async fn drift(scene: Scene) -> Result<()> {
         drift.objects.iter().any(|object| object.contains("module.text.object_text.it (changed outside of the code: content)")),
         "{drift:?}"
     );
-    let (step, started) = (drifted.next_step.clone().context("no next step")?, Instant::now());
-    loop {
+    let step = drifted.next_step.clone().context("no next step")?;
+    let look = async || {
         let described = stage.does("see layer")?;
-        if described.trim_end().ends_with(&step) {
-            ensure!(described.contains("module.text.object_text.it"), "{described}");
-            break;
-        }
-        ensure!(started.elapsed() < LATER, "it does not end in {step}:\n{described}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        Ok(if described.trim_end().ends_with(&step) { Ok(described) } else { Err(described) })
+    };
+    let described = wait::until(format!("it ends in {step}"), LATER, look).await?;
+    ensure!(described.contains("module.text.object_text.it"), "{described}");
     stage.do_next(&drifted)?;
     stage.does("wait for layer")?;
     stage.until("app", "as it was", |s| s.drift.is_none() && s.pending.is_none() && s.state == Some(LayerState::Idle)).await?;
@@ -307,15 +285,11 @@ async fn automatic(scene: Scene) -> Result<()> {
         stage.until("app", &format!("applied at {commit}"), applied).await?;
         ensure!(stage.text("app").as_deref() == Some(text));
     }
-    let started = Instant::now();
-    loop {
+    let kept = async || {
         let runs = stage.run_names().await?;
-        if runs.len() <= 2 {
-            break;
-        }
-        ensure!(started.elapsed() < LATER, "{runs:?} are kept");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        Ok(if runs.len() <= 2 { Ok(()) } else { Err(format!("{runs:?}")) })
+    };
+    wait::until("two runs are kept", LATER, kept).await?;
     // Dry: the plan is shown, and nobody can apply it.
     stage.layer("dry", json!({"remediation": {"onCommit": "Dry"}, "template": {"stack": "dry"}, "path": "dry"})).await?;
     let commit = stage.push("main", &[("dry/main.tf", &stage.app("dry"))]).await?;
@@ -352,8 +326,7 @@ async fn one_state(scene: Scene) -> Result<()> {
     let message = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| c.message.clone()).unwrap_or_default();
     ensure!(message.contains("elder") && status.current_run.is_none() && status.pending.is_none(), "{status:?}");
     stage.layers().delete("elder", &DeleteParams::default()).await?;
-    stage.until("younger", "planned", |s| s.pending.is_some()).await?;
-    Ok(())
+    stage.until("younger", "planned", |s| s.pending.is_some()).await.map(drop)
 }
 
 async fn held_up(scene: Scene) -> Result<()> {
@@ -378,8 +351,7 @@ async fn held_up(scene: Scene) -> Result<()> {
     let rests = stage.until("app", "told of a commit", |s| told(s) && s.state == Some(LayerState::PlanNeeded)).await?;
     ensure!(rests.current_run.is_none(), "a suspended layer made a run: {rests:?}");
     stage.do_next(&rests)?;
-    stage.until("app", "planned", |s| revision(s) == Some(&next) && s.current_run.is_none()).await?;
-    Ok(())
+    stage.until("app", "planned", |s| revision(s) == Some(&next) && s.current_run.is_none()).await.map(drop)
 }
 
 async fn large_files(scene: Scene) -> Result<()> {
@@ -408,11 +380,7 @@ async fn deleted(scene: Scene) -> Result<()> {
     let waits = stage.until("app", "waiting with its destruction", |s| s.pending.is_some()).await?;
     ensure!(stage.text("app").is_some());
     stage.do_next(&waits)?;
-    let started = Instant::now();
-    while stage.layers().get_opt("app").await?.is_some() {
-        ensure!(started.elapsed() < LATER, "the layer does not go");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    wait::gone(&stage.layers(), "app", LATER).await?;
     ensure!(stage.text("app").is_none(), "it went without what it made");
     Ok(())
 }

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tests::ledger::what;
+use tests::{ledger::what, wait};
 
-use crate::suite::{LATER, SOON, Scene, Test, gate, gated, holds, stderr};
+use crate::suite::{LATER, SOON, Scene, Test, gate, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -144,24 +144,16 @@ async fn removed(scene: Scene) -> Result<()> {
     let pod = scene.pod("a").await?.name_any();
     // An administrator takes the finalizer off and removes the run under its apply.
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
-    let output = scene.paste(&format!(
-        "kubectl patch -n {} tfrun/a --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
-        scene.namespace
-    ))?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.kubectl(&["patch", "tfrun", "a", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
     scene.scripted("b", json!({"resources": 12}), automatic(&backend)).await?;
     scene.until("b", "queued behind the pod", SOON, |run| queued(run, "which was removed while its pod still runs")).await?;
     ensure!(scene.pod_names("b").await?.is_empty());
     scene.open("a").await?;
-    let ended = std::time::Instant::now();
-    loop {
+    let look = async || {
         let found = scene.pods().get_opt(&pod).await?.and_then(|pod| pod.status).and_then(|status| status.phase);
-        if found.is_none_or(|phase| phase != "Running") {
-            break;
-        }
-        ensure!(ended.elapsed() < LATER, "the pod does not end");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
+        Ok(found.is_none_or(|phase| phase != "Running"))
+    };
+    wait::until("the pod ends", LATER, look).await?;
     let ends = |run: &TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
     let status = scene.until("b", "ended", LATER, ends).await?.status.unwrap_or_default();
     ensure!(status.phase == Some(Phase::Succeeded), "{status:?}");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tests::{ledger::what, servers::state::LockInfo};
+use tests::{ledger::what, servers::state::LockInfo, wait};
 
 use crate::suite::{LATER, SOON, Scene, Test, gated, holds};
 
@@ -90,29 +90,19 @@ async fn kubernetes(scene: Scene, tool: &'static str) -> Result<()> {
             "backend": {"type": "kubernetes", "config": config}, "approval": {"mode": "Automatic"},
             "variables": [{"name": "seconds", "value": seconds}], "runner": {"serviceAccountName": "default"}})
     };
-    // Without what a run of the suite has by default: another backend.
-    let create = async |name: &str, spec: Value| -> Result<()> {
-        let run = TerraformRun::new(name, serde_json::from_value(spec)?);
-        scene.runs().create(&kube::api::PostParams::default(), &run).await?;
-        Ok(())
-    };
-    create("a", spec(600)).await?;
+    scene.create_bare("a", spec(600)).await?;
     let begun = |run: &TerraformRun| {
         let progress = run.status.as_ref().and_then(|status| status.progress.as_ref());
         run.status.as_ref().is_some_and(|s| s.claim.is_some()) && progress.is_some()
     };
     scene.until("a", "applying", LATER, begun).await?;
     let held = || scene.kubectl(&["get", "lease", "lock-tfstate-default-net", "-o", "jsonpath={.spec.holderIdentity}"]);
-    let started = std::time::Instant::now();
-    while held().unwrap_or_default().is_empty() {
-        ensure!(started.elapsed() < SOON, "the apply takes no lock");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    wait::until("the apply takes the lock", SOON, async || Ok(held().is_ok_and(|holder| !holder.is_empty()))).await?;
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
     let lock = held()?;
     ensure!(!lock.is_empty(), "the dead pod's lock is not there");
-    create("b", spec(0)).await?;
+    scene.create_bare("b", spec(0)).await?;
     let status = scene.ends_within("b", RunResult::Applied, LATER).await?;
     released(&status, "a, attempt 1")?;
     ensure!(status.lock_release.is_some_and(|release| release.id == lock), "another lock was meant");
@@ -156,16 +146,14 @@ async fn strangers(scene: Scene) -> Result<()> {
     holds(&status.failure.context("no failure")?.message, "carol@laptop")?;
     ensure!(scene.suite.state.lock(&path(&scene, "in-vain")).is_some_and(|l| l.who == "carol@laptop"), "it was removed");
     ensure!(scene.suite.state.force_unlock(&path(&scene, "in-time")));
-    scene.phase("in-time", Phase::AwaitingApproval).await?;
-    Ok(())
+    scene.phase("in-time", Phase::AwaitingApproval).await.map(drop)
 }
 
 async fn applies(scene: Scene) -> Result<()> {
     scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"approval": {"holdFor": "1h"}})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
     ensure!(scene.suite.state.hold_lock(&path(&scene, "a"), LockInfo::stranger("33333333-4444", "carol@laptop")));
-    let output = scene.approve("a").await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    scene.approve("a").await?;
     let waits = scene.until("a", "waiting for the lock", LATER, waits_for("carol@laptop")).await?.status.unwrap_or_default();
     ensure!(waits.phase == Some(Phase::Apply) && waits.claim.is_some(), "{waits:?}");
     holds(waits.message.as_deref().unwrap_or_default(), "apply waits for the state, which is locked by carol@laptop")?;

@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
 use serde_json::{Value, json};
+use tests::wait;
 
-use crate::suite::{GATE, LATER, SOON, Scene, Test, holds, stderr};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -56,8 +57,7 @@ async fn rerun(scene: Scene) -> Result<()> {
     scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
     let answered = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(|s| s.rerun.is_some());
     let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
-    scene.ends(&again, RunResult::NoChanges).await?;
-    Ok(())
+    scene.ends(&again, RunResult::NoChanges).await.map(drop)
 }
 
 async fn terraform(scene: Scene) -> Result<()> {
@@ -78,11 +78,8 @@ async fn lock(scene: Scene) -> Result<()> {
     scene.phase("holder", crds::Phase::Apply).await?;
     let state = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words", scene.namespace);
     let held = |text: String| serde_json::from_str::<Value>(&text).is_ok_and(|state| !state["lock"].is_null());
-    let started = std::time::Instant::now();
-    while !scene.kubectl(&["get", "--raw", &state]).is_ok_and(held) {
-        ensure!(started.elapsed() < SOON, "the apply takes no lock");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let look = async || Ok(scene.kubectl(&["get", "--raw", &state]).is_ok_and(held));
+    wait::until("the apply takes the lock", SOON, look).await?;
     // A run that only plans needs no lease, and so meets the lock.
     let plan = json!({"operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}});
     let mut second = more;
@@ -95,8 +92,7 @@ async fn lock(scene: Scene) -> Result<()> {
         &format!("holder-{}-a1", names::short_hash(&kube::ResourceExt::uid(&scene.get("holder").await?).unwrap_or_default())),
     )?;
     scene.open("holder").await?;
-    scene.ends_within("holder", RunResult::Applied, LATER).await?;
-    Ok(())
+    scene.ends_within("holder", RunResult::Applied, LATER).await.map(drop)
 }
 
 async fn workspaces(scene: Scene) -> Result<()> {
@@ -105,15 +101,13 @@ async fn workspaces(scene: Scene) -> Result<()> {
         scene.ends(workspace, RunResult::Applied).await?;
     }
     run(&scene, "again", json!({"stack": "words", "workspace": "prod"})).await?;
-    scene.ends("again", RunResult::NoChanges).await?;
-    Ok(())
+    scene.ends("again", RunResult::NoChanges).await.map(drop)
 }
 
 async fn committed_state(scene: Scene) -> Result<()> {
     let files = json!({"main.tf": STACK, "terraform.tfstate": "{\"version\":4}"});
     run(&scene, "a", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
-    scene.fails("a", FailureClass::Configuration, reason::NO_DURABLE_STATE, SOON).await?;
-    Ok(())
+    scene.fails("a", FailureClass::Configuration, reason::NO_DURABLE_STATE, SOON).await.map(drop)
 }
 
 async fn people(scene: Scene) -> Result<()> {
@@ -130,17 +124,11 @@ async fn people(scene: Scene) -> Result<()> {
     holds(&versions.to_string(), "version")?;
     let first = get("/words/download?version=1")?;
     ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
-    let post = |rest: &str, body: Value| -> Result<std::process::Output> {
-        let line = format!("echo '{body}' | kubectl create --raw '{base}{rest}' -f -");
-        scene.paste(&line)
-    };
-    let without = post("/words/restore", json!({"version": 1}))?;
-    ensure!(!without.status.success(), "a restore without a reason was taken");
-    let output = post("/words/restore", json!({"version": 1, "reason": "the second was wrong"}))?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    let restore = "states/words/restore";
+    scene.refused(&scene.post(restore, &json!({"version": 1}))).context("a restore without a reason")?;
+    scene.paste(&scene.post(restore, &json!({"version": 1, "reason": "the second was wrong"})))?;
     run(&scene, "third", json!({"stack": "words"})).await?;
-    scene.ends("third", RunResult::NoChanges).await?;
-    Ok(())
+    scene.ends("third", RunResult::NoChanges).await.map(drop)
 }
 
 async fn unlock(scene: Scene) -> Result<()> {
@@ -148,19 +136,13 @@ async fn unlock(scene: Scene) -> Result<()> {
     let script = json!({"commands": {"plan": [{"hold_lock": true}]}});
     scene.scripted("a", script, json!({"stack": "words", "operation": "Plan", "backend": null})).await?;
     let state = || -> Result<Value> { Ok(serde_json::from_str(&scene.read("states/words")?)?) };
-    let started = std::time::Instant::now();
-    while !state().is_ok_and(|state| !state["lock"].is_null()) {
-        ensure!(started.elapsed() < SOON, "the plan takes no lock");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words/unlock", scene.namespace);
-    let post = |body: Value| scene.paste(&format!("echo '{body}' | kubectl create --raw '{path}' -f -"));
+    let look = async || Ok(state().is_ok_and(|state| !state["lock"].is_null()));
+    wait::until("the plan takes the lock", SOON, look).await?;
     for body in [json!({}), json!({"reason": " "})] {
-        ensure!(!post(body)?.status.success(), "an unlock without a reason was taken");
+        scene.refused(&scene.post("states/words/unlock", &body)).context("an unlock without a reason")?;
     }
     ensure!(!state()?["lock"].is_null(), "it was unlocked");
-    let output = post(json!({"reason": "nobody works on it"}))?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.paste(&scene.post("states/words/unlock", &json!({"reason": "nobody works on it"})))?;
     let after = state()?;
     ensure!(after["lock"].is_null(), "{after}");
     holds(&after["notes"].to_string(), "nobody works on it")?;
@@ -226,10 +208,7 @@ async fn made_again(scene: Scene) -> Result<()> {
     let status = second.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
     holds(&format!("{:?}", status.message), "states/words/handover")?;
     ensure!(status.plan.is_none(), "{:?}", status.plan);
-    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words/handover", second.namespace);
-    let output = second.paste(&format!("echo '{{\"reason\": \"the same team\"}}' | kubectl create --raw '{path}' -f -"))?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    second.paste(&second.post("states/words/handover", &json!({"reason": "the same team"})))?;
     run(&second, "heir", json!({"stack": "words"})).await?;
-    second.ends("heir", RunResult::NoChanges).await?;
-    Ok(())
+    second.ends("heir", RunResult::NoChanges).await.map(drop)
 }

@@ -86,8 +86,7 @@ async fn harmless(scene: Scene) -> Result<()> {
     ensure!(status.history.iter().all(|line| !line.contains("AwaitingApproval")), "{:#?}", status.history);
     scene.create("removes", stack(&["a"])).await?;
     scene.phase("removes", Phase::AwaitingApproval).await?;
-    ensure!(scene.approve("removes").await?.status.success());
-    let status = scene.ends("removes", RunResult::Applied).await?;
+    let status = scene.approved("removes").await?;
     ensure!(status.approval.context("no approval")?.checksum.is_some(), "a person approved");
     Ok(())
 }
@@ -185,8 +184,7 @@ async fn private_git(scene: Scene) -> Result<()> {
 async fn provider(scene: Scene) -> Result<()> {
     let main = "terraform {\n  required_providers {\n    time = {\n      source = \"hashicorp/time\"\n    }\n  }\n}\n\nresource \"time_sleep\" \"a\" {\n  create_duration = \"1s\"\n}\n";
     scene.real("a", main, json!({"approval": {"mode": AUTOMATIC}})).await?;
-    scene.ends("a", RunResult::Applied).await?;
-    Ok(())
+    scene.ends("a", RunResult::Applied).await.map(drop)
 }
 
 async fn workspace(scene: Scene) -> Result<()> {
@@ -203,14 +201,12 @@ async fn workspace(scene: Scene) -> Result<()> {
         "workspace": "staging", "approval": {"mode": AUTOMATIC}, "runner": {"serviceAccountName": "states"}, "backend":
         {"type": "kubernetes", "config": {"secret_suffix": "a", "namespace": scene.namespace, "in_cluster_config": true}}});
     for (name, result) in [("a", RunResult::Applied), ("b", RunResult::NoChanges)] {
-        let run = crds::TerraformRun::new(name, serde_json::from_value(run.clone())?);
-        scene.runs().create(&kube::api::PostParams::default(), &run).await?;
+        scene.create_bare(name, run.clone()).await?;
         scene.ends(name, result).await?;
     }
     let mut typo = run.clone();
     (typo["workspace"], typo["operation"]) = ("typo".into(), "Plan".into());
-    let typo = crds::TerraformRun::new("typo", serde_json::from_value(typo)?);
-    scene.runs().create(&kube::api::PostParams::default(), &typo).await?;
+    scene.create_bare("typo", typo).await?;
     scene.fails("typo", crds::FailureClass::Configuration, crds::reason::INVALID_SPEC, SOON).await?;
     ensure!(scene.kubectl(&["get", "secret", "tfstate-typo-a"]).is_err(), "a plan made a workspace");
     scene.kubectl(&["get", "secret", "tfstate-staging-a"]).map(drop)

@@ -1,15 +1,16 @@
 //! The datastore is away, comes back, or comes back with other keys. These tests take it from the whole cluster.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, reason};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::{Api, ResourceExt, api::ListParams};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
 use serde_json::json;
-use tests::ledger::what;
+use tests::{ledger::what, wait};
 
 use crate::{
+    guide::served,
     stored::{approve_waiting, released},
     suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds},
 };
@@ -33,16 +34,13 @@ const KEYRING: &str = "pawl-datastore-keyring";
 /// Takes the datastore away, and waits until it is.
 pub(crate) async fn away(scene: &Scene) -> Result<()> {
     scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=0"])?;
-    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    let started = Instant::now();
-    loop {
-        let listed = pods.list(&ListParams::default().labels("app.kubernetes.io/component=datastore")).await?;
-        if listed.items.is_empty() {
-            return Ok(());
-        }
-        ensure!(started.elapsed() < SOON, "the datastore does not end");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    no_pods(scene, "app.kubernetes.io/component=datastore").await
+}
+
+/// Waits until the release has no pods with these labels.
+pub(crate) async fn no_pods(scene: &Scene, labels: &str) -> Result<()> {
+    let look = async || Ok(scene.system_pods(labels).await?.is_empty());
+    wait::until(format!("the pods of the release end: {labels}"), SOON, look).await
 }
 
 /// Brings it back, and waits until it answers.
@@ -65,11 +63,8 @@ async fn for_a_while(scene: Scene) -> Result<()> {
     for name in ["a", "reads"] {
         scene.phase(name, Phase::Plan).await?;
     }
-    let written = Instant::now();
-    while !scene.read("states/unlocks").is_ok_and(|state| state.contains("\"number\"")) {
-        ensure!(written.elapsed() < SOON, "the first object is not in the state");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let written = async || Ok(scene.read("states/unlocks").is_ok_and(|state| state.contains("\"number\"")));
+    wait::until("the first object is in the state", SOON, written).await?;
     away(&scene).await?;
     for name in ["a", "reads", "unlocks"] {
         scene.open(name).await?;
@@ -178,8 +173,7 @@ async fn state_writes(scene: Scene) -> Result<()> {
     ensure!(meanwhile.phase == Some(Phase::Apply), "it ended without its state: {meanwhile:?}");
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     scene.create("b", spec).await?;
-    scene.ends("b", RunResult::NoChanges).await?;
-    Ok(())
+    scene.ends("b", RunResult::NoChanges).await.map(drop)
 }
 
 async fn restore(scene: Scene) -> Result<()> {
@@ -203,15 +197,7 @@ async fn restore(scene: Scene) -> Result<()> {
 async fn restarted(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 2}), json!({"approval": {"holdFor": "0s"}})).await?;
     let waiting = released(&scene, "a").await?;
-    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    for pod in pods.list(&ListParams::default()).await? {
-        for (pid, line) in tests::cluster::victims::processes(&pod.uid().context("no uid")?)? {
-            if line.starts_with("/controller") {
-                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
-            }
-        }
-        scene.suite.cluster.kubectl(&["-n", SYSTEM, "delete", "pod", &pod.name_any(), "--wait=false", "--grace-period=1"])?;
-    }
+    scene.crash("").await?;
     approve_waiting(&scene, &waiting)?;
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
@@ -225,23 +211,13 @@ async fn namespace(scene: Scene) -> Result<()> {
     away(&scene).await?;
     let deleted = async {
         scene.suite.cluster.kubectl(&["delete", "namespace", &name, "--wait=false"])?;
-        let started = Instant::now();
-        while namespaces.get_opt(&name).await?.is_some() {
-            ensure!(started.elapsed() < LATER, "the namespace cannot be deleted while the datastore is away");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        Ok(())
+        wait::gone(&namespaces, &name, LATER).await.context("the namespace cannot be deleted while the datastore is away")
     }
     .await;
     back(&scene)?;
     deleted?;
     // And it is read again when it is back.
-    let started = Instant::now();
-    while scene.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]).is_err() {
-        ensure!(started.elapsed() < SOON, "the read API does not come back");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Ok(())
+    served(&scene).await
 }
 
 async fn another_key(scene: Scene) -> Result<()> {
@@ -282,11 +258,8 @@ async fn another_key(scene: Scene) -> Result<()> {
 /// The datastore says so in its log, and is not ready.
 pub(crate) async fn says(scene: &Scene, word: &str) -> Result<()> {
     let cluster = &scene.suite.cluster;
-    let started = Instant::now();
-    while !cluster.kubectl(&["-n", SYSTEM, "logs", DEPLOYMENT]).is_ok_and(|log| log.contains(word)) {
-        ensure!(started.elapsed() < LATER, "the datastore does not say: {word}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    let look = async || Ok(cluster.kubectl(&["-n", SYSTEM, "logs", DEPLOYMENT]).is_ok_and(|log| log.contains(word)));
+    wait::until(format!("the datastore says: {word}"), LATER, look).await?;
     let ready = cluster.kubectl(&["-n", SYSTEM, "get", DEPLOYMENT, "-o", "jsonpath={.status.readyReplicas}"])?;
     ensure!(ready.trim().is_empty(), "{ready} are ready");
     Ok(())

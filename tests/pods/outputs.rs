@@ -1,19 +1,17 @@
 //! Outputs: published to a ConfigMap and a Secret, repaired, taken by another stack, and gone with theirs. The manifests are the guide's.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, OutputsStatus, Phase, RunResult, TerraformRun, TerraformRunStatus, reason};
+use crds::{FailureClass, OutputsStatus, Phase, RunResult, TerraformRunStatus, reason};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret},
     rbac::v1::ClusterRoleBinding,
 };
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::guide;
+use tests::{cluster::objects, guide, wait};
 
 use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
 
@@ -36,9 +34,7 @@ async fn create(scene: &Scene, file: &str, name: &str, more: Value) -> Result<()
     let mut spec = json!({"tool": {"name": "OpenTofu"}});
     merge(&mut spec, manifest["spec"].clone());
     merge(&mut spec, more);
-    let run = TerraformRun::new(name, serde_json::from_value(spec)?);
-    scene.runs().create(&PostParams::default(), &run).await?;
-    Ok(())
+    scene.create_bare(name, spec).await.map(drop)
 }
 
 fn automatic() -> Value {
@@ -63,15 +59,11 @@ async fn map(scene: &Scene) -> Result<Option<Value>> {
 
 /// Waits until the ConfigMap is so.
 async fn becomes(scene: &Scene, wanted: &Value) -> Result<()> {
-    let begun = Instant::now();
-    loop {
+    let look = async || {
         let found = map(scene).await?;
-        if found.as_ref() == Some(wanted) {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < SOON, "{found:?} does not become {wanted}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        Ok(if found.as_ref() == Some(wanted) { Ok(()) } else { Err(format!("{found:?}")) })
+    };
+    wait::until(format!("it becomes {wanted}"), SOON, look).await
 }
 
 async fn published(scene: Scene) -> Result<()> {
@@ -90,8 +82,7 @@ async fn published(scene: Scene) -> Result<()> {
     ensure!(map(&scene).await? == Some(wanted.clone()), "{:?}", map(&scene).await?);
 
     // What others change is repaired, and what could not be written is when its place is free.
-    let change = Patch::Merge(json!({"data": {"vpc_id": "forged", "more": "x"}}));
-    maps(&scene).patch("network", &PatchParams::default(), &change).await?;
+    objects::merge(&maps(&scene), "network", &json!({"data": {"vpc_id": "forged", "more": "x"}})).await?;
     becomes(&scene, &wanted).await?;
     maps(&scene).delete("network", &DeleteParams::default()).await?;
     secrets(&scene).delete("network-db", &DeleteParams::default()).await?;
@@ -102,8 +93,7 @@ async fn published(scene: Scene) -> Result<()> {
     ensure!(outputs.reason == reason::PUBLISHED, "{outputs:?}");
     ensure!(outputs.message == "ConfigMap network (2 keys), Secret network-db (1 key)", "{outputs:?}");
     let printed = guide::block("read outputs")?.replace("-n prod", &format!("-n {}", scene.namespace));
-    let printed = scene.paste(&printed)?;
-    holds(&String::from_utf8_lossy(&printed.stdout), "correct horse")?;
+    holds(&scene.paste(&printed)?, "correct horse")?;
     ensure!(secrets(&scene).get("network-db").await?.type_.as_deref() == Some("pawl.run/outputs"));
 
     create(&scene, "network.yaml", "gone", json!({"operation": "Destroy", "approval": {"mode": "Automatic"}})).await?;
@@ -120,7 +110,7 @@ async fn taken(scene: Scene) -> Result<()> {
     create(&scene, "app.yaml", "app", json!({})).await?;
     let plan = scene.phase("app", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     ensure!(plan.counts.add == 2, "a list is a list: {plan:?}");
-    ensure!(scene.approve("app").await?.status.success());
+    scene.approve("app").await?;
     scene.ends_within("app", RunResult::Applied, LATER).await?;
 
     // Two plans wait, one in its pod and one without any; then the value changes.
@@ -131,7 +121,7 @@ async fn taken(scene: Scene) -> Result<()> {
     create(&scene, "network.yaml", "newer", newer).await?;
     scene.ends_within("newer", RunResult::Applied, LATER).await?;
     for name in ["held", "parked"] {
-        ensure!(scene.approve(name).await?.status.success());
+        scene.approve(name).await?;
         let status = scene.fails(name, FailureClass::StalePlan, reason::INPUTS_CHANGED, LATER).await?;
         holds(&format!("{:?}", status.failure), "vpc_id")?;
     }

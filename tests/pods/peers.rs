@@ -16,10 +16,7 @@
 
 mod controller;
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason};
@@ -29,11 +26,14 @@ use kube::{
     api::{EvictParams, ListParams},
 };
 use serde_json::{Value, json};
-use tests::ledger::{self, what};
+use tests::{
+    ledger::{self, what},
+    wait,
+};
 
 use crate::{
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, gate, gated, holds, stderr},
+    suite::{LATER, SOON, Scene, Test, gate, gated, holds},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -76,12 +76,8 @@ fn created(scene: &Scene, name: &str) -> usize {
 }
 
 async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<()> {
-    let started = Instant::now();
-    while created(scene, name) < count {
-        ensure!(started.elapsed() < SOON, "the apply of {name} has not made {count} objects after {SOON:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    let look = async || Ok(created(scene, name) >= count);
+    wait::until(format!("the apply of {name} has made {count} objects"), SOON, look).await
 }
 
 /// tofu-controller #1129 (and #1795): a plan was named by branch and commit and approved by a prefix of that name, so an
@@ -114,22 +110,18 @@ async fn same_commit(scene: Scene) -> Result<()> {
         new.checksum.to_uppercase(),
     ];
     for id in wrong {
-        let output = scene.paste(&annotate(&scene, "south", &id))?;
-        ensure!(!output.status.success(), "`{id}` approved {}", new.checksum);
-        holds(&stderr(&output), &format!("the plan that waits is {}, not {id}; nothing was approved", new.checksum))?;
+        let said = scene.refused(&annotate(&scene, "south", &id))?;
+        holds(&said, &format!("the plan that waits is {}, not {id}; nothing was approved", new.checksum))?;
     }
     // The older plan of the same stack is worth nothing any more, by whatever name.
     let status = scene.ends("north", RunResult::Superseded).await?;
     ensure!(status.claim.is_none() && status.approval.is_none(), "{status:?}");
-    let output = scene.paste(&annotate(&scene, "north", &old.checksum))?;
-    ensure!(!output.status.success(), "a plan that was superseded was approved");
+    scene.refused(&annotate(&scene, "north", &old.checksum)).context("a plan that was superseded")?;
     let status = scene.status("south").await?;
     ensure!(status.phase == Some(Phase::AwaitingApproval) && status.approval.is_none() && status.claim.is_none(), "{status:?}");
     let path = format!("{}/shared", scene.namespace);
     ensure!(scene.suite.state.current(&path).is_none(), "something was applied");
-    let output = scene.approve("south").await?;
-    ensure!(output.status.success(), "{}", stderr(&output));
-    scene.ends("south", RunResult::Applied).await?;
+    scene.approved("south").await?;
     let state = scene.suite.state.current(&path).context("no state was written")?.to_string();
     ensure!(state.contains("south") && !state.contains("north"), "{state}");
     Ok(())
@@ -199,16 +191,14 @@ async fn mid_plan(scene: Scene) -> Result<()> {
     scene.open("a").await?;
     let plan = scene.phase("a", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     ensure!(plan.revision.as_ref() == Some(&first) && plan.counts.add == 1, "{plan:?}");
-    ensure!(scene.approve("a").await?.status.success());
-    let status = scene.ends("a", RunResult::Applied).await?;
+    let status = scene.approved("a").await?;
     let (plan, claim) = (status.plan.context("no plan")?, status.claim.context("no claim")?);
     ensure!(plan.revision.as_ref() == Some(&first) && claim.checksum == plan.checksum, "{plan:?} {claim:?}");
     ensure!(created(&scene, "a") == 1 && scene.ledger("b").is_empty(), "something of the other commit ran");
     scene.create("b", spec).await?;
     let plan = scene.phase("b", Phase::AwaitingApproval).await?.plan.context("no plan")?;
     ensure!(plan.revision.as_ref() == Some(&second) && plan.counts.add == 2, "the commit was lost: {plan:?}");
-    ensure!(scene.approve("b").await?.status.success());
-    scene.ends("b", RunResult::Applied).await?;
+    scene.approved("b").await?;
     ensure!(created(&scene, "b") == 2);
     Ok(())
 }
@@ -248,17 +238,13 @@ async fn drained(scene: Scene) -> Result<()> {
         closed(&scene, name).await?;
         ensure!(scene.suite.state.lock(&format!("{}/{name}", scene.namespace)).is_none(), "the lock of {name} is still held");
     }
-    let started = Instant::now();
-    loop {
+    let look = async || {
         let pods = scene.pods().list(&ListParams::default()).await?;
         let held = pods.iter().filter(|pod| pod.finalizers().iter().any(|f| f == names::POD_FINALIZER));
         let held: Vec<_> = held.map(ResourceExt::name_any).collect();
-        if held.is_empty() {
-            return Ok(());
-        }
-        ensure!(started.elapsed() < SOON, "pods that ended are held: {held:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        Ok(if held.is_empty() { Ok(()) } else { Err(format!("{held:?}")) })
+    };
+    wait::until("no pod that ended is held", SOON, look).await
 }
 
 /// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over

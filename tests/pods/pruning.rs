@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use crds::RunResult;
 use serde_json::json;
-use tests::ledger::what;
+use tests::{ledger::what, wait};
 
 use crate::suite::{LATER, SOON, Scene, Test, gated};
 
@@ -39,15 +39,11 @@ async fn keeps(scene: Scene) -> Result<()> {
     scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=30s", "tfrun/a"])?;
     let pod = scene.pod_names("a").await?.remove(0);
     // Its accounts and rights are gone, the pod and its log are not.
-    let started = std::time::Instant::now();
-    loop {
+    let rights = async || {
         let rest = scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?;
-        if rest.trim().is_empty() {
-            break;
-        }
-        ensure!(started.elapsed() < SOON, "rights outlive the attempt: {rest}");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+        Ok(if rest.trim().is_empty() { Ok(()) } else { Err(rest) })
+    };
+    wait::until("no rights outlive the attempt", SOON, rights).await?;
     ensure!(!scene.kubectl(&["logs", &pod])?.is_empty());
     Ok(())
 }

@@ -1,28 +1,25 @@
 //! What is restored from a backup is what it was, and nothing of it is applied twice. The guide's own commands are what is run.
 
-use std::{
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::{FailureClass, LayerState, RunResult, TerraformLayerStatus, TerraformRun, reason};
 use futures::TryStreamExt as _;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, WatchEvent, WatchParams},
+    api::{WatchEvent, WatchParams},
 };
 use serde_json::json;
-use tests::guide;
+use tests::{guide, wait};
 
 use crate::{
+    guide::served,
     layers::Stage,
     managed,
-    outages::{away, back, says},
+    outages::{away, back, no_pods, says},
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds, stderr},
+    suite::{LATER, SOON, Scene, Test, holds},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -64,11 +61,7 @@ async fn etcd(scene: Scene) -> Result<()> {
         run.status.as_ref().is_some_and(|s| s.lease.is_none() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open))
     };
     let uid = scene.until("a", "closed", SOON, closed).await?.uid().context("no UID")?;
-    let begun = Instant::now();
-    while !scene.suite.stored(&[&uid, "bundle"])?.is_empty() {
-        ensure!(begun.elapsed() < SOON, "the bundle stays");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    wait::until("the bundle goes", SOON, async || Ok(scene.suite.stored(&[&uid, "bundle"])?.is_empty())).await?;
     // The pod that applied it was not there yet.
     scene.kubectl(&["delete", "pods", "--all", "--timeout=120s"])?;
     let key = format!("/registry/pawl.run/terraformruns/{}/a", scene.namespace);
@@ -88,9 +81,7 @@ fn lines(name: &str) -> Result<Vec<String>> {
 
 /// Runs lines in a directory, as a person who pastes them.
 fn run(scene: &Scene, dir: &Path, lines: &str) -> Result<()> {
-    let output = scene.paste(&format!("set -e; cd '{}'; {lines}", dir.display()))?;
-    ensure!(output.status.success(), "{lines}: {}", stderr(&output));
-    Ok(())
+    scene.paste(&format!("set -e; cd '{}'; {lines}", dir.display())).map(drop)
 }
 
 /// Copies a directory whole, with owners and modes.
@@ -202,12 +193,7 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
         rest.iter().flat_map(|line| line.split_whitespace()).filter(|word| word.starts_with("secret/")).collect();
     ensure!(rest.len() == 2, "{rest:?}");
     run(scene, dir, &format!("kubectl -n {SYSTEM} delete {}", rest.join(" ")))?;
-    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    let begun = Instant::now();
-    while !pods.list(&ListParams::default()).await?.items.is_empty() {
-        ensure!(begun.elapsed() < SOON, "the release does not end");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    no_pods(scene, "").await?;
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["delete", "namespace", &team.namespace, "--timeout=180s"])?;
     // The release went before this one's run, which holds its namespace.
@@ -218,37 +204,24 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
     // A pod may go by itself between two of the lines.
     run(scene, dir, &format!("set +e\n{}\ntrue", finalizers.join("\n").replace(" -A", &here)))?;
     let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
-    let begun = Instant::now();
-    while namespaces.get_opt(&left.namespace).await?.is_some() {
-        ensure!(begun.elapsed() < LATER, "{} is not gone after {LATER:?}", left.namespace);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Ok(())
+    wait::gone(&namespaces, &left.namespace, LATER).await
 }
 
 /// The states are there, for whom they are handed over to.
 async fn states(team: &Scene) -> Result<()> {
     managed::run(team, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
     team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
-    let begun = Instant::now();
-    while team.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]).is_err() {
-        ensure!(begun.elapsed() < SOON, "the read API does not come back");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/-/handover", team.namespace);
-    let output = team.paste(&format!("echo '{{\"reason\": \"restored\"}}' | kubectl create --raw '{path}' -f -"))?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    served(team).await?;
+    team.paste(&team.post("states/-/handover", &json!({"reason": "restored"})))?;
     managed::run(team, "heir", json!({"stack": "words"})).await?;
-    team.ends_within("heir", RunResult::NoChanges, LATER).await?;
-    Ok(())
+    team.ends_within("heir", RunResult::NoChanges, LATER).await.map(drop)
 }
 
 /// The plan that waits since before the restore is not applied; a fresh one is.
 async fn old_plan(scene: &Scene, restored_at: jiff::Timestamp) -> Result<()> {
     let status = scene.fails("old", FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, LATER).await?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("before the restore of {restored_at}"))?;
-    let output = scene.paste(status.next_step.as_deref().context("no next step")?)?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.paste(status.next_step.as_deref().context("no next step")?)?;
     let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
     let again = scene.until("old", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
     let waiting = released(scene, &again).await?;

@@ -1,19 +1,17 @@
 //! Controllers that stand by: one goes on when the one that leads is gone, and two that both lead do no harm.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, bail, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, WatchEvent, WatchParams},
+    api::{WatchEvent, WatchParams},
 };
 use serde_json::json;
-use tests::ledger::what;
+use tests::{ledger::what, wait};
 
-use crate::suite::{LATER, Scene, Test, gated, holds};
+use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, gated, holds};
 
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("standby::one_goes_on_when_the_leader_is_killed_or_told_to_end", failover)]
@@ -31,14 +29,8 @@ fn holder(lease: Lease) -> Option<String> {
 
 /// Waits for a leader other than that one. How soon there is one is measured by `cargo bench-run --only standby`.
 async fn another(scene: &Scene, than: &str) -> Result<String> {
-    let started = Instant::now();
-    loop {
-        if let Some(holder) = leases(scene).get_opt(LEASE).await?.and_then(holder).filter(|holder| holder != than) {
-            return Ok(holder);
-        }
-        ensure!(started.elapsed() < LATER, "nobody took over from {than} within {LATER:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let look = async || Ok(leases(scene).get_opt(LEASE).await?.and_then(holder).filter(|holder| holder != than));
+    wait::until(format!("somebody takes over from {than}"), LATER, look).await
 }
 
 /// Tells a leader to end, and sees its Lease given back: nobody has to wait until it runs out.
@@ -62,10 +54,8 @@ async fn gives_back(scene: &Scene, leader: &str) -> Result<()> {
 }
 
 async fn pod_of(scene: &Scene, identity: &str) -> Result<Pod> {
-    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), "pawl-system");
-    let listed = pods.list(&ListParams::default().labels("app.kubernetes.io/component=controller")).await?;
     let of = |pod: &Pod| identity.split_once('_').is_some_and(|(name, _)| name == pod.name_any());
-    listed.items.into_iter().find(of).with_context(|| format!("no pod of the leader {identity}"))
+    scene.system_pods(OF_CONTROLLER).await?.into_iter().find(of).with_context(|| format!("no pod of the leader {identity}"))
 }
 
 async fn failover(scene: Scene) -> Result<()> {
@@ -108,7 +98,7 @@ async fn without_datastore(scene: &Scene) -> Result<()> {
     };
     scene.until("dies", "with another plan", LATER, another).await?;
     for name in ["held", "dies"] {
-        ensure!(scene.approve(name).await?.status.success());
+        scene.approve(name).await?;
         let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
         ensure!(status.journal.is_none() && scene.starts(name, "apply") == 1, "{status:?}");
     }
@@ -123,11 +113,7 @@ async fn takes_over(scene: &Scene) -> Result<()> {
     scene.until_ledger("a", what::RESOURCE, None).await?;
     // Killed in mid-run: its Lease runs out.
     let pod = pod_of(scene, &first).await?;
-    for (pid, line) in tests::cluster::victims::processes(&pod.uid().context("no uid")?)? {
-        if line.starts_with("/controller") {
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
-        }
-    }
+    Scene::kill(&pod, "/controller")?;
     let second = another(scene, &first).await?;
     scene.open("a").await?;
     scene.scripted("b", json!({}), automatic.clone()).await?;

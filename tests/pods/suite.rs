@@ -16,11 +16,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client, api::PostParams};
+use kube::Client;
 use serde_json::{Value, json};
 use tests::{
-    cluster::{Audit, Cluster, chart::Values},
+    cluster::{Audit, Cluster, chart::Values, gobuild::all_suites, objects},
     ledger::{self, Entry},
     servers::{git::GitServer, objects::ObjectServer, state::StateServer, webhook},
 };
@@ -28,6 +27,7 @@ use tests::{
 use crate::releases::Releases;
 
 pub(crate) use scene::Scene;
+pub(crate) use tests::cluster::victims::GATE;
 
 pub(crate) type Body = Box<dyn FnOnce(Scene) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
 
@@ -47,8 +47,7 @@ impl Test {
 
 /// Why the suite cannot run here, or `None`. Under `CI=true` nothing is left out: a lack is a failure.
 pub(crate) fn left_out() -> Option<&'static str> {
-    let wanted = std::env::var("CI").is_ok_and(|v| v == "true") || std::env::var_os("PAWL_SUITES").is_some();
-    (!wanted).then_some("run `cargo ci` as root on Linux")
+    (!all_suites()).then_some("run `cargo ci` as root on Linux")
 }
 
 pub(crate) struct Suite {
@@ -71,10 +70,10 @@ pub(crate) const SOON: Duration = Duration::from_secs(120);
 /// The same for what involves a retry or a wait of Pawl's own.
 pub(crate) const LATER: Duration = Duration::from_secs(180);
 
-/// A command that lasts until [`Scene::open`], so that no test has to be faster than what it looks at.
-pub(crate) const GATE: &str = "until [ -e /tmp/open ]; do sleep 0.2; done";
+/// Labels of the controller's pods.
+pub(crate) const OF_CONTROLLER: &str = "app.kubernetes.io/component=controller";
 
-/// The same as a step of a script. An interrupt does not end it.
+/// A [`GATE`] as a step of a script. An interrupt does not end it.
 pub(crate) fn gate() -> Value {
     json!({"exec": ["sh", "-c", GATE]})
 }
@@ -128,9 +127,7 @@ impl Suite {
     }
 
     async fn made(&self, scene: &Scene, namespace: String) -> Result<Scene> {
-        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;
+        objects::namespace(&self.client, &namespace).await?;
         Ok(Scene { suite: scene.suite.clone(), namespace })
     }
 
@@ -173,9 +170,7 @@ impl Suite {
     /// Runs a test in a namespace of its own, then looks at the ledgers for what must never happen.
     pub(crate) async fn run(self: &Arc<Self>, name: &str, body: Body) -> Result<()> {
         let namespace = format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
-        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        Api::all(self.client.clone()).create(&PostParams::default(), &object).await?;
+        objects::namespace(&self.client, &namespace).await?;
         let scene = Scene { suite: self.clone(), namespace: namespace.clone() };
         let begun = Instant::now();
         let result = body(scene).await;

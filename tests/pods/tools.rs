@@ -162,7 +162,7 @@ async fn same_binary(scene: Scene) -> Result<()> {
         scene.phase(name, Phase::AwaitingApproval).await?;
     }
     // The same binary, got again by another pod.
-    ensure!(scene.approve("a").await?.status.success());
+    scene.approve("a").await?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.context("no attempt")?.restores == Some(1), "it was applied in another pod");
     // Another binary of that version, signed as well as the first one.
@@ -173,7 +173,7 @@ async fn same_binary(scene: Scene) -> Result<()> {
     let second = Release::scripted(Tool::OpenTofu, "1.7.1", other.path())?;
     ensure!(first.digest()? != second.digest()?);
     releases.tree.add(&second)?;
-    ensure!(scene.approve("b").await?.status.success());
+    scene.approve("b").await?;
     let status = scene.fails("b", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, LATER).await?;
     let message = status.failure.context("no failure")?.message;
     holds(&message, &first.digest()?.to_string())?;
@@ -193,8 +193,7 @@ async fn away(scene: Scene) -> Result<()> {
     ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Transient, reason::TOOL_UNAVAILABLE), "{failure:?}");
     holds(&failure.message, "503")?;
     releases.open.heal(&release);
-    scene.ends_within("a", RunResult::Applied, LATER).await?;
-    Ok(())
+    scene.ends_within("a", RunResult::Applied, LATER).await.map(drop)
 }
 
 async fn credentials(scene: Scene) -> Result<()> {

@@ -19,3 +19,4 @@ pub mod scripted_tool;
 pub mod servers;
 pub mod trace;
 pub mod upgrade;
+pub mod wait;

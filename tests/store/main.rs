@@ -96,9 +96,7 @@ fn main() -> Result<ExitCode> {
     arguments.test_threads.get_or_insert(2);
     // Fails only when one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let wanted = env::var("CI").is_ok_and(|value| value == "true") || env::var_os("PAWL_SUITES").is_some();
-    let tools = if wanted { Some(Toolset::ensure(BUCKETS)?) } else { Toolset::cached(BUCKETS)? };
-    let bucket = match tools {
+    let bucket = match Toolset::of_suite(BUCKETS)? {
         Some(tools) if !arguments.list => {
             Some(Arc::new(Bucket::start(tools.path("versitygw")?, &authority, Ipv4Addr::LOCALHOST.into())?))
         }

@@ -1,8 +1,6 @@
 //! Claims: by whom, of which plan, and with what beside it.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use crds::{TerraformRun, names};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::{
@@ -10,6 +8,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tests::{cluster::objects, wait};
 
 use super::{NOT_THE_POD, RUN, Scene};
 use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};
@@ -36,7 +35,7 @@ async fn claim(world: World) -> Result<()> {
     let scene = Scene::new(world, json!({})).await?;
     let agent = scene.planned().await?;
     let text = "a claim needs a live approval";
-    let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
+    let claims = || agent.claims(1, '0', 'a');
     refused("nobody approved", claims().await, text)?;
     scene.record(Some('a')).await?;
     refused("a record without annotation", claims().await, text)?;
@@ -49,7 +48,7 @@ async fn claim(world: World) -> Result<()> {
     scene.annotate(json!({names::APPROVE: null, names::APPROVED_BY: null})).await?;
     refused("withdrawn, the record still there", claims().await, text)?;
     scene.approve('a').await?;
-    refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
+    refused("another plan", agent.claims(1, '0', 'b').await, text)?;
     let mut swapped = agent.claim(1, '0', &sum('a'));
     swapped["plan"] = plan(1, 'b');
     refused("a plan changed in the same write", agent.status(&swapped).await, "an attempt writes its plan once")?;
@@ -92,23 +91,19 @@ async fn claim_restored(world: World) -> Result<()> {
     let other = Scene::new(world.clone(), json!({})).await?;
     let (_, agent) = restoring(&other, 7).await?;
     other.approve('a').await?;
-    refused("the plan of an attempt that it does not restore", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
+    refused("the plan of an attempt that it does not restore", agent.claims(2, '2', 'a').await, text)?;
 
     let scene = Scene::new(world, json!({})).await?;
     let (first, agent) = restoring(&scene, 1).await?;
-    refused("nobody approved", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
+    refused("nobody approved", agent.claims(2, '2', 'a').await, text)?;
     scene.approve('a').await?;
-    refused(
-        "in the name of the attempt that planned",
-        agent.status(&agent.claim(1, '2', &sum('a'))).await,
-        "a claim is written once",
-    )?;
-    refused("the attempt that planned", first.status(&first.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
-    refused("another plan", agent.status(&agent.claim(2, '2', &sum('b'))).await, text)?;
+    refused("in the name of the attempt that planned", agent.claims(1, '2', 'a').await, "a claim is written once")?;
+    refused("the attempt that planned", first.claims(1, '0', 'a').await, NOT_THE_POD)?;
+    refused("another plan", agent.claims(2, '2', 'b').await, text)?;
     scene.annotate(json!({names::APPROVE: null, names::APPROVED_BY: null})).await?;
-    refused("withdrawn, the record still there", agent.status(&agent.claim(2, '2', &sum('a'))).await, text)?;
+    refused("withdrawn, the record still there", agent.claims(2, '2', 'a').await, text)?;
     scene.approve('a').await?;
-    agent.status(&agent.claim(2, '2', &sum('a'))).await.context("approved, recorded and restored")?;
+    agent.claims(2, '2', 'a').await.context("approved, recorded and restored")?;
     Ok(())
 }
 
@@ -117,8 +112,8 @@ async fn claim_of_another(world: World) -> Result<()> {
     let agent = scene.planned().await?;
     scene.approve('a').await?;
     let text = "a claim is written once, by the process that adopted";
-    refused("another process of the pod", agent.status(&agent.claim(1, '1', &sum('a'))).await, text)?;
-    refused("another attempt", agent.status(&agent.claim(2, '0', &sum('a'))).await, text)?;
+    refused("another process of the pod", agent.claims(1, '1', 'a').await, text)?;
+    refused("another attempt", agent.claims(2, '0', 'a').await, text)?;
     let mut foreign = agent.claim(1, '0', &sum('a'));
     foreign["claim"]["podUID"] = "other".into();
     refused("another pod's UID", agent.status(&foreign).await, text)?;
@@ -134,7 +129,7 @@ async fn claim_of_another(world: World) -> Result<()> {
     for phase in ["Init", "Plan", "AwaitingApproval"] {
         next.status(&json!({"phase": phase})).await?;
     }
-    refused("a plan of the attempt before", next.status(&next.claim(2, '1', &sum('a'))).await, "that this attempt made")
+    refused("a plan of the attempt before", next.claims(2, '1', 'a').await, "that this attempt made")
 }
 
 async fn claim_of_an_ended_run(world: World) -> Result<()> {
@@ -143,13 +138,13 @@ async fn claim_of_an_ended_run(world: World) -> Result<()> {
         let agent = scene.planned().await?;
         scene.approve('a').await?;
         if key == "deletion" {
-            let patch = Patch::Merge(json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}}));
-            scene.world.runs(&scene.namespace).patch(RUN, &PatchParams::default(), &patch).await?;
-            scene.world.runs(&scene.namespace).delete(RUN, &DeleteParams::default()).await?;
+            let runs = scene.world.runs(&scene.namespace);
+            objects::merge(&runs, RUN, &json!({"metadata": {"finalizers": [names::RUN_FINALIZER]}})).await?;
+            runs.delete(RUN, &DeleteParams::default()).await?;
         } else {
             scene.annotate(json!({key: "no"})).await?;
         }
-        refused(key, agent.status(&agent.claim(1, '0', &sum('a'))).await, "cancelled, denied or being deleted")?;
+        refused(key, agent.claims(1, '0', 'a').await, "cancelled, denied or being deleted")?;
         agent.status(&json!({"phase": "Canceled", "result": "Canceled"})).await.context("but it may say how it ended")?;
     }
     Ok(())
@@ -158,17 +153,15 @@ async fn claim_of_an_ended_run(world: World) -> Result<()> {
 async fn claim_automatic(world: World) -> Result<()> {
     let scene = Scene::new(world, json!({"approval": {"mode": "Automatic"}})).await?;
     let agent = scene.open(1).await?;
-    agent.status(&agent.adoption(1, '0')).await?;
-    agent.status(&json!({"phase": "Init"})).await?;
-    agent.status(&json!({"phase": "Plan"})).await?;
+    agent.plans(1).await?;
     let text = "a claim needs a live approval of the plan";
-    refused("before there is a plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, text)?;
+    refused("before there is a plan", agent.claims(1, '0', 'a').await, text)?;
     let mut both = agent.claim(1, '0', &sum('a'));
     both["plan"] = plan(1, 'a');
     refused("with the plan in one write", agent.status(&both).await, text)?;
     agent.status(&json!({"plan": plan(1, 'a')})).await?;
-    refused("another plan", agent.status(&agent.claim(1, '0', &sum('b'))).await, text)?;
-    agent.status(&agent.claim(1, '0', &sum('a'))).await?;
+    refused("another plan", agent.claims(1, '0', 'b').await, text)?;
+    agent.claims(1, '0', 'a').await?;
     Ok(())
 }
 
@@ -178,11 +171,11 @@ async fn claim_apart(world: World) -> Result<()> {
     let agent = scene.planned().await?;
     scene.approve('a').await?;
     let text = "a plan is applied by an attempt that restores it";
-    refused("the pod that made the plan", agent.status(&agent.claim(1, '0', &sum('a'))).await, text)?;
+    refused("the pod that made the plan", agent.claims(1, '0', 'a').await, text)?;
     let scene = Scene::new(world.clone(), spec.clone()).await?;
     let (_, agent) = restoring(&scene, 1).await?;
     scene.approve('a').await?;
-    agent.status(&agent.claim(2, '2', &sum('a'))).await.context("a pod that restores it")?;
+    agent.claims(2, '2', 'a').await.context("a pod that restores it")?;
     let mut automatic = spec;
     automatic["approval"] = json!({"mode": "Automatic"});
     let namespace = world.namespace().await?;
@@ -193,14 +186,13 @@ async fn claim_apart(world: World) -> Result<()> {
 async fn claim_leased(world: World) -> Result<()> {
     let scene = Scene::new(world, json!({"approval": {"mode": "Automatic"}})).await?;
     let agent = scene.open(1).await?;
-    agent.status(&agent.adoption(1, '0')).await?;
+    agent.plans(1).await?;
     let mut planned = plan(1, 'a');
     planned["stateKey"] = sum('c').into();
-    agent.status(&json!({"phase": "Init"})).await?;
-    agent.status(&json!({"phase": "Plan", "plan": planned})).await?;
+    agent.status(&json!({"plan": planned})).await?;
     let lease = |digit: char| json!({"lease": {"stateKey": sum(digit), "name": names::lease_name(&scene.namespace, &sum(digit)), "at": "2026-01-01T00:00:00Z"}});
     let text = "a claim needs the lease on the state of its plan";
-    let claims = || async { agent.status(&agent.claim(1, '0', &sum('a'))).await };
+    let claims = || agent.claims(1, '0', 'a');
     refused("without a lease", claims().await, text)?;
     refused("one that it gives itself", agent.status(&lease('c')).await, "written by the controller")?;
     let mut both = agent.claim(1, '0', &sum('a'));
@@ -230,19 +222,14 @@ async fn policy_of_a_restore(scenes: &[Scene], at: &str) -> Result<()> {
     binding["spec"]["matchResources"] = json!({"namespaceSelector": {"matchExpressions": here}});
     let scene = scenes.first().context("no scene")?;
     let admin = &scene.world.admin;
-    let policy: ValidatingAdmissionPolicy = serde_json::from_value(renamed("ValidatingAdmissionPolicy")?)?;
-    Api::all(admin.clone()).create(&PostParams::default(), &policy).await?;
-    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(binding)?;
-    Api::all(admin.clone()).create(&PostParams::default(), &binding).await?;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
+    objects::create(&policies, renamed("ValidatingAdmissionPolicy")?).await?;
+    objects::create(&Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()), binding).await?;
     // It refuses a probe of its name, as the one of the chart does.
     let mut probe = run("probe", &json!({}))?;
     probe.metadata.annotations = Some([("pawl.run/probe".to_owned(), NAME.to_owned())].into());
-    let (params, started) = (PostParams { dry_run: true, ..PostParams::default() }, Instant::now());
-    while scene.world.runs(&scene.namespace).create(&params, &probe).await.is_ok() {
-        ensure!(started.elapsed() < PATIENCE, "the policy is not in force after {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    let (params, runs) = (PostParams { dry_run: true, ..PostParams::default() }, scene.world.runs(&scene.namespace));
+    wait::until("the policy is in force", PATIENCE, async || Ok(runs.create(&params, &probe).await.is_err())).await
 }
 
 async fn claim_before_restore(world: World) -> Result<()> {
@@ -259,14 +246,12 @@ async fn claim_before_restore(world: World) -> Result<()> {
     policy_of_a_restore(&scenes, "2026-11-22T05:13:16Z").await?;
     for (scene, (made, may)) in scenes.iter().zip(plans) {
         let agent = scene.open(1).await?;
-        agent.status(&agent.adoption(1, '0')).await?;
-        agent.status(&json!({"phase": "Init"})).await?;
-        agent.status(&json!({"phase": "Plan"})).await?;
+        agent.plans(1).await?;
         let mut planned = plan(1, 'a');
         planned["createdAt"] = made.into();
         agent.status(&json!({"phase": "AwaitingApproval", "plan": planned})).await.context("plan")?;
         scene.approve('a').await?;
-        let claimed = agent.status(&agent.claim(1, '0', &sum('a'))).await;
+        let claimed = agent.claims(1, '0', 'a').await;
         if may {
             claimed.with_context(|| format!("a plan of {made:?}"))?;
         } else {
@@ -288,7 +273,7 @@ async fn claim_refresh_only(world: World) -> Result<()> {
 async fn claims_nothing(world: World, operation: &str) -> Result<()> {
     let scene = Scene::new(world, json!({"operation": operation, "approval": {"mode": "Automatic"}})).await?;
     let agent = scene.planned().await?;
-    refused(operation, agent.status(&agent.claim(1, '0', &sum('a'))).await, "a claim needs a live approval of the plan")
+    refused(operation, agent.claims(1, '0', 'a').await, "a claim needs a live approval of the plan")
 }
 
 async fn claim_harmless(world: World) -> Result<()> {
@@ -301,15 +286,12 @@ async fn claim_harmless(world: World) -> Result<()> {
         rows.remove(0);
         number += 1;
         let agent = scene.open(number).await?;
-        agent.status(&agent.adoption(number, '0')).await?;
-        for phase in ["Init", "Plan"] {
-            agent.status(&json!({"phase": phase})).await?;
-        }
+        agent.plans(number).await?;
         let mut plan = plan(number, 'a');
         plan["destroy"] = destroy.into();
         plan["replace"] = replace.into();
         agent.status(&json!({"plan": plan})).await?;
-        let claimed = agent.status(&agent.claim(number, '0', &sum('a'))).await;
+        let claimed = agent.claims(number, '0', 'a').await;
         if rows.is_empty() {
             claimed.context("one replaced, none destroyed for good")?;
         } else {

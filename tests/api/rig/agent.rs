@@ -1,14 +1,11 @@
 //! Our agent's process: the real driver on the real API server, with a tool that is played.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use crds::{Changed, Changes, Claim, Failure, TerraformRun, termination::TerminationMessage};
 use futures::{Stream, StreamExt};
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
@@ -16,10 +13,11 @@ use runner_agent::ports::{
     Api, ApiError, ApplyReport, InitReport, Notice, Notices, PlanReport, Seen, SetupReport, Verified, Work,
 };
 use serde_json::Value;
+use tests::wait;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{RUN, SOON};
-use crate::world::sum;
+use super::RUN;
+use crate::world::{PATIENCE, sum};
 
 /// A process of our agent.
 pub(crate) struct Process {
@@ -32,17 +30,12 @@ pub(crate) struct Process {
 impl Process {
     /// Waits for its end: its exit code.
     pub(crate) async fn end(&mut self) -> Result<u8> {
-        Ok(tokio::time::timeout(SOON, &mut self.task).await.context("the agent does not end")??)
+        Ok(tokio::time::timeout(PATIENCE, &mut self.task).await.context("the agent does not end")??)
     }
 
     /// Waits until it has read the run so often.
     pub(crate) async fn until_read(&self, times: u32) -> Result<()> {
-        let started = Instant::now();
-        while self.gets.load(Ordering::Relaxed) < times {
-            ensure!(started.elapsed() < SOON, "the agent does not look again");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
+        wait::until("the agent looks again", PATIENCE, async || Ok(self.gets.load(Ordering::Relaxed) >= times)).await
     }
 
     /// What it left for the kubelet.

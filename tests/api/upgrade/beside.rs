@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{is_closed, is_open, message, status};
 use crate::{
-    rig::{Played, RUN, Rig},
+    rig::{Played, RUN, Rig, terminated},
     world::{Agent, Place, Test, World, plan, sum},
 };
 
@@ -64,11 +64,7 @@ async fn image_too_old(world: World) -> Result<()> {
     let pod = pods.get(&name).await?;
     let args = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.args);
     ensure!(args == Some(vec!["run".into(), "--needs=targets".into()]), "{args:?}");
-    let ended = json!({"terminated": {"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"}});
-    let container =
-        json!({"name": crds::pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": ended});
-    let patch = Patch::Merge(json!({"status": {"phase": "Failed", "containerStatuses": [container]}}));
-    pods.patch_status(&name, &PatchParams::default(), &patch).await?;
+    terminated(&pods, &name, "Failed", json!({"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"})).await?;
     let ended = status(&rig.look("ended", |run| status(run).result.is_some()).await?);
     let failure = ended.failure.context("no failure")?;
     ensure!(ended.result == Some(RunResult::Failed) && failure.reason == reason::IMAGE_TOO_OLD, "{failure:?}");

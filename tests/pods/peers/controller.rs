@@ -1,27 +1,24 @@
 //! Bugs of controllers that went away, or that did without a lock they could not have. These tests take something from
 //! everybody.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, conditions, reason};
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Pod, ResourceQuota},
-};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ResourceQuota};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
-use nix::sys::signal::Signal;
 use serde_json::json;
 use tests::{
-    cluster::victims,
     ledger::{self, what},
+    wait,
 };
 
 use super::{SYSTEM, automatic, closed, created, said, until_created};
-use crate::suite::{LATER, SOON, Scene, Test, gated, holds, stderr};
+use crate::{
+    outages::no_pods,
+    suite::{LATER, OF_CONTROLLER, SOON, Scene, Test, gated, holds},
+};
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -31,7 +28,6 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 const CONTROLLER: &str = "deployment/pawl-controller";
-const OF_CONTROLLER: &str = "app.kubernetes.io/component=controller";
 
 /// A run's pod, and the tool that applies in it: both are others when anything was begun anew.
 async fn tool_of(scene: &Scene, run: &str) -> Result<(String, i32)> {
@@ -43,29 +39,14 @@ async fn tool_of(scene: &Scene, run: &str) -> Result<(String, i32)> {
 }
 
 async fn kill_controller(scene: &Scene) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    let listed = pods.list(&ListParams::default().labels(OF_CONTROLLER)).await?;
-    let mut killed = 0;
-    for pod in listed.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
-        let uid = pod.uid().context("a pod without UID")?;
-        killed += victims::signal_in_pod(&uid, "/controller", Signal::SIGKILL)?;
-        // The back-off of a kubelet would make the test long: a fresh pod has none.
-        pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await?;
-    }
-    ensure!(killed > 0, "no controller was killed");
+    ensure!(scene.crash(OF_CONTROLLER).await? > 0, "no controller was killed");
     Ok(())
 }
 
 /// Takes the controller away, and waits until it is.
 async fn controller_away(scene: &Scene) -> Result<()> {
     scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=0"])?;
-    let pods: Api<Pod> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
-    let started = Instant::now();
-    while !pods.list(&ListParams::default().labels(OF_CONTROLLER)).await?.items.is_empty() {
-        ensure!(started.elapsed() < SOON, "the controller does not end");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    no_pods(scene, OF_CONTROLLER).await
 }
 
 fn controller_back(scene: &Scene) -> Result<()> {
@@ -119,13 +100,14 @@ async fn forbid_leases(scene: &Scene) -> Result<()> {
     // It counts a moment later; asked for by what it must refuse.
     let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let probe: Lease = serde_json::from_value(json!({"metadata": {"name": format!("probe-{}", scene.namespace)}}))?;
-    let started = Instant::now();
-    while leases.create(&PostParams::default(), &probe).await.is_ok() {
-        leases.delete(&probe.name_any(), &DeleteParams::default()).await?;
-        ensure!(started.elapsed() < SOON, "the quota on leases is not in force");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    let look = async || {
+        let refused = leases.create(&PostParams::default(), &probe).await.is_err();
+        if !refused {
+            leases.delete(&probe.name_any(), &DeleteParams::default()).await?;
+        }
+        Ok(refused)
+    };
+    wait::until("the quota on leases is in force", SOON, look).await
 }
 
 async fn allow_leases(scene: &Scene) -> Result<()> {
@@ -157,8 +139,7 @@ async fn refused_leases(scene: &Scene) -> Result<()> {
     scene.scripted("asks-nobody", json!({}), automatic(json!({}))).await?;
     scene.scripted("approved", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     scene.until("asks-nobody", "without its lease", SOON, refused).await?;
-    let output = scene.approve("approved").await?;
-    ensure!(output.status.success(), "{}", stderr(&output));
+    scene.approve("approved").await?;
     scene.until("approved", "without its lease", SOON, refused).await?;
     for round in 0..3 {
         if round > 0 {

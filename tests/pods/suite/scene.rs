@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    process::{Command, Output},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,15 +11,20 @@ use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, names};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::{
-    cluster::victims,
+    cluster::{
+        NAMESPACE, objects,
+        victims::{self, has_ended},
+    },
     ledger::{self, Entry},
+    wait,
 };
 
-use super::{LATER, SOON, Suite, merge};
+use super::{LATER, SOON, Suite, merge, stderr};
 
 /// Entries of a test: its scripts and states carry its namespace.
 pub(super) fn belongs(entry: &Entry, namespace: &str) -> bool {
@@ -77,8 +81,13 @@ impl Scene {
     pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<TerraformRun> {
         let mut whole = json!({"backend": self.backend(name)});
         merge(&mut whole, spec);
-        let run = TerraformRun::new(name, serde_json::from_value(whole)?);
-        self.runs().create(&PostParams::default(), &run).await.with_context(|| format!("cannot create the run {name}"))
+        self.create_bare(name, whole).await
+    }
+
+    /// Creates a run without those defaults.
+    pub(crate) async fn create_bare(&self, name: &str, spec: Value) -> Result<TerraformRun> {
+        let run = json!({"metadata": {"name": name}, "spec": spec});
+        objects::create(&self.runs(), run).await.with_context(|| format!("cannot create the run {name}"))
     }
 
     /// Creates a run of the scripted tool. `script` says what the tool does; its ledger is the suite's.
@@ -118,22 +127,15 @@ impl Scene {
         within: Duration,
         done: impl Fn(&TerraformRun) -> bool,
     ) -> Result<TerraformRun> {
-        let started = Instant::now();
-        loop {
+        let look = async || {
             let run = self.get(name).await?;
             if done(&run) {
-                return Ok(run);
+                return Ok(Ok(run));
             }
             let status = run.status.unwrap_or_default();
-            ensure!(
-                started.elapsed() < within,
-                "{name} is not {what} after {within:?}; it is {:?} {:?}: {:?}",
-                status.phase,
-                status.result,
-                status.message
-            );
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            Ok(Err(format!("{:?} {:?}: {:?}", status.phase, status.result, status.message)))
+        };
+        wait::until(format!("{name} is {what}"), within, look).await
     }
 
     /// Waits for a phase; fails at once when the run ends in another.
@@ -157,15 +159,8 @@ impl Scene {
     /// The log of the last pod of a run that has ended. The run says so for itself, before the kubelet says it of the pod.
     pub(crate) async fn log(&self, name: &str) -> Result<String> {
         let pod = self.pod_names(name).await?.pop().context("no pod")?;
-        let started = Instant::now();
-        loop {
-            let phase = self.pods().get(&pod).await?.status.and_then(|s| s.phase).unwrap_or_default();
-            if matches!(phase.as_str(), "Succeeded" | "Failed") {
-                return self.kubectl(&["logs", &pod]);
-            }
-            ensure!(started.elapsed() < SOON, "the pod {pod} is {phase} after {SOON:?}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        wait::object(&self.pods(), &pod, "at its end", SOON, has_ended).await?;
+        self.kubectl(&["logs", &pod])
     }
 
     pub(crate) async fn ends_within(&self, name: &str, result: RunResult, within: Duration) -> Result<TerraformRunStatus> {
@@ -201,17 +196,35 @@ impl Scene {
     }
 
     /// Pastes the line that `describe` prints into a shell, as a person does.
-    pub(crate) async fn approve(&self, name: &str) -> Result<Output> {
+    pub(crate) async fn approve(&self, name: &str) -> Result<()> {
         let status = self.phase(name, Phase::AwaitingApproval).await?;
-        self.paste(&status.next_step.context("no next step")?)
+        self.paste(&status.next_step.context("no next step")?).map(drop)
     }
 
-    /// Runs a line in a shell that has the cluster's `kubectl`.
-    pub(crate) fn paste(&self, line: &str) -> Result<Output> {
-        let path = format!("{}:{}", self.suite.cluster.programs().display(), std::env::var("PATH").unwrap_or_default());
-        let output =
-            Command::new("sh").args(["-c", line]).env("PATH", path).env("KUBECONFIG", &self.suite.cluster.kubeconfig).output()?;
-        Ok(output)
+    /// Approves, and sees it applied.
+    pub(crate) async fn approved(&self, name: &str) -> Result<TerraformRunStatus> {
+        self.approve(name).await?;
+        self.ends(name, RunResult::Applied).await
+    }
+
+    /// Pastes a line that does what it says; what it printed.
+    pub(crate) fn paste(&self, line: &str) -> Result<String> {
+        let output = self.suite.cluster.shell(line)?;
+        ensure!(output.status.success(), "{line}\n{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Pastes a line that is refused; what it said.
+    pub(crate) fn refused(&self, line: &str) -> Result<String> {
+        let output = self.suite.cluster.shell(line)?;
+        ensure!(!output.status.success(), "it was let through: {line}\n{}", String::from_utf8_lossy(&output.stdout));
+        Ok(stderr(&output))
+    }
+
+    /// The line that posts to a path of what the datastore serves, below the namespace.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> String {
+        let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}", self.namespace);
+        format!("echo '{body}' | kubectl create --raw '{base}/{path}' -f -")
     }
 
     pub(crate) async fn annotate(&self, name: &str, annotations: &[(&str, Option<&str>)]) -> Result<TerraformRun> {
@@ -235,12 +248,8 @@ impl Scene {
     }
 
     pub(crate) async fn until_ledger(&self, name: &str, what: &str, command: Option<&str>) -> Result<()> {
-        let started = Instant::now();
-        while ledger::select(&self.ledger(name), what, command).is_empty() {
-            ensure!(started.elapsed() < SOON, "the ledger of {name} has no {what} of {command:?} after {SOON:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
+        let look = async || Ok(!ledger::select(&self.ledger(name), what, command).is_empty());
+        wait::until(format!("the ledger of {name} has a {what} of {command:?}"), SOON, look).await
     }
 
     /// The newest pod of a run.
@@ -258,47 +267,57 @@ impl Scene {
 
     /// Waits until the run is gone, with everything that was made for it.
     pub(crate) async fn gone(&self, name: &str) -> Result<()> {
-        let started = Instant::now();
-        loop {
-            let run = self.runs().get_opt(name).await?;
-            let label = format!("{}={name}", names::LABEL_RUN);
+        wait::gone(&self.runs(), name, LATER).await?;
+        let label = format!("{}={name}", names::LABEL_RUN);
+        wait::until(format!("all that was made for {name} is gone"), LATER, async || {
             let rest = self.kubectl(&["get", "pods,serviceaccounts,roles,rolebindings", "-l", &label, "-o", "name"])?;
-            if run.is_none() && rest.trim().is_empty() {
-                return Ok(());
-            }
-            ensure!(started.elapsed() < LATER, "{name} is not gone after {LATER:?}: {rest} {:?}", run.map(|r| r.metadata));
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+            Ok(if rest.trim().is_empty() { Ok(()) } else { Err(rest) })
+        })
+        .await
     }
 
     /// Processes of a pod on this machine, by the pod's control group: `(pid, command line)`.
     pub(crate) fn processes(pod: &Pod) -> Result<Vec<(i32, String)>> {
-        victims::processes(&pod.uid().context("a pod without UID")?)
+        victims::of_pod(pod)
     }
 
     /// Kills the processes of a pod whose command line holds a text, as a crash would.
     pub(crate) fn kill(pod: &Pod, text: &str) -> Result<()> {
-        let found: Vec<_> = Self::processes(pod)?.into_iter().filter(|(_, line)| line.contains(text)).collect();
-        ensure!(!found.is_empty(), "no process with `{text}` in {}", pod.name_any());
-        for (pid, _) in found {
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)?;
-        }
+        let killed = victims::signal_in_pod(&pod.uid().context("a pod without UID")?, text, Signal::SIGKILL)?;
+        ensure!(killed > 0, "no process with `{text}` in {}", pod.name_any());
         Ok(())
+    }
+
+    fn release(&self) -> Api<Pod> {
+        Api::namespaced(self.suite.client.clone(), NAMESPACE)
+    }
+
+    /// Pods of the release with these labels.
+    pub(crate) async fn system_pods(&self, labels: &str) -> Result<Vec<Pod>> {
+        Ok(self.release().list(&ListParams::default().labels(labels)).await?.items)
+    }
+
+    /// Kills what runs in those pods; how many processes that were. The back-off of a kubelet would make a test long: a fresh pod
+    /// has none.
+    pub(crate) async fn crash(&self, labels: &str) -> Result<usize> {
+        let mut pods = self.system_pods(labels).await?;
+        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        ensure!(!pods.is_empty(), "the release has no pod with {labels:?}");
+        let mut killed = 0;
+        for pod in pods {
+            killed += victims::signal_in_pod(&pod.uid().context("a pod without UID")?, "/controller", Signal::SIGKILL)?;
+            self.release().delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await?;
+        }
+        Ok(killed)
     }
 
     /// Lets what waits at a gate in the newest pod of a run go on, now or when it comes there.
     pub(crate) async fn open(&self, name: &str) -> Result<()> {
-        let started = Instant::now();
-        loop {
-            if let Ok(pod) = self.pod(name).await
-                && let Some((pid, _)) = Self::processes(&pod)?.into_iter().find(|(_, line)| line.contains("runner-agent run"))
-                && std::fs::write(format!("/proc/{pid}/root/tmp/open"), "").is_ok()
-            {
-                return Ok(());
-            }
-            ensure!(started.elapsed() < SOON, "no gate of {name} can be opened");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let open = async || {
+            let Ok(pod) = self.pod(name).await else { return Ok(false) };
+            victims::open_gate(&pod)
+        };
+        wait::until(format!("a gate of {name} can be opened"), SOON, open).await
     }
 
     /// Serves a folder of the fixtures as a repository and gives its URL.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crds::{Phase, TerraformRun, TerraformRunStatus, pod_env};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt as _};
@@ -19,7 +19,7 @@ use super::containers::Containers;
 use super::stacks::{Commands, Stack};
 use crate::cluster::chart::{PawlImages, Values};
 use crate::cluster::gobuild::{IN_PODS, Toolset};
-use crate::cluster::{Audit, Cluster, node};
+use crate::cluster::{Audit, Cluster, node, objects};
 use crate::servers::state::StateServer;
 
 /// After this long something is broken, not slow.
@@ -80,9 +80,7 @@ impl Lab {
     pub(super) async fn namespace(&self) -> Result<String> {
         let second = Timestamp::now().as_second();
         let name = format!("b{second}-{}", self.next.fetch_add(1, Ordering::Relaxed));
-        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": name,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        Api::all(self.client.0.clone()).create(&PostParams::default(), &object).await?;
+        objects::namespace(&self.client.0, &name).await?;
         // The account of bare pods is made by a controller; before it is there they are refused.
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(self.client.0.clone(), &name);
         while accounts.get_opt("default").await?.is_none() {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tests::bench::{self, Figure, Options};
+use tests::cluster::report;
 
 #[derive(Parser)]
 #[command(name = "bench-run", about = "What Pawl costs, measured beside bare pods on one cluster in one run")]
@@ -27,12 +28,5 @@ struct Arguments {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let options = Options { quick: arguments.quick, only: arguments.only, save: arguments.save, keep: arguments.keep };
-    match bench::run(&options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("bench", bench::run(&options).await)
 }

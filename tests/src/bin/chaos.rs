@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use tests::chaos::{self, Options};
+use tests::cluster::report;
 
 #[derive(Parser)]
 #[command(name = "chaos", about = "Kills agents, tools, pods, controllers, datastores and API servers, and checks what happened")]
@@ -37,12 +38,5 @@ struct Arguments {
 async fn main() -> ExitCode {
     let Arguments { kills, seconds, seed, workers, layers, save, keep } = Arguments::parse();
     let options = Options { kills, limit: Duration::from_secs(seconds), seed, workers, layers, save, keep };
-    match chaos::run(&options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("chaos: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("chaos", chaos::run(&options).await)
 }

@@ -45,11 +45,7 @@ fn value(text: &str) -> Result<(String, String), String> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    run(Arguments::parse()).await.unwrap_or_else(|error| {
-        // A person reads this: what failed and why, without a trace of our own code.
-        eprintln!("cluster: {error:#}");
-        ExitCode::FAILURE
-    })
+    report::exit("cluster", run(Arguments::parse()).await)
 }
 
 async fn run(arguments: Arguments) -> Result<ExitCode> {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, Result};
 use clap::Parser;
 use tests::{
-    cluster::images,
+    cluster::{images, report},
     compare::{self, Options},
 };
 
@@ -43,21 +43,13 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("compare: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("compare", run(Arguments::parse()))
 }
 
-fn run(arguments: Arguments) -> Result<bool> {
+fn run(arguments: Arguments) -> Result<ExitCode> {
     let Arguments { folders, tools, only, jobs, limit, keep } = arguments;
     let agent = images::programs(&["runner-agent"])?.pop().context("the agent was not built")?;
     let options = Options { folders, tools, only, jobs, limit: Duration::from_secs(limit), keep, agent };
     let tally = compare::run(&options, &|line| println!("{line}"))?;
-    Ok(tally.differ == 0)
+    Ok(if tally.differ == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 use tests::cluster::publish::{self, Options};
+use tests::cluster::report;
 
 #[derive(Parser)]
 #[command(name = "cargo images", about = "Builds the images of controller, runner and sources, and pushes them to a registry")]
@@ -22,14 +23,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { push, tag, insecure } = Arguments::parse();
-    match run(&Options { push, tag, insecure, credentials: publish::credentials() }) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("images: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("images", run(&Options { push, tag, insecure, credentials: publish::credentials() }))
 }
 
 fn run(options: &Options) -> Result<()> {

@@ -38,14 +38,7 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("mirror: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("mirror", run(Arguments::parse()).await)
 }
 
 async fn run(arguments: Arguments) -> Result<()> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tests::cluster::report;
 use tests::scale::{self, Options};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -31,14 +32,7 @@ struct Arguments {
 async fn main() -> ExitCode {
     let Arguments { layers, repositories, save } = Arguments::parse();
     let options = Options { layers, repositories, save };
-    match interruptible(&options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("scale: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("scale", interruptible(&options).await)
 }
 
 /// Every process that was started ends with the future that is dropped.

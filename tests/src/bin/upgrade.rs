@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use tests::cluster::report;
 use tests::upgrade::{self, Options};
 
 #[derive(Parser)]
@@ -22,12 +23,5 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { from, keep } = Arguments::parse();
-    match Box::pin(upgrade::run(&Options { from, keep })).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // A person reads this: what failed and why, without a trace of our own code.
-            eprintln!("upgrade: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    report::exit("upgrade", Box::pin(upgrade::run(&Options { from, keep })).await)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use super::{
     kinds::Record,
     shelf::{self, Shelf},
 };
-use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values};
+use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects};
 pub(super) use crate::played::patch::merge;
 use crate::servers::{proxy::Proxy, state::StateServer};
 
@@ -56,9 +56,7 @@ impl Lab {
         cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
         let namespace = format!("kills-{seed}-{second:x}");
-        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.context("cannot make the namespace")?;
+        objects::namespace(&client, &namespace).await?;
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::command::run;
 use super::processes::{Processes, Record};
+use crate::wait;
 
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -78,16 +79,13 @@ impl Access {
     /// Waits until the API server is ready, or says why it ended.
     pub(super) async fn wait_ready(&self, processes: &Processes, started: &[Record]) -> Result<()> {
         let client = self.client().await?;
-        for _ in 0..600 {
-            if ready(&client).await {
-                return Ok(());
-            }
-            for record in started {
-                processes.check(record)?;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        bail!("kube-apiserver is not ready after 30 s; see {}", processes.log("kube-apiserver").display())
+        let what = format!("kube-apiserver is ready; see {}", processes.log("kube-apiserver").display());
+        wait::until(what, Duration::from_secs(30), async || {
+            let ready = ready(&client).await;
+            started.iter().filter(|_| !ready).try_for_each(|record| processes.check(record))?;
+            Ok(ready)
+        })
+        .await
     }
 
     pub(super) fn new(state: &Path, server: String, audit_log: PathBuf, kubectl: &Path) -> Self {

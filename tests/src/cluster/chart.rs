@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::ListParams;
@@ -16,6 +16,7 @@ use super::gobuild::{IN_PODS, Toolset};
 use super::images::{self, Builder, Image};
 use super::report;
 use super::whole::{Cluster, NAMESPACE};
+use crate::wait;
 
 /// Values of the chart, by their path: what `--set` takes.
 pub type Values = BTreeMap<String, String>;
@@ -87,17 +88,15 @@ impl Cluster {
     /// Waits until controller and datastore are ready.
     async fn wait_rolled_out(&self) -> Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.client().await?, NAMESPACE);
-        for _ in 0..1800 {
+        let look = async || {
             let all = deployments.list(&ListParams::default()).await.context("cannot read Pawl's Deployments")?;
-            if !all.items.is_empty() && all.items.iter().all(is_rolled_out) {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
-        let log = |name: &str| self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"]).unwrap_or_default();
-        let (controller, datastore) = (log("deployment/pawl-controller"), log("deployment/pawl-datastore"));
-        bail!("Pawl is not ready after 180 s:\n{seen}\n{controller}\n{datastore}")
+            Ok(!all.items.is_empty() && all.items.iter().all(is_rolled_out))
+        };
+        wait::until("Pawl is ready", Duration::from_secs(180), look).await.with_context(|| {
+            let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
+            let log = |name: &str| self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"]).unwrap_or_default();
+            [seen, log("deployment/pawl-controller"), log("deployment/pawl-datastore")].join("\n")
+        })
     }
 }
 

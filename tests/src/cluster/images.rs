@@ -68,24 +68,19 @@ impl Builder {
     }
 
     pub fn controller(&self, binary: &Path) -> Result<Image> {
-        let _lock = self.cache.lock()?;
-        let file = self.checkout.join("images/controller/Containerfile");
-        let parts = [read(&file)?, cache::file_key(binary)?, packages::BASE.to_owned()];
-        self.archive(&format!("{}-controller", self.prefix), &cache::key(parts), |image, archive| {
-            self.base()?;
-            let context = BuildContext::new()?;
-            context.add_program(binary, "controller")?;
-            self.build(&file, context.path(), image, &[])?;
-            self.push(image, archive)
-        })
+        self.with_controller("controller", binary)
     }
 
     /// The image of what follows repositories: the controller's binary beside git and ssh.
     pub fn sources(&self, binary: &Path) -> Result<Image> {
+        self.with_controller("sources", binary)
+    }
+
+    fn with_controller(&self, word: &str, binary: &Path) -> Result<Image> {
         let _lock = self.cache.lock()?;
-        let file = self.checkout.join("images/sources/Containerfile");
+        let file = self.checkout.join("images").join(word).join("Containerfile");
         let parts = [read(&file)?, cache::file_key(binary)?, packages::BASE.to_owned()];
-        self.archive(&format!("{}-sources", self.prefix), &cache::key(parts), |image, archive| {
+        self.archive(&format!("{}-{word}", self.prefix), &cache::key(parts), |image, archive| {
             self.base()?;
             let context = BuildContext::new()?;
             context.add_program(binary, "controller")?;

@@ -13,6 +13,7 @@ pub mod images;
 pub mod leftovers;
 pub mod network;
 pub mod node;
+pub mod objects;
 pub mod pki;
 pub mod processes;
 pub mod publish;

@@ -15,6 +15,7 @@ use super::gobuild::Toolset;
 use super::network::Network;
 use super::pki::{Identity, Pki};
 use super::processes::{Processes, Record};
+use crate::wait;
 
 /// Where the kubelet keeps the logs of pods, in the state directory.
 pub(super) const POD_LOGS: &str = "pod-logs";
@@ -89,14 +90,16 @@ state = {run}
 
     pub(super) async fn wait_containerd(&self, record: &Record) -> Result<()> {
         let socket = socket(self.state).display().to_string();
-        for _ in 0..300 {
-            if sh("ctr", &["-a", &socket, "version"]).is_ok() {
-                return Ok(());
+        let what = format!("containerd answers; see {}", self.processes.log("containerd").display());
+        wait::until(what, Duration::from_secs(30), async || {
+            let answer = sh("ctr", &["-a", &socket, "version"]);
+            if answer.is_err() {
+                self.processes.check(record)?;
             }
-            self.processes.check(record)?;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        bail!("containerd does not answer; see {}", self.processes.log("containerd").display())
+            Ok(answer)
+        })
+        .await
+        .map(drop)
     }
 
     /// Starts the name server on the node's address, for names of services and for those outside.
@@ -216,16 +219,13 @@ state = {run}
     /// Waits until the node takes pods.
     pub(super) async fn wait_ready(&self, client: Client, started: &[Record]) -> Result<()> {
         let nodes: Api<NodeObject> = Api::all(client);
-        for _ in 0..600 {
-            if nodes.get_opt(NODE).await.ok().flatten().is_some_and(|node| is_ready(&node)) {
-                return Ok(());
-            }
-            for record in started {
-                self.processes.check(record)?;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        bail!("the node is not ready after 60 s; see {}", self.processes.log("kubelet").display())
+        let what = format!("the node is ready; see {}", self.processes.log("kubelet").display());
+        wait::until(what, Duration::from_secs(60), async || {
+            let ready = nodes.get_opt(NODE).await.ok().flatten().is_some_and(|node| is_ready(&node));
+            started.iter().filter(|_| !ready).try_for_each(|record| self.processes.check(record))?;
+            Ok(ready)
+        })
+        .await
     }
 }
 

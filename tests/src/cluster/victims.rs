@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Pod;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -13,6 +14,20 @@ use super::{
 };
 
 const APISERVER: &str = "kube-apiserver";
+
+/// A command that lasts until [`open_gate`], so that no test has to be faster than what it looks at.
+pub const GATE: &str = "until [ -e /tmp/open ]; do sleep 0.2; done";
+
+/// Lets what waits at a [`GATE`] in the pod of an agent go on, now or when it comes there; false while no agent runs in it.
+pub fn open_gate(pod: &Pod) -> Result<bool> {
+    let agent = of_pod(pod)?.into_iter().find(|(_, line)| line.contains("runner-agent run"));
+    Ok(agent.is_some_and(|(pid, _)| std::fs::write(format!("/proc/{pid}/root/tmp/open"), "").is_ok()))
+}
+
+/// The same as [`processes`].
+pub fn of_pod(pod: &Pod) -> Result<Vec<(i32, String)>> {
+    processes(pod.metadata.uid.as_deref().context("a pod without UID")?)
+}
 
 /// Processes in the control groups of a pod: id and command line.
 pub fn processes(pod_uid: &str) -> Result<Vec<(i32, String)>> {
@@ -27,6 +42,12 @@ pub fn processes(pod_uid: &str) -> Result<Vec<(i32, String)>> {
         }
     }
     Ok(found)
+}
+
+/// Whether no container of a pod runs any more.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Sends a signal to the processes of a pod whose command line holds a text. How many there were.

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -22,6 +23,7 @@ use super::node::{NAMES_GROUP, Node};
 use super::pki::Pki;
 use super::processes::{Processes, Record};
 use super::{images, leftovers, packages, report};
+use crate::wait;
 
 /// The namespace that the chart is installed to.
 pub const NAMESPACE: &str = "pawl-system";
@@ -172,6 +174,14 @@ impl Cluster {
         self.state.join("bin")
     }
 
+    /// Runs a line in a shell that has the cluster's programs, as a person does who pastes it.
+    pub fn shell(&self, line: &str) -> Result<Output> {
+        let path = format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).env("PATH", path).env("KUBECONFIG", &self.access.kubeconfig);
+        shell.output().context("cannot run a shell")
+    }
+
     /// The logs of its pods: `NAMESPACE_POD_UID/CONTAINER/N.log`.
     pub fn pod_logs(&self) -> PathBuf {
         self.state.join(super::node::POD_LOGS)
@@ -259,11 +269,6 @@ async fn allow_names(client: &Client) -> Result<()> {
 
 async fn wait_account(client: &Client) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-    for _ in 0..300 {
-        if accounts.get_opt("default").await?.is_some() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    bail!("the account of the namespace `default` does not appear; is kube-controller-manager well?")
+    let what = "kube-controller-manager makes the account of the namespace `default`";
+    wait::until(what, Duration::from_secs(15), async || Ok(accounts.get_opt("default").await?)).await.map(drop)
 }

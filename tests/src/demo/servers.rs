@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::{Cluster, cache};
 use crate::servers::git::GitServer;
 use crate::servers::objects::ObjectServer;
+use crate::wait;
 
 /// Always the same, so that runs of yesterday find their repository after a restart. The address is the cluster's own.
 const GIT_PORT: u16 = 3080;
@@ -42,7 +44,7 @@ impl Servers {
         let log_path = directory.join("servers.log");
         let log = std::fs::File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
         let program = std::env::current_exe().context("this program does not know where it is")?;
-        let mut child = Command::new(program)
+        let child = Command::new(program)
             .arg("--serve")
             .arg(cluster.state())
             .args(["--address", &cluster.host().to_string()])
@@ -51,17 +53,19 @@ impl Servers {
             .stderr(log)
             .spawn()
             .context("cannot start the git server")?;
-        for _ in 0..200 {
-            if let Some(servers) = Self::find(cluster.state()) {
-                return Ok(servers);
-            }
-            if let Some(status) = child.try_wait()? {
+        let what = format!("the git server comes up; see {}, then try `cargo demo --fresh`", log_path.display());
+        let child = Mutex::new(child);
+        wait::until(what, Duration::from_secs(10), async || {
+            let found = Self::find(cluster.state());
+            if found.is_none()
+                && let Some(status) = child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?
+            {
                 let said = std::fs::read_to_string(&log_path).unwrap_or_default();
                 bail!("the git server ended with {status}: {}; try `cargo demo --fresh`", said.trim());
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        bail!("the git server does not come up; see {}, then try `cargo demo --fresh`", log_path.display())
+            Ok(found)
+        })
+        .await
     }
 
     pub(super) fn of(git: SocketAddr, objects: SocketAddr, repositories: &Path) -> Self {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::servers::Servers;
 use crate::cluster::Cluster;
+use crate::cluster::objects;
 use crate::servers::repo::Repo;
 
 pub(super) const NAMESPACE: &str = "demo";
@@ -46,9 +47,7 @@ pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
 pub(super) async fn namespace(client: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     if namespaces.get_opt(NAMESPACE).await?.is_none() {
-        let object = serde_json::from_value(json!({"metadata": {"name": NAMESPACE,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        namespaces.create(&PostParams::default(), &object).await.context("cannot make the demo's namespace")?;
+        objects::namespace(client, NAMESPACE).await?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::ledger::{self, Entry, what};
 use crate::servers::state::{LockInfo, StateServer};
+use crate::wait;
 
 const ARGUMENTS: &str = "SCRIPTED_TOOL_ARGUMENTS";
 
@@ -82,15 +83,11 @@ impl Bench {
     }
 
     async fn wait_for(&self, what: &str, count: usize) -> Vec<Entry> {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
+        let look = async || {
             let found: Vec<Entry> = self.server.ledger().into_iter().filter(|entry| entry.what == what).collect();
-            if found.len() >= count {
-                return found;
-            }
-            assert!(Instant::now() < end, "no {what} in {:?}", self.server.ledger());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+            Ok(if found.len() >= count { Ok(found) } else { Err(format!("{:?}", self.server.ledger())) })
+        };
+        wait::until(what, Duration::from_secs(60), look).await.unwrap()
     }
 
     /// Lets what waits at a [`gate`] go on.

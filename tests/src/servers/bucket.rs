@@ -6,13 +6,14 @@ use std::{
     net::{IpAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::cluster::pki::{Identity, Pki};
+use crate::wait;
 
 /// The bucket's name.
 pub const NAME: &str = "pawl";
@@ -59,17 +60,16 @@ impl Bucket {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         let mut bucket = Self { server, address, folder };
-        let begun = Instant::now();
-        while TcpStream::connect(&bucket.address).is_err() {
-            if let Some(status) = bucket.server.try_wait()? {
+        wait::until_blocking("the S3 server answers", Duration::from_secs(60), || {
+            let answer = TcpStream::connect(&bucket.address);
+            if answer.is_err()
+                && let Some(status) = bucket.server.try_wait()?
+            {
                 let log = fs::read_to_string(bucket.folder.path().join("log")).unwrap_or_default();
                 bail!("the S3 server ended with {status}: {log}");
             }
-            if begun.elapsed() > Duration::from_secs(60) {
-                bail!("the S3 server does not answer");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok(answer)
+        })?;
         Ok(bucket)
     }
 

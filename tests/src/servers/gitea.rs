@@ -5,7 +5,8 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +15,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use xtask::gobuild::{FORGE, Toolset};
+
+use crate::wait;
 
 /// After this long something is broken, not slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,7 +29,7 @@ pub struct Gitea {
     directory: TempDir,
     program: PathBuf,
     address: SocketAddr,
-    child: Child,
+    child: Mutex<Child>,
     token: String,
     http: reqwest::Client,
 }
@@ -37,8 +40,7 @@ impl Gitea {
     /// # Errors
     /// When it cannot be built.
     pub fn tools() -> Result<Option<Toolset>> {
-        let wanted = std::env::var("CI").is_ok_and(|value| value == "true") || std::env::var_os("PAWL_SUITES").is_some();
-        if wanted { Toolset::ensure(FORGE).map(Some) } else { Toolset::cached(FORGE) }
+        Toolset::of_suite(FORGE)
     }
 
     /// Starts one on any free port of an address, with an administrator. Its hooks reach loopback and the networks that are named, as
@@ -59,7 +61,7 @@ impl Gitea {
         // Behind what it logs.
         let token = run(&program, directory.path(), &token)?.lines().last().unwrap_or_default().trim().to_owned();
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
-        let mut gitea = Self { child: web(&program, directory.path())?, directory, program, address, token, http };
+        let gitea = Self { child: Mutex::new(web(&program, directory.path())?), directory, program, address, token, http };
         gitea.wait().await?;
         Ok(gitea)
     }
@@ -70,7 +72,7 @@ impl Gitea {
     /// When it does not answer again.
     pub async fn restart(&mut self) -> Result<()> {
         self.kill()?;
-        self.child = web(&self.program, self.directory.path())?;
+        self.child = Mutex::new(web(&self.program, self.directory.path())?);
         self.wait().await
     }
 
@@ -79,18 +81,20 @@ impl Gitea {
     /// # Errors
     /// When it cannot be ended.
     pub fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(drop).context("gitea does not end")
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        child.kill()?;
+        child.wait().map(drop).context("gitea does not end")
     }
 
-    async fn wait(&mut self) -> Result<()> {
-        let started = Instant::now();
-        while let Err(error) = self.api(Method::GET, "version", &Value::Null).await {
-            let ended = self.child.try_wait()?.is_some();
-            ensure!(!ended && started.elapsed() < PATIENCE, "gitea does not answer: {error:#}\n{}", self.log());
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Ok(())
+    async fn wait(&self) -> Result<()> {
+        let look = async || {
+            let answer = self.api(Method::GET, "version", &Value::Null).await;
+            let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?;
+            ensure!(answer.is_ok() || ended.is_none(), "gitea ended");
+            Ok(answer)
+        };
+        let answered = wait::until("gitea answers", PATIENCE, look).await;
+        answered.map(drop).with_context(|| self.log())
     }
 
     /// Where it is reached: `http://ADDRESS:PORT`.

@@ -5,13 +5,14 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use xtask::{cache::Cache, packages};
 
 use super::repo::Repo;
+use crate::wait;
 
 /// The port that is meant where none is named.
 const SSH: u16 = 22;
@@ -79,12 +80,12 @@ impl SshServer {
             .spawn()
             .context("failed to start `unshare`")?;
         let mut server = Self { server, dir, root: root.to_owned(), addr };
-        let begun = Instant::now();
-        while TcpStream::connect(addr).is_err() {
-            let ended = server.server.try_wait()?;
-            ensure!(ended.is_none() && begun.elapsed() < PATIENCE, "sshd does not listen on {addr}: {}", server.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let listens = wait::until_blocking(format!("sshd listens on {addr}"), PATIENCE, || {
+            let answer = TcpStream::connect(addr);
+            ensure!(answer.is_ok() || server.server.try_wait()?.is_none(), "sshd ended");
+            Ok(answer)
+        });
+        listens.with_context(|| server.log())?;
         Ok(server)
     }
 

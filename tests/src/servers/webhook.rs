@@ -20,7 +20,9 @@ use tokio::{
     net::TcpStream,
 };
 
+use crate::cluster::objects;
 use crate::cluster::{Cluster, NAMESPACE, chart::Values};
+use crate::wait;
 
 /// After this long something is broken, not slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,9 +53,8 @@ impl Hook {
     pub async fn set(cluster: &Cluster, namespace: &str, name: &str, mut spec: Value) -> Result<Self> {
         let client = cluster.client().await?;
         let (secret_name, secret) = (format!("{name}-hook"), word());
-        let object: Secret =
-            serde_json::from_value(json!({"metadata": {"name": secret_name}, "stringData": {"secret": secret}}))?;
-        Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &object).await?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        objects::create(&secrets, json!({"metadata": {"name": secret_name}, "stringData": {"secret": secret}})).await?;
         bind(cluster, namespace, "pawl-server").await?;
         spec["webhook"] = json!({"secretRef": {"name": secret_name}});
         let repository = TerraformRepository::new(name, serde_json::from_value(spec)?);
@@ -145,15 +146,11 @@ impl Hook {
 
     /// The server has to learn of the repository, and the API server of its right to the Secret.
     async fn wait(&self) -> Result<()> {
-        let started = Instant::now();
-        loop {
-            let answer = self.push("0").await;
-            if matches!(answer, Ok(StatusCode::ACCEPTED)) {
-                return Ok(());
-            }
-            ensure!(started.elapsed() < PATIENCE, "no delivery is taken after {PATIENCE:?}: {answer:?}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        let look = async || match self.push("0").await {
+            Ok(StatusCode::ACCEPTED) => Ok(Ok(())),
+            other => Ok(Err(format!("{other:?}"))),
+        };
+        wait::until("a delivery is taken", PATIENCE, look).await
     }
 }
 

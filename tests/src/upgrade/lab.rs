@@ -1,24 +1,23 @@
 //! The cluster of an upgrade, and what people do in it.
 
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, TerraformRun, TerraformRunStatus, names};
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::CLUSTER;
-use crate::cluster::{Audit, Cluster, NAMESPACE, victims};
+use crate::cluster::victims::{self, has_ended};
+use crate::cluster::{Audit, Cluster, NAMESPACE, objects};
+use crate::wait;
 
 /// How long anything may take on a busy machine.
 pub(super) const SOON: Duration = Duration::from_secs(180);
 /// The namespace of the runs.
 const TEAM: &str = "team";
-/// A command that lasts until [`Lab::open`].
-pub(super) const GATE: &str = "until [ -e /tmp/open ]; do sleep 0.2; done";
 
 /// The cluster, and the namespace of the runs.
 pub(super) struct Lab {
@@ -33,9 +32,7 @@ impl Lab {
         Cluster::down_by_name(CLUSTER)?;
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
         let client = cluster.client().await?;
-        let team: Namespace = serde_json::from_value(json!({"metadata": {"name": TEAM,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        Api::all(client.clone()).create(&PostParams::default(), &team).await.context("cannot make the namespace")?;
+        objects::namespace(&client, TEAM).await?;
         Ok(Self { cluster, client })
     }
 
@@ -47,9 +44,8 @@ impl Lab {
     pub(super) async fn create(&self, name: &str, stack: &str, main: &str, approval: Value) -> Result<()> {
         let spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "stack": stack, "approval": approval,
             "tool": {"name": "OpenTofu", "version": "1.10.6"}});
-        let run = TerraformRun::new(name, serde_json::from_value(spec)?);
-        self.runs().create(&PostParams::default(), &run).await.with_context(|| format!("cannot create the run {name}"))?;
-        Ok(())
+        let run = json!({"metadata": {"name": name}, "spec": spec});
+        objects::create(&self.runs(), run).await.map(drop).with_context(|| format!("cannot create the run {name}"))
     }
 
     pub(super) async fn status(&self, name: &str) -> Result<TerraformRunStatus> {
@@ -64,23 +60,16 @@ impl Lab {
         what: &str,
         done: impl Fn(&TerraformRunStatus) -> bool,
     ) -> Result<TerraformRunStatus> {
-        let begun = Instant::now();
-        loop {
+        let look = async || {
             let status = self.status(name).await?;
             if done(&status) {
-                return Ok(status);
+                return Ok(Ok(status));
             }
-            ensure!(
-                begun.elapsed() < SOON && !status.is_terminal(),
-                "{name} is not {what} after {:?}; it is {:?} {:?}: {:?} {:?}",
-                begun.elapsed(),
-                status.phase,
-                status.result,
-                status.message,
-                status.failure
-            );
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+            let said = format!("{:?} {:?}: {:?} {:?}", status.phase, status.result, status.message, status.failure);
+            ensure!(!status.is_terminal(), "{name} is not {what}; it is {said}");
+            Ok(Err(said))
+        };
+        wait::until(format!("{name} is {what}"), SOON, look).await
     }
 
     pub(super) async fn ends(&self, name: &str, result: RunResult) -> Result<TerraformRunStatus> {
@@ -89,27 +78,21 @@ impl Lab {
 
     /// Approves as a person does, by the line that the status has; again when that was void, as the status says then.
     pub(super) async fn approve(&self, name: &str) -> Result<()> {
-        let path = format!("{}:{}", self.cluster.programs().display(), std::env::var("PATH").unwrap_or_default());
-        let begun = Instant::now();
-        loop {
+        let look = async || {
             let run = self.runs().get(name).await?;
             let approved = run.annotations().contains_key(names::APPROVE);
             let status = run.status.unwrap_or_default();
             if status.approval.is_some() || status.claim.is_some() || status.is_terminal() {
-                return Ok(());
+                return Ok(Ok(()));
             }
             if !approved {
                 let line = status.next_step.with_context(|| format!("{name} says not how it is approved"))?;
-                let output = Command::new("sh")
-                    .args(["-c", &line])
-                    .env("PATH", &path)
-                    .env("KUBECONFIG", &self.cluster.kubeconfig)
-                    .output()?;
+                let output = self.cluster.shell(&line)?;
                 ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             }
-            ensure!(begun.elapsed() < SOON, "the approval of {name} is not recorded: {:?}", status.message);
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+            Ok(Err(format!("{:?}", status.message)))
+        };
+        wait::until(format!("the approval of {name} is recorded"), SOON, look).await
     }
 
     pub(super) async fn pods(&self, name: &str) -> Result<Vec<Pod>> {
@@ -119,55 +102,35 @@ impl Lab {
 
     /// Waits until the pods of a run have ended, so that its log is whole.
     pub(super) async fn pods_end(&self, name: &str) -> Result<()> {
-        let begun = Instant::now();
-        let ended = |pod: &Pod| {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            matches!(phase, Some("Succeeded" | "Failed"))
-        };
-        while !self.pods(name).await?.iter().all(ended) {
-            ensure!(begun.elapsed() < SOON, "the pods of {name} do not end");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        Ok(())
+        let look = async || Ok(self.pods(name).await?.iter().all(has_ended));
+        wait::until(format!("the pods of {name} end"), SOON, look).await
     }
 
     /// Waits until the apply of a run stands at its gate.
     pub(super) async fn gated(&self, name: &str) -> Result<()> {
-        let begun = Instant::now();
-        loop {
+        let look = async || {
             for pod in self.pods(name).await? {
-                if Self::processes(&pod)?.iter().any(|(_, line)| line.contains("/tmp/open")) {
-                    return Ok(());
+                if victims::of_pod(&pod)?.iter().any(|(_, line)| line.contains("/tmp/open")) {
+                    return Ok(Ok(()));
                 }
             }
-            ensure!(begun.elapsed() < SOON, "the apply of {name} has not begun: {:?}", self.status(name).await?.message);
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+            Ok(Err(format!("{:?}", self.status(name).await?.message)))
+        };
+        wait::until(format!("the apply of {name} has begun"), SOON, look).await
     }
 
     /// Lets what stands at the gate in the one pod of a run go on.
     pub(super) async fn open(&self, name: &str) -> Result<()> {
         let pods = self.pods(name).await?;
         ensure!(pods.len() == 1, "{name} has {} pods", pods.len());
-        let agent = Self::processes(&pods[0])?.into_iter().find(|(_, line)| line.contains("runner-agent run"));
-        let (pid, _) = agent.with_context(|| format!("no agent runs in the pod of {name}"))?;
-        std::fs::write(format!("/proc/{pid}/root/tmp/open"), "").context("cannot open the gate")
-    }
-
-    fn processes(pod: &Pod) -> Result<Vec<(i32, String)>> {
-        victims::processes(&pod.uid().context("a pod without UID")?)
+        ensure!(victims::open_gate(&pods[0])?, "no gate can be opened in the pod of {name}");
+        Ok(())
     }
 
     /// What people read of runs and states, by its path below the namespace. The API server may have nobody to ask for a moment.
     pub(super) async fn read(&self, path: &str) -> Result<String> {
         let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{TEAM}/{path}");
-        let begun = Instant::now();
-        loop {
-            match self.cluster.kubectl(&["get", "--raw", &path]) {
-                Err(_) if begun.elapsed() < SOON => tokio::time::sleep(Duration::from_secs(1)).await,
-                read => return read,
-            }
-        }
+        wait::until(&path, SOON, async || Ok(self.cluster.kubectl(&["get", "--raw", &path]))).await
     }
 
     /// What is in a Secret of the datastore; nothing when there is none.

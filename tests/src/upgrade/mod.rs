@@ -19,9 +19,10 @@ use crate::cluster::{
     gobuild::IN_PODS,
     images::Image,
     report,
+    victims::GATE,
 };
 use former::Former;
-use lab::{GATE, Lab};
+use lab::Lab;
 
 const CLUSTER: &str = "upgrade";
 

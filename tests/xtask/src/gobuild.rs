@@ -195,6 +195,11 @@ pub struct Toolset {
     versions: BTreeMap<String, String>,
 }
 
+/// Whether all suites are to run, whatever has to be built for that.
+pub fn all_suites() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true") || std::env::var_os("PAWL_SUITES").is_some()
+}
+
 impl Toolset {
     /// Makes these programs available: from `KUBEBUILDER_ASSETS`, from the cache, or built from source.
     ///
@@ -216,6 +221,11 @@ impl Toolset {
             build_all(missing)?;
         }
         Ok(set)
+    }
+
+    /// These programs: built where all suites are to run, and else if all of them are there.
+    pub fn of_suite(names: &[&str]) -> Result<Option<Self>> {
+        if all_suites() { Self::ensure(names).map(Some) } else { Self::cached(names) }
     }
 
     /// These programs, if all of them are there; nothing is built.

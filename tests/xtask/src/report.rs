@@ -1,8 +1,10 @@
 //! What a person sees while things are made ready: a spinner with the time on a terminal, a line per step elsewhere.
 
 use std::io::IsTerminal as _;
+use std::process::{ExitCode, Termination};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// One step under way; it says how long it took when it ends well.
@@ -33,6 +35,17 @@ pub fn step(area: &'static str, what: impl Into<String>) -> Step {
 /// Prints one line that is no step.
 pub fn note(area: &str, text: &str) {
     eprintln!("{area:9} {text}");
+}
+
+/// How a program ends: what went wrong is for a person, what failed and why without a trace of our own code.
+pub fn exit(program: &str, ended: Result<impl Termination>) -> ExitCode {
+    match ended {
+        Ok(ended) => ended.report(),
+        Err(error) => {
+            eprintln!("{program}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 impl Step {

@@ -1,0 +1,38 @@
+//! Objects that are made in any cluster.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+/// Creates what a manifest says.
+pub async fn create<K>(api: &Api<K>, manifest: Value) -> Result<K>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    let object = serde_json::from_value(manifest).context("this is no manifest of such an object")?;
+    Ok(api.create(&PostParams::default(), &object).await?)
+}
+
+/// Merges into an object.
+pub async fn merge<K: Clone + std::fmt::Debug + DeserializeOwned>(api: &Api<K>, name: &str, patch: &Value) -> kube::Result<K> {
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// Merges into the status of an object.
+pub async fn merge_status<K: Clone + std::fmt::Debug + DeserializeOwned>(
+    api: &Api<K>,
+    name: &str,
+    status: &Value,
+) -> kube::Result<K> {
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await
+}
+
+/// Makes a namespace whose pods may do no more than those of Pawl need.
+pub async fn namespace(client: &Client, name: &str) -> Result<()> {
+    let manifest = json!({"metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+    create(&Api::<Namespace>::all(client.clone()), manifest).await.with_context(|| format!("cannot make namespace {name}"))?;
+    Ok(())
+}
