@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub overtaken_by: Option<&'static str>,
     /// Whether the claim that was overtaken landed all the same.
     pub overtaken: Option<bool>,
+    /// What the definition in force does not know, so that it is pruned from whatever is written.
+    pub pruned: &'static [&'static str],
 }
 
 /// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`tests::played`].
@@ -93,6 +95,7 @@ impl MemoryApi {
             behind: None,
             overtaken_by: None,
             overtaken: None,
+            pruned: &[],
         };
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
@@ -226,6 +229,11 @@ impl Api for MemoryApi {
         }
         let mut object = state.object.clone();
         runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
+        for (parent, field) in state.pruned.iter().filter_map(|path| path.rsplit_once('/')) {
+            if let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
+                fields.shift_remove(field);
+            }
+        }
         if overtaken_by.is_none() {
             admit(&state.object, &object)?;
         } else {
