@@ -12,7 +12,10 @@ use std::{
 use crds::{TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
 use runner_agent::{
-    datastore,
+    datastore::{
+        self,
+        spool::{Both, Spool, SpoolWriter},
+    },
     driver::Driver,
     host::Pod,
     phases::{PhaseRunner, Remote},
@@ -394,12 +397,19 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let settings = Arc::new(settings);
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
-    let writer = Log::to(Shared(log.clone()));
+    let out = Shared(log.clone());
+    // Where there is a datastore the log is on its way there as well, as in the program.
+    let (writer, remote) = match &settings.store {
+        Some(store) => {
+            let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
+            let spool = Spool::create(dir.path().join("spool")).unwrap();
+            (Log::to(Both { out, spool: SpoolWriter(spool.clone()) }), Some(Remote::start(client, spool)))
+        }
+        None => (Log::to(out), None),
+    };
     let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), writer.clone());
-    if let Some(store) = &settings.store {
-        let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
-        let spool = datastore::spool::Spool::create(dir.path().join("spool")).unwrap();
-        work = work.with_datastore(Remote::start(client, spool));
+    if let Some(remote) = remote {
+        work = work.with_datastore(remote);
     }
     let work = Arc::new(work);
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
