@@ -126,6 +126,19 @@ async fn a_plan_that_nobody_approves_expires() {
 }
 
 #[tokio::test]
+async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_says_so() {
+    let _one = crate::ONE.lock().await;
+    let manual = json!({"approval": {"mode": "Manual", "holdFor": "0s", "expiresAfter": "3s"}});
+    let mut a = start(&manual, &[], |_, _| {});
+    a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+    let waits = a.api.status().message.unwrap();
+    assert!(waits.ends_with("; without a datastore its pod is held as long"), "{waits}");
+    // The process that planned is the one that sees it expire.
+    assert_eq!(a.end().await, 3);
+    assert_eq!((a.api.status().result, a.ran("plan")), (Some(RunResult::Expired), 1));
+}
+
+#[tokio::test]
 async fn a_phase_that_hangs_meets_its_deadline() {
     // It neither reacts to the signal nor lets its child end.
     let env = [("PLAN", "trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done")];

@@ -13,7 +13,10 @@ use std::{
 use crds::{Failure, Phase, TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
 use runner_agent::{
-    datastore,
+    datastore::{
+        self,
+        spool::{Both, Spool, SpoolWriter},
+    },
     driver::Driver,
     host::Pod,
     phases::{PhaseRunner, Remote},
@@ -66,6 +69,8 @@ pub(crate) struct State {
     pub overtaken_by: Option<&'static str>,
     /// Whether the claim that was overtaken landed all the same.
     pub overtaken: Option<bool>,
+    /// What the definition in force does not know, so that it is pruned from whatever is written.
+    pub pruned: &'static [&'static str],
 }
 
 /// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`tests::played`].
@@ -97,6 +102,7 @@ impl MemoryApi {
             behind: None,
             overtaken_by: None,
             overtaken: None,
+            pruned: &[],
         };
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
@@ -226,6 +232,11 @@ impl Api for MemoryApi {
         }
         let mut object = state.object.clone();
         runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
+        for (parent, field) in state.pruned.iter().filter_map(|path| path.rsplit_once('/')) {
+            if let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
+                fields.shift_remove(field);
+            }
+        }
         if overtaken_by.is_none() {
             admit(&state.object, &object)?;
         } else {
@@ -402,12 +413,19 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let settings = Arc::new(settings);
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
-    let writer = Log::to(Shared(log.clone()));
+    let out = Shared(log.clone());
+    // Where there is a datastore the log is on its way there as well, as in the program.
+    let (writer, remote) = match &settings.store {
+        Some(store) => {
+            let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
+            let spool = Spool::create(dir.path().join("spool")).unwrap();
+            (Log::to(Both { out, spool: SpoolWriter(spool.clone()) }), Some(Remote::start(client, spool)))
+        }
+        None => (Log::to(out), None),
+    };
     let mut work = PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings.clone())), children.clone(), writer.clone());
-    if let Some(store) = &settings.store {
-        let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
-        let spool = datastore::spool::Spool::create(dir.path().join("spool")).unwrap();
-        work = work.with_datastore(Remote::start(client, spool));
+    if let Some(remote) = remote {
+        work = work.with_datastore(remote);
     }
     let work = Arc::new(work);
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());

@@ -10,18 +10,23 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use crds::{FailureClass, RunResult, TerraformRepository, TerraformRepositorySpec, TerraformRun, reason};
 use datastore::{
-    blob::{sealed::Sealed, store::Store},
+    blob::{
+        sealed::Sealed,
+        store::{Store, collect},
+    },
     cluster::{
         CallError, Cluster, Entries, FrontProxyConfig, Identity, PodIdentity, RunView,
         publish::{Owner, Published},
     },
     crypt::keys::Keys,
+    names::{LogKey, RunKey},
+    objects::log::Logs,
     serve::Limits,
     service::Service,
     settings::SecretName,
@@ -37,7 +42,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tool_versions::Digest;
 
-use crate::common::{Attempt, GATE, MemoryApi, start};
+use crate::common::{Attempt, GATE, MemoryApi, PATIENCE, start};
 
 const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
 const REPOSITORY: RepositoryId<'_> = RepositoryId { namespace: "team", uid: "uid-of-infra" };
@@ -138,8 +143,7 @@ impl Lab {
             fs::write(path, text).unwrap();
         }
         fs::create_dir(dir.path().join("data")).unwrap();
-        let store = Store::open(&format!("file://{}", dir.path().join("data").display()), &HashMap::new()).unwrap();
-        let sealed = Sealed::new(store, Arc::new(Keys::open(&dir.path().join("keys")).unwrap()));
+        let sealed = opened(dir.path());
         let cluster = Arc::new(Played::default());
         let (stop, stopped) = watch::channel(false);
         let service = Service::new(sealed, cluster.clone(), "system:serviceaccount:pawl:pawl-controller".into(), stopped.clone());
@@ -202,6 +206,20 @@ impl Lab {
     pub(crate) fn forget(&self) {
         *self.cluster.api.lock().unwrap() = None;
     }
+
+    /// What another replica of it has of the log of a phase of the run.
+    async fn log(&self, phase: &'static str) -> String {
+        let key = LogKey { run: RunKey::new("team", "uid-1").unwrap(), attempt: 1, phase };
+        let logs = Arc::new(Logs::new(opened(self.dir.path())));
+        let index = logs.index(&key).await.unwrap();
+        String::from_utf8(collect(logs.read(&key, &index, 0)).await.unwrap()).unwrap()
+    }
+}
+
+/// What is kept in the directory of a lab.
+fn opened(dir: &Path) -> Sealed {
+    let store = Store::open(&format!("file://{}", dir.join("data").display()), &HashMap::new()).unwrap();
+    Sealed::new(store, Arc::new(Keys::open(&dir.join("keys")).unwrap()))
 }
 
 /// The bundle of a commit with these files, and its id.
@@ -261,6 +279,29 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
     assert!(lab.cluster.seen.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", lab.cluster.seen);
     assert!(stored(&lab.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
+}
+
+/// Whoever follows a log reads each line while its tool is at it, and not when there are more of them.
+#[tokio::test]
+async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
+    crate::common::alone();
+    let lab = Lab::start();
+    let says = "for n in 1 2 3 4 5; do echo \"line $n of $phase\"; until [ -e $LEDGER.$phase.$n ] || [ ! -e $LEDGER ]; do sleep 0.02; done; done";
+    let (plan, apply) = (format!("phase=plan; {says}"), format!("phase=apply; {says}"));
+    let spec = json!({"stack": "net", "backend": {"type": "http", "config": {"address": "http://state/x"}}});
+    let mut a = start(&spec, &[("PLAN", &plan), ("APPLY", &apply)], |settings, api| lab.give(settings, api));
+    for phase in ["plan", "apply"] {
+        for n in 1..=5 {
+            let (line, begun) = (format!("line {n} of {phase}\n"), Instant::now());
+            while !lab.log(phase).await.contains(&line) {
+                assert!(begun.elapsed() < PATIENCE, "nobody can read {line}: {}", a.log());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            fs::write(a.dir.path().join(format!("ledger.{phase}.{n}")), "").unwrap();
+        }
+    }
+    assert_eq!(a.end().await, 0, "{}", a.log());
+    assert_eq!(a.api.status().result, Some(RunResult::Applied));
 }
 
 #[tokio::test]

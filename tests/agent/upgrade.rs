@@ -1,8 +1,8 @@
-//! An agent beside a newer controller: the real driver on a run with words and fields that this version does not know
-//! (`design/0014-upgrades.md`).
+//! An agent beside another version: the real driver on a run with words and fields that this version does not know, and under a
+//! definition that does not know this version's (`design/0014-upgrades.md`).
 
-use crate::common::{MemoryApi, PATIENCE, start};
-use crds::RunResult;
+use crate::common::{Fault, MemoryApi, PATIENCE, start};
+use crds::{FailureClass, Phase, RunResult};
 use serde_json::json;
 use tests::wait;
 
@@ -80,4 +80,51 @@ async fn what_a_newer_version_wrote_is_there_after_every_write() {
     let writes = a.api.state.lock().unwrap().writes.clone();
     let paths: Vec<&str> = writes.iter().flat_map(|w| w.as_array().unwrap()).filter_map(|o| o["path"].as_str()).collect();
     assert!(paths.iter().all(|path| !path.contains("newer") && *path != "/status/attempt" && *path != "/status"), "{paths:?}");
+}
+
+/// What an agent writes and the first definitions did not have.
+const YOUNGER: &[&str] = &[
+    "/status/adopted/speaks",
+    "/status/adopted/nodeName",
+    "/status/plan/stateKey",
+    "/status/plan/changes",
+    "/status/plan/platform",
+    "/status/failure/diagnostics",
+    "/status/failedHook",
+    "/status/history",
+    "/status/journal",
+    "/status/nextStep",
+    "/status/progress",
+    "/status/stateLock",
+    "/status/steps",
+    "/status/unconfined",
+];
+
+/// The chart was not upgraded and the image was, or the definition was put back: what is pruned from a write has landed all the same.
+#[tokio::test]
+async fn what_an_older_definition_prunes_keeps_no_run_from_its_end() {
+    // Each write is answered; each answer is lost, so that the agent reads what became of it.
+    for fault in [None, Some(Fault::LandedLost)] {
+        for (mode, apply, code, result) in [
+            ("Automatic", "", 0, RunResult::Applied),
+            ("Manual", "", 0, RunResult::Applied),
+            ("Automatic", "exit 1", 1, RunResult::Failed),
+        ] {
+            let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", apply)], |_, api| {
+                api.state.lock().unwrap().pruned = YOUNGER;
+                api.fail(&[fault, None, fault, None, fault, None, fault, None, fault, None, fault, None, fault]);
+            });
+            if mode == "Manual" {
+                a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
+                a.api.approve();
+            }
+            let what = format!("{fault:?} {mode} {apply}");
+            assert_eq!(a.end().await, code, "{what}: {:#?}", a.api.status());
+            let status = a.api.status();
+            assert_eq!((status.result, a.ran("apply"), a.ran("plan")), (Some(result), 1, 1), "{what}");
+            assert_eq!(status.failure.map(|failure| failure.class), (code == 1).then_some(FailureClass::Configuration), "{what}");
+            assert!(status.history.is_empty() && status.steps.is_empty() && status.plan.unwrap().state_key.is_none(), "{what}");
+            assert_eq!(a.message().unwrap().result, Some(result), "{what}: its kubelet knows as well");
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod chart;
 mod conformance;
 mod convert;
 mod enforcement;
+mod evicted;
 mod faults;
 mod fences;
 mod health;
@@ -62,6 +63,7 @@ fn main() -> Result<ExitCode> {
         layers::tests(),
         health::tests(),
         enforcement::tests(),
+        evicted::tests(),
         leases::tests(),
         slots::tests(),
         strict::tests(),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, HookWhen, RunResult, TerraformRun, reason};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
 use tests::{cluster::objects, wait};
@@ -101,34 +101,44 @@ async fn restored(scene: Scene) -> Result<()> {
     Ok(())
 }
 
+/// A run whose hook behind the apply never ends.
+pub(crate) async fn endless(scene: &Scene, name: &str) -> Result<()> {
+    let hooks = json!([{"name": "endless", "when": "AfterApply", "inline": "exec sleep 100000"}]);
+    scene.scripted(name, json!({"resources": 1}), json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
+    Ok(())
+}
+
+/// Waits until it is in its hook, and gives its pod: the result is with the datastore by now, and not in the run.
+pub(crate) async fn in_its_hook(scene: &Scene, name: &str) -> Result<Pod> {
+    let runs = |run: &TerraformRun| {
+        let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
+        message.ends_with("the hooks after it run")
+    };
+    scene.until(name, "in its hook", LATER, runs).await?;
+    // The message comes before the hook does: that it runs is seen at its process.
+    let look = async || {
+        let pod = scene.pod(name).await?;
+        Ok(Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")).then_some(pod))
+    };
+    wait::until("the hook runs", SOON, look).await
+}
+
+/// Takes a pod away without the finalizer that keeps it until somebody has read its end.
+pub(crate) fn take_away(scene: &Scene, pod: &Pod) -> Result<()> {
+    let pod = pod.name_any();
+    let free = json!({"metadata": {"finalizers": null}}).to_string();
+    scene.kubectl(&["patch", "pod", &pod, "--type=merge", "-p", &free])?;
+    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
+    Ok(())
+}
+
 /// The agent dies, and its last word is in the pod's status; or the pod goes as a whole, and with it that word: then it is with the datastore.
 async fn died(scene: Scene) -> Result<()> {
-    let hooks = json!([{"name": "endless", "when": "AfterApply", "inline": "exec sleep 100000"}]);
     for name in ["killed", "deleted"] {
-        scene.scripted(name, json!({"resources": 1}), json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
+        endless(&scene, name).await?;
     }
-    for name in ["killed", "deleted"] {
-        let runs = |run: &TerraformRun| {
-            let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
-            message.ends_with("the hooks after it run")
-        };
-        scene.until(name, "in its hook", LATER, runs).await?;
-        // The message comes before the hook does: that it runs is seen at its process.
-        let look = async || {
-            let pod = scene.pod(name).await?;
-            Ok(Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")).then_some(pod))
-        };
-        let pod = wait::until("the hook runs", SOON, look).await?;
-        if name == "killed" {
-            Scene::kill(&pod, "runner-agent")?;
-        } else {
-            // Nobody reads its end: it goes without the finalizer that keeps it until then.
-            let pod = pod.name_any();
-            let free = json!({"metadata": {"finalizers": null}}).to_string();
-            scene.kubectl(&["patch", "pod", &pod, "--type=merge", "-p", &free])?;
-            scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
-        }
-    }
+    Scene::kill(&in_its_hook(&scene, "killed").await?, "runner-agent")?;
+    take_away(&scene, &in_its_hook(&scene, "deleted").await?)?;
     for name in ["killed", "deleted"] {
         let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
         ensure!(scene.starts(name, "apply") == 1 && status.failure.is_none(), "{status:?}");

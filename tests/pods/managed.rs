@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
 use serde_json::{Value, json};
-use tests::wait;
+use tests::{ledger::what, wait};
 
-use crate::suite::{GATE, LATER, SOON, Scene, Test, holds};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -13,6 +13,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("managed::a_rerun_finds_the_state", rerun),
         Test::new("managed::terraform_with_a_backend_in_a_comment", terraform),
         Test::new("managed::the_lock_names_who_holds_it", lock),
+        Test::new("managed::plans_and_an_apply_that_race_for_one_lock_see_each_other_whole", race),
         Test::new("managed::workspaces_are_kept_apart", workspaces),
         Test::new("managed::a_state_in_the_source_is_not_left_behind", committed_state),
         Test::new("managed::people_list_read_and_restore", people),
@@ -93,6 +94,46 @@ async fn lock(scene: Scene) -> Result<()> {
     )?;
     scene.open("holder").await?;
     scene.ends_within("holder", RunResult::Applied, LATER).await.map(drop)
+}
+
+/// An apply that writes its state after each object, and plans of the same state that are let go with it: whoever comes first, each plan
+/// is of a state with all of its objects or with none.
+async fn race(scene: Scene) -> Result<()> {
+    const OBJECTS: u32 = 4;
+    let gated =
+        |command: &str| json!({"resources": OBJECTS, "apply_ms": 700, "persist": "each", "commands": {command: [gate()]}});
+    let spec = |more: Value| {
+        let mut spec = json!({"stack": "words", "backend": null});
+        crate::suite::merge(&mut spec, more);
+        spec
+    };
+    let plans = ["p1", "p2", "p3"];
+    scene.scripted("a", gated("apply"), spec(json!({"approval": {"mode": "Automatic"}}))).await?;
+    for name in plans {
+        scene.scripted(name, gated("plan"), spec(json!({"operation": "Plan"}))).await?;
+    }
+    // At its gate each of them has begun its command, and has no lock.
+    scene.until_ledger("a", what::COMMAND_START, Some("apply")).await?;
+    for name in plans {
+        scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
+    }
+    let [p1, p2, p3] = plans;
+    tokio::try_join!(scene.open(p1), scene.open("a"), scene.open(p2), scene.open(p3))?;
+    scene.ends_within("a", RunResult::Applied, LATER).await?;
+    for name in plans {
+        let ended = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
+        let status = scene.until(name, "ended", LATER, ended).await?.status.unwrap_or_default();
+        let add = status.plan.as_ref().map(|plan| plan.counts.add);
+        match status.result {
+            Some(RunResult::Planned) => ensure!(add == Some(OBJECTS), "{name} saw a part of the apply: {:?}", status.plan),
+            Some(RunResult::NoChanges) => {}
+            _ => anyhow::bail!("{name}: {status:?}"),
+        }
+        ensure!(status.state_lock.is_none() && status.attempt.is_some_and(|attempt| attempt.number == 1));
+    }
+    let state: Value = serde_json::from_str(&scene.read("states/words")?)?;
+    ensure!(state["lock"].is_null() && scene.starts("a", "apply") == 1, "{state}");
+    Ok(())
 }
 
 async fn workspaces(scene: Scene) -> Result<()> {

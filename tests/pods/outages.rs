@@ -11,6 +11,7 @@ use tests::{ledger::what, wait};
 
 use crate::{
     guide::served,
+    hooks,
     stored::{approve_waiting, released},
     suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds},
 };
@@ -21,6 +22,7 @@ pub(crate) fn alone() -> Vec<Test> {
         Test::new("outages::away_too_long_before_at_and_behind_the_claim", too_long),
         Test::new("outages::away_when_a_managed_state_is_written", state_writes),
         Test::new("outages::away_when_a_plan_is_taken_back", restore),
+        Test::new("outages::proof_that_comes_with_its_end_is_written_beside_the_result", proof),
         Test::new("outages::controller_and_datastore_restarted_before_the_approval", restarted),
         Test::new("outages::a_namespace_is_deleted_while_it_is_away", namespace),
         Test::new("outages::with_another_key_it_is_not_ready_and_says_so", another_key),
@@ -137,8 +139,10 @@ async fn too_long(scene: Scene) -> Result<()> {
     let at = at.status.unwrap_or_default();
     ensure!(at.claim.is_none() && at.approval.is_some() && scene.starts("at", "apply") == 0, "{at:?}");
     holds(&at.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
-    // What it could not keep of the log stands where people look.
-    holds(&log?, "not with the datastore")?;
+    // What it could not keep of journal and log stands where people look.
+    let log = log?;
+    holds(&log, "the end of the journal is not with the datastore")?;
+    holds(&log, "of the log are not with the datastore")?;
     let lost = |r: &crds::TerraformRun| {
         r.status
             .as_ref()
@@ -191,6 +195,27 @@ async fn restore(scene: Scene) -> Result<()> {
     ensure!(meanwhile.phase == Some(Phase::AwaitingApproval) && meanwhile.claim.is_none(), "{meanwhile:?}");
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.is_some_and(|attempt| attempt.number == 2) && scene.starts("a", "plan") == 1);
+    Ok(())
+}
+
+/// The pod goes with its last word, and whoever has it as well is not there: nobody knows how the apply ended, until somebody does.
+async fn proof(scene: Scene) -> Result<()> {
+    hooks::endless(&scene, "a").await?;
+    let pod = hooks::in_its_hook(&scene, "a").await?;
+    away(&scene).await?;
+    let given_up = async {
+        hooks::take_away(&scene, &pod)?;
+        scene.ends_within("a", RunResult::Indeterminate, LATER).await
+    }
+    .await;
+    back(&scene)?;
+    let given_up = given_up?;
+    ensure!(given_up.settled.is_none(), "{given_up:?}");
+    let settled = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.settled.is_some());
+    let status = scene.until("a", "settled", LATER, settled).await?.status.unwrap_or_default();
+    ensure!(status.settled.as_ref().is_some_and(|settled| settled.result == RunResult::Applied), "{:?}", status.settled);
+    ensure!(status.result == Some(RunResult::Indeterminate) && status.message == given_up.message, "{status:?}");
+    ensure!(scene.starts("a", "apply") == 1 && status.attempt.is_some_and(|attempt| attempt.number == 1));
     Ok(())
 }
 

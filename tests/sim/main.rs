@@ -19,6 +19,7 @@ mod keeping;
 mod kubelet;
 mod layered;
 mod layers;
+mod leases;
 mod life;
 mod nodes;
 mod person;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         Trial::test("sim::an_apply_that_was_given_up_holds_nobody_up", nodes::given_up),
         Trial::test("sim::wrong_clocks_change_no_expiry", clocks::expiry),
         Trial::test("sim::wrong_clocks_free_no_lease", clocks::leases),
+        Trial::test("sim::a_lease_that_another_took_meanwhile_is_not_recorded", leases::passed_over),
         Trial::test("sim::people_come_before_schedules_and_one_slot_serves_all", slots::line),
         Trial::test("sim::nothing_begins_while_its_namespace_is_frozen", slots::frozen),
         Trial::test("sim::who_waits_for_a_slot_holds_nothing_that_others_wait_for", slots::circles),

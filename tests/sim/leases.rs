@@ -1,0 +1,92 @@
+//! Leases on a state, and nothing else: a record of one that is on its way while another run takes it.
+
+use libtest_mimic::Failed;
+
+use crate::{
+    life::Report,
+    person::{FIRST, SECOND},
+    schedule::{Fault, Gesture, Scene, Schedule, Strike, When},
+    search::played,
+};
+
+/// The first line of the trace with all of these words, behind a moment.
+fn line<'a>(report: &'a Report, behind: f64, words: &[&str]) -> Option<(f64, &'a str)> {
+    let lines = report.trace.iter().filter(|line| words.iter().all(|word| line.contains(word)));
+    let timed = |line: &'a String| Some((line.split_whitespace().next()?.parse::<f64>().ok()?, line.as_str()));
+    lines.filter_map(timed).find(|(at, _)| *at > behind)
+}
+
+fn at(report: &Report, words: &[&str]) -> Option<f64> {
+    line(report, 0.0, words).map(|(at, _)| at)
+}
+
+fn failed(what: &str, report: &Report, schedule: &Schedule) -> Failed {
+    format!("{what}: endings {:?}, {:?}\n{}\n{}", report.endings, report.violations, report.trace.join("\n"), schedule.line())
+        .into()
+}
+
+/// For how many seconds the record is on its way.
+const SLOW: u8 = 3;
+
+/// The life of a run whose approval is away for some seconds. One of two controllers has taken the lease by then and sends the record of
+/// both, which is on its way for as long; the other one looks two seconds late, and gives the state to a run that was made meanwhile.
+/// The approval is back before the record lands, and that before the other run has a plan, which would take the first one's place.
+fn life(seed: u64, waits: f64, slow: &[(u32, Fault)]) -> Schedule {
+    let millis = |seconds: f64| num(seconds * 1_000.0);
+    Schedule {
+        seed,
+        scene: Scene {
+            two: true,
+            objects: 20,
+            rival: true,
+            second: Some(u8::try_from(num(waits + 4.4)).unwrap()),
+            ..Scene::default()
+        },
+        person: vec![
+            (When::Waits(3_000), Gesture::Approve),
+            (When::Waits(3_500), Gesture::Withdraw),
+            (When::Waits(5_700), Gesture::Approve),
+        ],
+        faults: slow.to_vec(),
+        strikes: vec![(millis(waits + 2.5), Strike::LagOf(1, 2, 9))],
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times of a life are small")]
+fn num(of: f64) -> u32 {
+    of as u32
+}
+
+/// Approved, withdrawn and approved again, a run looks as it did when its lease was taken: only that it was passed over tells that
+/// another has the state by now.
+pub(crate) fn passed_over() -> Result<(), Failed> {
+    let mut lives = 0;
+    for seed in 11..23 {
+        // Nothing happens to it before it waits.
+        let first = played(&life(seed, 100.0, &[]), true);
+        let waits = at(&first, &[&format!("=> {FIRST}@"), "Some(AwaitingApproval)"]).unwrap();
+        // The record follows on the lease that is taken for the approval.
+        let plain = played(&life(seed, waits, &[]), true);
+        let approved = at(&plain, &["alice: Approve"]).unwrap();
+        let (taken, _) = line(&plain, approved, &["controller0: POST leases/"]).unwrap();
+        let (_, record) = line(&plain, taken, &["controller0: PATCH", &format!("/{FIRST}/status")]).unwrap();
+        let number = record.split_once('#').unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
+        let schedule = life(seed, waits, &[(number, Fault::Slow(SLOW))]);
+        let report = played(&schedule, true);
+        let of = |run: &str, what: &str| at(&report, &[&format!("=> {run}@"), what]);
+        let landed = at(&report, &["<- Slow"]).unwrap() + f64::from(SLOW);
+        let (one, two) = (of(FIRST, "claim=true"), of(SECOND, "claim=true"));
+        // Everything that the record tests but the count is as it was.
+        let again = line(&report, approved + 1.0, &["alice: Approve"]).map(|(at, _)| at);
+        let meanwhile = [of(SECOND, "a1 open"), again].into_iter().all(|at| at.is_some_and(|at| at < landed));
+        if !meanwhile || two.is_none_or(|two| two < landed) {
+            return Err(failed("nobody took the lease while its record was on its way", &report, &schedule));
+        }
+        if !report.violations.is_empty() || one.zip(two).is_none_or(|(one, two)| one < two) {
+            return Err(failed("both had it", &report, &schedule));
+        }
+        lives += 1;
+    }
+    println!("sim: {lives} records of a lease came too late");
+    Ok(())
+}
