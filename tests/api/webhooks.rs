@@ -145,14 +145,15 @@ impl Server {
     }
 }
 
-/// Waits for a poke other than one, and answers it.
+/// Waits for a poke other than one.
+async fn poked(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
+    let poke = async || Ok(repositories.get("net").await?.annotations().get(names::POKE).cloned().filter(|poke| poke != not));
+    wait::until("a poke", PATIENCE, poke).await
+}
+
+/// Answers it as well.
 async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
-    let mut poke = String::new();
-    wait::until("a poke", PATIENCE, async || {
-        poke = repositories.get("net").await?.annotations().get(names::POKE).cloned().unwrap_or_default();
-        Ok(!poke.is_empty() && poke != not)
-    })
-    .await?;
+    let poke = poked(repositories, not).await?;
     repositories.patch_status("net", &PatchParams::default(), &answer(&poke)).await?;
     Ok(poke)
 }
@@ -171,15 +172,7 @@ async fn pokes(world: World) -> Result<()> {
     server.may_read(&world, &namespace).await?;
     wait::until("the Secret is read anew", PATIENCE, async || Ok(post(SECRET, "1").await? == 202)).await?;
     ensure!(post("wrong", "2").await? == 401);
-    let first = {
-        let mut poke = None;
-        wait::until("a poke", PATIENCE, async || {
-            poke = repositories.get("net").await?.annotations().get(names::POKE).cloned();
-            Ok(poke.is_some())
-        })
-        .await?;
-        poke.context("a poke")?
-    };
+    let first = poked(&repositories, "").await?;
     // Whatever comes until it is answered is one poke more.
     for id in 10..30 {
         ensure!(post(SECRET, &id.to_string()).await? == 202);
@@ -218,7 +211,7 @@ async fn guide(world: World) -> Result<()> {
     wait::until("a delivery by hand is taken", PATIENCE, async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#)))
         .await?;
     let poked = async || Ok(repositories.get("network").await?.annotations().contains_key(names::POKE));
-    until("a poke", poked).await
+    wait::until("a poke", PATIENCE, poked).await
 }
 
 async fn forge(world: World) -> Result<()> {
