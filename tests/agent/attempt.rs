@@ -127,7 +127,6 @@ async fn a_plan_that_nobody_approves_expires() {
 
 #[tokio::test]
 async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_says_so() {
-    let _one = crate::ONE.lock().await;
     let manual = json!({"approval": {"mode": "Manual", "holdFor": "0s", "expiresAfter": "3s"}});
     let mut a = start(&manual, &[], |_, _| {});
     a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;

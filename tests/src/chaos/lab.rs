@@ -141,9 +141,11 @@ impl Lab {
 }
 
 /// Memory of a pod: much less than its tool takes, where that is to run out of it.
-pub(super) fn limits(tight: bool) -> Value {
+pub(super) fn runner(tight: bool) -> Value {
     let memory = if tight { "128Mi" } else { "256Mi" };
-    json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
+    // A pod that went without an end is waited for as long as this and a minute, anew by each controller: the node is young.
+    json!({"terminationGracePeriodSeconds": 60,
+        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}}})
 }
 
 /// Lets pods reach the API server by the proxy only.

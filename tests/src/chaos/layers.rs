@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use super::{
     cluster_faults,
     kinds::Kind,
-    lab::{Lab, limits, merge},
+    lab::{Lab, merge, runner},
     person,
     strikes::Aim,
 };
@@ -83,7 +83,7 @@ impl Forge {
                 "remediation": {"onCommit": if n.is_multiple_of(2) { "Automatic" } else { "Manual" }},
                 "template": {
                     "tool": {"name": "OpenTofu", "version": "0.0.1"},
-                    "runner": {"resources": limits(false)},
+                    "runner": runner(false),
                 },
             });
             merge(&mut spec["template"], &place);

@@ -12,7 +12,7 @@ use kube::{
 use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::lab::{Lab, limits, merge};
+use super::lab::{Lab, merge, runner};
 
 /// So many states of each kind are competed for.
 const MANAGED: usize = 4;
@@ -131,7 +131,7 @@ fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
     let mut spec = json!({
         "source": {"inline": {"files": {"main.tf": "# played by a script\n", "pawl-script.json": script.to_string()}}},
         "tool": {"name": "OpenTofu", "version": "0.0.1"}, "approval": {"mode": "Automatic"},
-        "runner": {"resources": limits(false)},
+        "runner": runner(false),
     });
     merge(&mut spec, &place.spec(lab, &name));
     let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);

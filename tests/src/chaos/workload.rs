@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     kinds::Kind,
-    lab::{Lab, limits, merge},
+    lab::{Lab, merge, runner},
     person,
     states::Place,
     strikes::Aim,
@@ -132,7 +132,7 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
         "tool": {"name": "OpenTofu", "version": "0.0.1"},
         "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": hold},
         "variables": [{"name": "password", "valueFrom": {"secretKeyRef": {"name": "password", "key": "value"}}}],
-        "runner": {"resources": limits(out_of_memory)},
+        "runner": runner(out_of_memory),
         "ttlSecondsAfterFinished": 60,
     });
     merge(&mut spec, &place.spec(lab, name));
