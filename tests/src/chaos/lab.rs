@@ -1,5 +1,6 @@
 //! The cluster of the kill loop, its servers, and what is known of its runs.
 
+use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,7 +10,11 @@ use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
@@ -20,6 +25,7 @@ use super::{
 use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects};
 pub(super) use crate::played::patch::merge;
 use crate::servers::{proxy::Proxy, state::StateServer};
+use crate::wait;
 
 /// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
 pub(super) const SECRET: &str = "kept-by-a-pawl-8341-2207";
@@ -45,7 +51,10 @@ pub(super) struct Lab {
 impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
-        let client = cluster.client().await?;
+        let mut config = cluster.config().await?;
+        // An API server that is killed while it is asked may leave a request, or a watch, without an answer.
+        config.read_timeout = Some(Duration::from_secs(30));
+        let client = Client::try_from(config)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let state = StateServer::start(host).await?;
         let target = cluster.server.strip_prefix("https://").context("the API server's address is no URL")?.parse()?;
@@ -60,10 +69,7 @@ impl Lab {
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();
-        // An API server that is killed while it is asked may leave a watch without an answer, and nobody would act for its runs then.
-        let mut config = cluster.config().await?;
-        config.read_timeout = Some(Duration::from_secs(30));
-        let watching = Api::<TerraformRun>::namespaced(Client::try_from(config)?, &namespace);
+        let watching = Api::<TerraformRun>::namespaced(client.clone(), &namespace);
         let events = watcher(watching, watcher::Config::default().timeout(20));
         let mut events = events.default_backoff().reflect(writer).boxed();
         tokio::spawn(async move { while events.next().await.is_some() {} });
@@ -74,6 +80,13 @@ impl Lab {
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// All there are; asked again while nobody answers.
+    pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(&self, of: &Api<K>) -> Result<Vec<K>> {
+        wait::until("a list at the end", Duration::from_secs(120), async || Ok(of.list(&ListParams::default()).await))
+            .await
+            .map(|list| list.items)
     }
 
     pub(super) fn layers(&self) -> Api<TerraformLayer> {
@@ -106,7 +119,7 @@ impl Lab {
     /// Waits until nothing of runs is left to do: their pods have ended.
     pub(super) async fn settle(&self) {
         for _ in 0..300 {
-            let pods = self.pods().list(&kube::api::ListParams::default()).await;
+            let pods = self.pods().list(&ListParams::default()).await;
             let ended = |pod: &Pod| {
                 let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
                 matches!(phase, Some("Succeeded" | "Failed"))

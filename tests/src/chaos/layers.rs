@@ -217,8 +217,8 @@ impl Forge {
 
     /// Everything that must never happen to layers and did.
     pub(super) async fn judge(&self, lab: &Lab, history: &History) -> Result<Vec<Violation>> {
-        let layers = lab.layers().list(&ListParams::default()).await.context("cannot list the layers at the end")?;
-        Ok(verdict::judge(&self.kept(lab, &layers.items).await, history))
+        let layers = lab.all(&lab.layers()).await?;
+        Ok(verdict::judge(&self.kept(lab, &layers).await, history))
     }
 
     /// A line of the report.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use crds::names;
 use jiff::Timestamp;
-use kube::{ResourceExt as _, api::ListParams};
+use kube::ResourceExt as _;
 use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, chart::Values, report as progress};
@@ -129,12 +129,12 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     history.gaps = lab.record.gaps();
     history.outages = lab.record.outages();
     history.states = states::known(lab, &forge.iter().flat_map(|forge| forge.stacks()).collect::<Vec<_>>()).await?;
-    let runs = lab.runs().list(&ListParams::default()).await.context("cannot list the runs at the end")?;
-    for run in runs.items.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
+    let runs = lab.all(&lab.runs()).await?;
+    for run in runs.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
         lab.keep(&run.name_any()).await;
     }
     history.journals = lab.shelf.journals();
-    history.last = runs.items.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
+    history.last = runs.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
     let mut violations = history::check(&history, Some(now));
     violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
     violations.extend(left.into_iter().map(|(of, text)| Violation { invariant: "L40", of, text }));

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use crds::{RunResult, TerraformRun};
-use kube::{
-    ResourceExt as _,
-    api::{ListParams, PostParams},
-};
+use kube::{ResourceExt as _, api::PostParams};
 use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
@@ -79,7 +76,7 @@ impl Place {
     async fn unlock_what_nobody_proves(self, lab: &Lab) -> Result<()> {
         let Self::Elsewhere(_) = self else { return Ok(()) };
         let Some(who) = self.lock(lab).await? else { return Ok(()) };
-        let runs = lab.runs().list(&ListParams::default()).await?;
+        let runs = lab.all(&lab.runs()).await?;
         if !runs.iter().any(|run| who.starts_with(&format!("pawl@{}-", run.name_any()))) {
             lab.state.force_unlock(&format!("{}/{}", lab.namespace, self.name("")));
         }
