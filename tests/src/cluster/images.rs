@@ -52,7 +52,7 @@ impl Builder {
     ///
     /// The files lie below the agent's layer, so that a changed agent is all that is built again.
     pub fn runner(&self, agent: &Path, extra_files: &[(PathBuf, String)]) -> Result<Image> {
-        let _lock = self.cache.lock()?;
+        let _lock = self.cache.lock("images")?;
         let file = self.checkout.join("images/runner-agent/Containerfile");
         let mut parts = vec![read(&file)?, cache::file_key(agent)?, packages::BASE.to_owned()];
         for (from, to) in extra_files {
@@ -77,7 +77,7 @@ impl Builder {
     }
 
     fn with_controller(&self, word: &str, binary: &Path) -> Result<Image> {
-        let _lock = self.cache.lock()?;
+        let _lock = self.cache.lock("images")?;
         let file = self.checkout.join("images").join(word).join("Containerfile");
         let parts = [read(&file)?, cache::file_key(binary)?, packages::BASE.to_owned()];
         self.archive(&format!("{}-{word}", self.prefix), &cache::key(parts), |image, archive| {
@@ -91,7 +91,7 @@ impl Builder {
 
     /// The image of the container that holds a pod's namespaces; a shell for pods of tests too.
     pub fn pause(&self) -> Result<Image> {
-        let _lock = self.cache.lock()?;
+        let _lock = self.cache.lock("images")?;
         let busybox = Path::new("/bin/busybox");
         let file = source("pause/Containerfile");
         let key = cache::key([read(&file)?, cache::file_key(busybox)?]);
@@ -197,7 +197,7 @@ impl Builder {
 
     /// Pushes an image to a registry; the digest of its manifest there.
     pub(super) fn publish(&self, image: &Image, to: &str, insecure: bool, credentials: Option<&Path>) -> Result<String> {
-        let _lock = self.cache.lock()?;
+        let _lock = self.cache.lock("images")?;
         if run(self.buildah(&["inspect", "--type=image", &image.name])).is_err() {
             // The archive outlived Buildah's own store.
             run(self.buildah(&["pull", "-q"]).arg(format!("docker-archive:{}", image.archive.display())))?;

@@ -51,9 +51,9 @@ impl Cache {
         self.root.join(relative)
     }
 
-    /// Waits until no other process builds into the cache.
-    pub fn lock(&self) -> Result<Lock> {
-        Lock::wait(&self.path("build.lock"))
+    /// Waits until no other process builds `what` into the cache. Who waits for images does not wait for tools that they do not hold.
+    pub fn lock(&self, what: &str) -> Result<Lock> {
+        Lock::wait(&self.path(format!("{what}.lock")))
     }
 
     /// Runs `build` with a temporary path and moves what it wrote to `target` in one step, so that `target` is

@@ -208,7 +208,7 @@ impl Toolset {
         let cache = Cache::open()?;
         let (set, mut missing) = Self::look(names, &cache)?;
         if !missing.is_empty() {
-            let _lock = cache.lock()?;
+            let _lock = cache.lock("tools")?;
             missing.retain(|(_, _, path)| !path.exists());
             report::note(
                 "tools",
