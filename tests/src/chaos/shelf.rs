@@ -60,7 +60,8 @@ impl Shelf {
 
     /// How many texts were read, and how often nobody answered.
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.read().texts, self.read().unread)
+        let read = self.read();
+        (read.texts, read.unread)
     }
 }
 
