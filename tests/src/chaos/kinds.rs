@@ -17,6 +17,7 @@ pub(super) enum Kind {
     Delete,
     /// The pod is deleted by force.
     ForceDelete,
+    /// The pod is evicted.
     Evict,
     /// The kernel kills the tool for want of memory.
     OutOfMemory,
@@ -80,6 +81,7 @@ impl Kind {
     }
 }
 
+/// One strike.
 #[derive(Clone, Debug)]
 pub(super) struct Strike {
     pub(super) kind: Kind,
@@ -109,12 +111,6 @@ impl Record {
     /// When the API server was killed.
     pub(super) fn gaps(&self) -> Vec<Timestamp> {
         self.guard().iter().filter(|strike| strike.kind == Kind::ApiServer).map(|strike| strike.at).collect()
-    }
-
-    /// When something that a journal passes on its way was struck.
-    pub(super) fn outages(&self) -> Vec<Timestamp> {
-        let on_the_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
-        self.guard().iter().filter(|strike| on_the_way.contains(&strike.kind)).map(|strike| strike.at).collect()
     }
 
     fn guard(&self) -> std::sync::MutexGuard<'_, Vec<Strike>> {

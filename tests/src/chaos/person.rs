@@ -19,6 +19,7 @@ pub(super) enum Intent {
     Approve,
     /// Approves, takes it back, approves again.
     Hesitate,
+    /// Denies.
     Deny,
     /// Cancels at some time.
     Cancel,
