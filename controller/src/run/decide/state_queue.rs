@@ -18,6 +18,7 @@ use crate::{
         decision::{Action, Decision, Kind, Write},
         memory::Waits,
         observed::Observed,
+        run_view::Status,
         timing::after,
     },
     runner_pod::gone_wait,
@@ -173,24 +174,23 @@ pub(in crate::run) fn give_back(draft: &mut Draft<'_>) {
 /// Gives the lease back with the end of a run. An apply of which nobody knows the end may go on until its pod has ended, and one
 /// that failed may have left the lock of its state: theirs is given back by [`confirmed`].
 pub(super) fn give_back_at_end(draft: &mut Draft<'_>, result: RunResult) {
-    let claimed = draft.status().claim.is_some();
-    let locks = claimed && may_leave_lock(result) && draft.whole().is_some_and(is_managed);
+    let locks = may_leave_lock(draft.status(), result) && draft.whole().is_some_and(is_managed);
     if result != RunResult::Indeterminate && !locks {
         give_back(draft);
     }
 }
 
-/// A tool that went through to its end has given its lock back, or says that it failed.
-fn may_leave_lock(result: RunResult) -> bool {
-    !matches!(result, RunResult::Applied | RunResult::Destroyed)
+/// Whether an apply with that result may have left the lock of its state. A tool that went through to its end has given it back.
+fn may_leave_lock(status: &Status, result: RunResult) -> bool {
+    status.claim.is_some() && !matches!(result, RunResult::Applied | RunResult::Destroyed)
 }
 
 /// Gives the lease of a run back that has ended; behind the lock that it may have left on a managed state, which nobody else may
 /// take away, and of which nobody can say whose it was once the run is deleted.
 fn give_back_ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
-    let locks = o.status().result.is_some_and(may_leave_lock) && settings.has_datastore() && !o.lock_released;
     let Some(run) = o.run.whole() else { return Decision::act(Action::Read) };
-    if locks && is_managed(run) {
+    let left = o.status().result.is_some_and(|result| may_leave_lock(o.status(), result));
+    if left && is_managed(run) && settings.has_datastore() && !o.lock_released {
         return match &o.notes.unlock_failed {
             Some((at, text)) if now < after(*at, LOOK_AGAIN) => {
                 let why = format!("kept until the lock that it may have left on its state is released: {text}");

@@ -303,17 +303,22 @@ fn a_lock_that_cannot_be_released_keeps_the_lease_and_says_so() {
 
 #[test]
 fn an_apply_that_was_not_applied_leaves_no_lock_of_a_managed_state() {
-    let applying = || World::automatic().claimed().leased().bound();
-    let ends = [(None, RunResult::Indeterminate, 1), (Some(RunResult::Failed), RunResult::Failed, 1)];
-    for (said, result, unlocks) in ends.into_iter().chain([(Some(RunResult::Applied), RunResult::Applied, 0)]) {
-        let mut ended = said.map_or_else(applying, |said| applying().finished(said)).pod_ended(None);
-        ended.settle();
-        assert_eq!((ended.status().result, ended.status().lease.is_none(), ended.unlocks), (Some(result), true, unlocks));
+    for (said, result, unlocks) in [
+        (None, RunResult::Indeterminate, 1),
+        (Some(RunResult::Failed), RunResult::Failed, 1),
+        (Some(RunResult::Applied), RunResult::Applied, 0),
+    ] {
+        let ended = |applying: World| {
+            let mut world = said.map_or(applying.clone(), |said| applying.finished(said)).pod_ended(None);
+            world.settle();
+            world
+        };
+        let applying = World::automatic().claimed().leased().bound();
         // Not where the state is kept elsewhere: that lock is nobody's to take.
-        let mut foreign = applying();
+        let mut foreign = applying.clone();
         foreign.status_mut().plan.as_mut().unwrap().state_key = Some(OTHER.into());
-        let mut foreign = said.map_or_else(|| foreign.clone(), |said| foreign.clone().finished(said)).pod_ended(None);
-        foreign.settle();
+        let (own, foreign) = (ended(applying), ended(foreign));
+        assert_eq!((own.status().result, own.status().lease.is_none(), own.unlocks), (Some(result), true, unlocks));
         assert_eq!((foreign.status().lease.is_none(), foreign.unlocks), (true, 0), "{result}");
     }
 }
