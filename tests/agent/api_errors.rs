@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Fault, start};
+use crate::{common::start, memory_api::Fault};
 use crds::{Phase, RunResult, names};
 use serde_json::json;
 

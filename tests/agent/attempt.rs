@@ -87,7 +87,7 @@ async fn plans_that_are_not_applied() {
 #[tokio::test]
 async fn people_end_a_run_before_its_claim() {
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
-    type Act = fn(&crate::common::MemoryApi);
+    type Act = fn(&crate::memory_api::MemoryApi);
     let acts: [(&str, Act, RunResult, &str); 3] = [
         ("deny", |api| api.annotate(names::DENY, "too big"), RunResult::Rejected, "denied: too big; nothing was applied"),
         ("cancel", |api| api.annotate(names::CANCEL, "later"), RunResult::Canceled, "cancelled: later; nothing was applied"),

@@ -39,7 +39,7 @@ async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
     a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
     let text = "run else/b applied to the same state";
-    a.api.change(|o| crate::common::say(&mut o["status"], "Planned", "True", reason::STALE_PLAN, text));
+    a.api.change(|o| crate::memory_api::say(&mut o["status"], "Planned", "True", reason::STALE_PLAN, text));
     a.api.until("its message", |s| s.message.as_ref().is_some_and(|message| message.ends_with(text))).await;
     let status = a.api.status();
     assert!(status.message.unwrap().contains("waits for approval until"));

@@ -1,8 +1,7 @@
-//! A run in memory, a tool that is a shell script, and the real driver between them.
+//! Attempts: a tool that is a shell script, and the real driver between it and a run in memory.
 
 use std::{
     cell::OnceCell,
-    collections::VecDeque,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -10,8 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Failure, Phase, TerraformRun, TerraformRunStatus, names};
-use futures::{Stream, stream};
+use crds::{Failure, Phase, TerraformRunStatus};
 use runner_agent::{
     datastore::{
         self,
@@ -20,260 +18,21 @@ use runner_agent::{
     driver::Driver,
     host::Pod,
     phases::{PhaseRunner, Remote},
-    ports::{Api, ApiError, Seen, SystemClock},
+    ports::SystemClock,
     process::{Children, Log},
     settings::Settings,
 };
 use serde_json::{Value, json};
-use tests::{
-    played::{User, admission, schema},
-    wait,
-};
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tests::wait;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+use crate::memory_api::MemoryApi;
 
 /// After this long something is broken, not slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a tool does until [`Attempt::open`], or its test is over; a child of it that is killed does not end it.
 pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do sleep 0.02; done";
-
-/// What happens to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Refused, with this code; nothing landed.
-    Refused(u16),
-    /// Too many requests: it asks to be left alone for so many seconds.
-    Busy(u64),
-    /// No answer; nothing landed.
-    Lost,
-    /// No answer; but it landed.
-    LandedLost,
-}
-
-pub(crate) struct State {
-    pub object: Value,
-    version: u64,
-    /// Status writes of the agent that landed.
-    pub writes: Vec<Value>,
-    pub gets: u32,
-    /// Faults of the next patches, in order.
-    pub faults: VecDeque<Option<Fault>>,
-    /// While set, nothing is answered at all.
-    pub away: bool,
-    /// Who has the lease on the plan's state, when it is not to be had.
-    pub behind: Option<String>,
-    /// An annotation that lands just before the next claim does, while the admission policies are away.
-    pub overtaken_by: Option<&'static str>,
-    /// Whether the claim that was overtaken landed all the same.
-    pub overtaken: Option<bool>,
-    /// What the definition in force does not know, so that it is pruned from whatever is written.
-    pub pruned: &'static [&'static str],
-}
-
-/// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`tests::played`].
-#[derive(Clone)]
-pub(crate) struct MemoryApi {
-    pub state: Arc<Mutex<State>>,
-    changed: watch::Sender<u64>,
-}
-
-fn refused(code: u16, text: &str) -> ApiError {
-    ApiError { code: Some(code), text: text.to_owned(), after: None }
-}
-
-impl MemoryApi {
-    pub(crate) fn new(spec: &Value) -> Self {
-        let object = json!({
-            "apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
-            "metadata": {"name": "vpc", "namespace": "team", "uid": "uid-1", "resourceVersion": "1"},
-            "spec": spec,
-            "status": {"phase": "Pending", "attempt": {"number": 1, "podName": "vpc-xxxxx-a1", "open": true, "tries": 1}},
-        });
-        let state = State {
-            object,
-            version: 1,
-            writes: vec![],
-            gets: 0,
-            faults: VecDeque::new(),
-            away: false,
-            behind: None,
-            overtaken_by: None,
-            overtaken: None,
-            pruned: &[],
-        };
-        Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
-    }
-
-    /// Changes the object as somebody else would.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Value)) {
-        let mut state = self.state.lock().unwrap();
-        change(&mut state.object);
-        self.commit(&mut state);
-    }
-
-    fn commit(&self, state: &mut State) {
-        state.version += 1;
-        state.object["metadata"]["resourceVersion"] = json!(state.version.to_string());
-        self.changed.send_replace(state.version);
-    }
-
-    pub(crate) fn annotate(&self, name: &str, value: &str) {
-        self.change(|o| o["metadata"]["annotations"][name] = json!(value));
-    }
-
-    /// What the person and then the controller do.
-    pub(crate) fn approve(&self) {
-        let checksum = self.status().plan.unwrap().checksum;
-        self.annotate(names::APPROVE, &checksum);
-        self.change(|o| o["status"]["approval"] = json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"}));
-    }
-
-    /// The lease on the plan's state is another's, or from now on this run's.
-    pub(crate) fn behind(&self, who: Option<&str>) {
-        let mut state = self.state.lock().unwrap();
-        state.behind = who.map(str::to_owned);
-        lease(&mut state);
-        self.commit(&mut state);
-    }
-
-    pub(crate) fn status(&self) -> TerraformRunStatus {
-        serde_json::from_value(self.state.lock().unwrap().object["status"].clone()).unwrap()
-    }
-
-    pub(crate) fn writes(&self) -> usize {
-        self.state.lock().unwrap().writes.len()
-    }
-
-    pub(crate) fn fail(&self, faults: &[Option<Fault>]) {
-        self.state.lock().unwrap().faults.extend(faults);
-    }
-
-    pub(crate) fn set_away(&self, away: bool) {
-        self.state.lock().unwrap().away = away;
-    }
-
-    pub(crate) async fn until(&self, what: &str, is: impl Fn(&TerraformRunStatus) -> bool) {
-        let look = async || Ok(if is(&self.status()) { Ok(()) } else { Err(format!("{:#?}", self.status())) });
-        wait::until(what, PATIENCE, look).await.unwrap();
-    }
-
-    fn read(state: &State) -> TerraformRun {
-        serde_json::from_value(state.object.clone()).unwrap()
-    }
-}
-
-/// A condition that the controller sets.
-pub(crate) fn say(status: &mut Value, type_: &str, is: &str, reason: &str, text: &str) {
-    let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.retain(|condition| condition["type"] != type_);
-    conditions.push(
-        json!({"type": type_, "status": is, "reason": reason, "message": text, "lastTransitionTime": "2026-11-21T10:00:00Z"}),
-    );
-    status["conditions"] = conditions.into();
-}
-
-/// What the controller does about the lease on the plan's state.
-fn lease(state: &mut State) {
-    let key = state.object["status"]["plan"]["stateKey"].clone();
-    if key.is_null() {
-        return;
-    }
-    let status = &mut state.object["status"];
-    if let Some(who) = &state.behind {
-        say(status, "StateLeased", "False", crds::reason::QUEUED, &format!("waits for its turn on the state behind {who}"));
-    } else {
-        say(status, "StateLeased", "True", crds::reason::LEASED, "");
-        status["lease"] = json!({"stateKey": key, "name": "pawl-state-x", "at": "2026-11-21T10:00:00Z"});
-    }
-}
-
-/// What the definition's rules and the chart's policies refuse of the agent: their own expressions, evaluated.
-fn admit(old: &Value, new: &Value) -> Result<(), ApiError> {
-    let pod = User::pod("team", "vpc-xxxxx-a1", "pod-1");
-    let admitted = schema::rules(Some(old), new).and_then(|()| admission::admit(&pod, Some(old), new, true));
-    admitted.map_err(|refusal| refused(refusal.code, &refusal.message))
-}
-
-impl Api for MemoryApi {
-    async fn get(&self) -> Result<TerraformRun, ApiError> {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        let mut state = self.state.lock().unwrap();
-        if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
-        }
-        state.gets += 1;
-        Ok(Self::read(&state))
-    }
-
-    async fn patch(&self, operations: Vec<Value>) -> Result<TerraformRun, ApiError> {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        let mut state = self.state.lock().unwrap();
-        if state.away {
-            return Err(ApiError { code: None, text: "connection refused".into(), after: None });
-        }
-        let fault = state.faults.pop_front().flatten();
-        match fault {
-            Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
-            Some(Fault::Busy(seconds)) => {
-                return Err(ApiError { after: Some(Duration::from_secs(seconds)), ..refused(429, "too many requests") });
-            }
-            Some(Fault::Lost) => return Err(ApiError { code: None, text: "timeout".into(), after: None }),
-            Some(Fault::LandedLost) | None => {}
-        }
-        let claims = operations.iter().any(|o| o["op"] == "add" && o["path"] == "/status/claim");
-        let overtaken_by = state.overtaken_by.take_if(|_| claims);
-        if let Some(name) = overtaken_by {
-            state.object["metadata"]["annotations"][name] = json!("why");
-            state.overtaken = Some(false);
-            self.commit(&mut state);
-        }
-        let mut object = state.object.clone();
-        runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
-        for (parent, field) in state.pruned.iter().filter_map(|path| path.rsplit_once('/')) {
-            if let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
-                fields.shift_remove(field);
-            }
-        }
-        if overtaken_by.is_none() {
-            admit(&state.object, &object)?;
-        } else {
-            state.overtaken = Some(true);
-        }
-        // A typed reading, as the server prunes and validates.
-        let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
-        assert!(object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES, "the status grows too large");
-        state.object = object;
-        lease(&mut state);
-        state.writes.push(Value::Array(operations.into_iter().filter(|o| o["op"] != "test").collect()));
-        self.commit(&mut state);
-        if fault == Some(Fault::LandedLost) {
-            return Err(ApiError { code: None, text: "timeout".into(), after: None });
-        }
-        Ok(Self::read(&state))
-    }
-
-    async fn watch(&self, version: &str) -> Result<impl Stream<Item = Seen> + Send + 'static, ApiError> {
-        let from: u64 = version.parse().unwrap();
-        let (this, changes) = (self.clone(), self.changed.subscribe());
-        Ok(stream::unfold((this, changes, from), |(this, mut changes, from)| async move {
-            changes.wait_for(|version| *version > from).await.ok()?;
-            // Events come a little late, as they do.
-            tokio::time::sleep(Duration::from_millis(3)).await;
-            let (run, version, away) = {
-                let state = this.state.lock().unwrap();
-                (Self::read(&state), state.version, state.away)
-            };
-            let seen = if away { Seen::Lost } else { Seen::Run(Arc::new(run)) };
-            if away {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            Some((seen, (this, changes, version)))
-        }))
-    }
-}
 
 /// The tool: a script that writes down each of its executions and does what the run's environment says.
 const TOOL: &str = r#"#!/bin/sh

@@ -16,6 +16,7 @@ mod credentials;
 mod files;
 mod given;
 mod hooks;
+mod memory_api;
 mod output;
 mod outputs;
 mod planted;

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::common::{Attempt, GATE, MemoryApi, start};
+use crate::{
+    common::{Attempt, GATE, start},
+    memory_api::MemoryApi,
+};
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, reason};
 use runner_agent::settings::Settings;
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -39,10 +39,14 @@ use datastore_client::{
 use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use runner_agent::settings::{self, Settings};
 use serde_json::{Value, json};
+use tests::wait;
 use tokio::sync::watch;
 use tool_versions::Digest;
 
-use crate::common::{Attempt, GATE, MemoryApi, PATIENCE, start};
+use crate::{
+    common::{Attempt, GATE, PATIENCE, start},
+    memory_api::MemoryApi,
+};
 
 const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
 const REPOSITORY: RepositoryId<'_> = RepositoryId { namespace: "team", uid: "uid-of-infra" };
@@ -292,11 +296,12 @@ async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
     let mut a = start(&spec, &[("PLAN", &plan), ("APPLY", &apply)], |settings, api| lab.give(settings, api));
     for phase in ["plan", "apply"] {
         for n in 1..=5 {
-            let (line, begun) = (format!("line {n} of {phase}\n"), Instant::now());
-            while !lab.log(phase).await.contains(&line) {
-                assert!(begun.elapsed() < PATIENCE, "nobody can read {line}: {}", a.log());
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            let line = format!("line {n} of {phase}\n");
+            wait::until("its line can be read", PATIENCE, async || {
+                Ok(if lab.log(phase).await.contains(&line) { Ok(()) } else { Err(format!(": {line}{}", a.log())) })
+            })
+            .await
+            .unwrap();
             fs::write(a.dir.path().join(format!("ledger.{phase}.{n}")), "").unwrap();
         }
     }

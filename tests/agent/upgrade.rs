@@ -1,7 +1,10 @@
 //! An agent beside another version: the real driver on a run with words and fields that this version does not know, and under a
 //! definition that does not know this version's (`design/0014-upgrades.md`).
 
-use crate::common::{Fault, MemoryApi, PATIENCE, start};
+use crate::{
+    common::{PATIENCE, start},
+    memory_api::{Fault, MemoryApi},
+};
 use crds::{FailureClass, Phase, RunResult};
 use serde_json::json;
 use tests::wait;

@@ -1,17 +1,15 @@
 //! Pods that a kubelet evicts for want of memory or room: at once, without grace and without a word of their agents.
 
 use anyhow::{Context, Result, ensure};
-use crds::{Changed, FailureClass, RunResult, TerraformRun, TerraformRunStatus, pod_env, reason};
+use crds::{Changed, FailureClass, RunResult, TerraformRun, TerraformRunStatus, reason};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
+use kube::Api;
 use serde_json::json;
+use tests::cluster::objects;
 
 use crate::{
     nodes::{Machine, applying},
-    rig::{RUN, Rig},
+    rig::{RUN, Rig, terminated},
     world::{Test, World},
 };
 
@@ -31,15 +29,11 @@ fn status(run: &TerraformRun) -> TerraformRunStatus {
 /// What the kubelet writes of the pod of the open attempt.
 async fn evict(rig: &Rig) -> Result<()> {
     let pod = status(&rig.get().await?).attempt.context("no attempt")?.pod_name;
-    let killed = json!({"terminated": {"exitCode": 137, "reason": "Error"}});
-    let container =
-        json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": killed});
-    let target = json!({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": SAID});
-    let patch = json!({"status": {"phase": "Failed", "reason": "Evicted", "message": SAID, "conditions": [target],
-        "containerStatuses": [container]}});
     let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
-    pods.patch_status(&pod, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    Ok(())
+    let target = json!({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": SAID});
+    let why = json!({"reason": "Evicted", "message": SAID, "conditions": [target]});
+    objects::merge_status(&pods, &pod, &why).await?;
+    terminated(&pods, &pod, "Failed", json!({"exitCode": 137, "reason": "Error"})).await
 }
 
 async fn before(world: World) -> Result<()> {
@@ -50,10 +44,7 @@ async fn before(world: World) -> Result<()> {
     };
     rig.look("begun", open(1)).await?;
     let agent = rig.token().await?;
-    agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
-    for phase in ["Init", "Plan"] {
-        agent.status(&json!({"phase": phase})).await?;
-    }
+    agent.plans(1).await?;
     evict(&rig).await?;
     let closed = status(&rig.look("closed", |run| status(run).attempt.is_some_and(|attempt| !attempt.open)).await?);
     let failure = closed.failure.context("no failure")?;

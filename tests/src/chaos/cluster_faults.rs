@@ -73,10 +73,8 @@ async fn drain(lab: &Lab) -> Result<bool> {
         let run = pod.labels().get(names::LABEL_RUN).and_then(|run| lab.run(run));
         run.is_some_and(|run| !run.labels().contains_key(names::LABEL_LAYER))
     };
-    let ended =
-        |pod: &Pod| matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"));
     if let Ok(pods) = lab.pods().list(&ListParams::default()).await {
-        for pod in pods.items.iter().filter(|pod| !ended(pod) && is_by_itself(pod)) {
+        for pod in pods.items.iter().filter(|pod| !victims::has_ended(pod) && is_by_itself(pod)) {
             let _ = lab.pods().evict(&pod.name_any(), &EvictParams::default()).await;
         }
     }

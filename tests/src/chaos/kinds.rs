@@ -17,7 +17,6 @@ pub(super) enum Kind {
     Delete,
     /// The pod is deleted by force.
     ForceDelete,
-    /// The pod is evicted.
     Evict,
     /// The kernel kills the tool for want of memory.
     OutOfMemory,
@@ -81,7 +80,6 @@ impl Kind {
     }
 }
 
-/// One strike.
 #[derive(Clone, Debug)]
 pub(super) struct Strike {
     pub(super) kind: Kind,

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
 use super::{CLUSTER, kinds::Record};
-use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values};
+use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects, victims};
 use crate::servers::{proxy::Proxy, state::StateServer};
 
 /// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
@@ -49,9 +49,7 @@ impl Lab {
         cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
         let namespace = format!("kills-{seed}-{second:x}");
-        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace,
-            "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}))?;
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.context("cannot make the namespace")?;
+        objects::namespace(&client, &namespace).await?;
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();
@@ -91,11 +89,7 @@ impl Lab {
     pub(super) async fn settle(&self) {
         for _ in 0..300 {
             let pods = self.pods().list(&kube::api::ListParams::default()).await;
-            let ended = |pod: &Pod| {
-                let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-                matches!(phase, Some("Succeeded" | "Failed"))
-            };
-            if pods.is_ok_and(|pods| pods.items.iter().all(ended)) {
+            if pods.is_ok_and(|pods| pods.items.iter().all(victims::has_ended)) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -44,7 +44,6 @@ pub(super) struct Forge {
     pushed: Mutex<Pushed>,
 }
 
-/// What was pushed.
 #[derive(Debug, Default)]
 struct Pushed {
     /// The newest round of each layer: the number that its newest relevant commit brought.

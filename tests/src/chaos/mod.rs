@@ -28,10 +28,8 @@ use crate::servers::webhook;
 use lab::Lab;
 use layers::Forge;
 
-/// The cluster of the kill loop.
 const CLUSTER: &str = "kills";
 
-/// What is done.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Ends after so many kills.

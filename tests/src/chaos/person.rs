@@ -19,7 +19,6 @@ pub(super) enum Intent {
     Approve,
     /// Approves, takes it back, approves again.
     Hesitate,
-    /// Denies.
     Deny,
     /// Cancels at some time.
     Cancel,

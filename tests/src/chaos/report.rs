@@ -20,7 +20,6 @@ fn place(strike: &super::kinds::Strike) -> &str {
     }
 }
 
-/// The report as Markdown.
 pub(super) fn markdown(record: &Record, history: &History, violations: &[Violation], options: &Options) -> String {
     let strikes = record.all();
     let mut text = String::new();

@@ -27,7 +27,6 @@ pub(super) fn script(id: &str, round: u64) -> String {
     format!("{id}@{round}")
 }
 
-/// The layer that a run is of.
 pub(super) fn layer_of(versions: &Versions) -> Option<&String> {
     versions.last()?.run.labels().get(names::LABEL_LAYER)
 }
