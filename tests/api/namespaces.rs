@@ -11,7 +11,7 @@ use serde_json::json;
 use tests::wait;
 
 use crate::{
-    nodes::{Machine, applying},
+    nodes::{Machine, applying, says},
     rig::{RUN, Rig},
     world::{PATIENCE, Test, World, refused, run},
 };
@@ -37,9 +37,8 @@ async fn listed(world: World) -> Result<()> {
     // Probes are refused on purpose, and proven by now.
     let before = rig.forbidden();
     node.goes().await?;
-    rig.later(120);
-    rig.look("told that its node is gone", |run| run.status.as_ref().is_some_and(|status| !status.conditions.is_empty())).await?;
-    rig.later(120);
+    rig.look("told that its node is gone", |run| says(run, reason::POD_GONE)).await?;
+    rig.later(61);
     rig.look("ended and tidied up", |run| {
         let status = run.status.as_ref();
         status.is_some_and(|status| status.is_terminal() && status.lease.is_none() && status.attempt.iter().all(|a| !a.open))

@@ -56,7 +56,7 @@ impl Machine {
     }
 }
 
-fn says(run: &TerraformRun, reason: &str) -> bool {
+pub(crate) fn says(run: &TerraformRun, reason: &str) -> bool {
     let all = run.status.iter().flat_map(|status| &status.conditions);
     all.into_iter().any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason)
 }

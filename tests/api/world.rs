@@ -34,7 +34,7 @@ use tests::{
 /// The group of Burrito's definitions, which have the names of ours.
 pub(crate) const FOREIGN: &str = "config.terraform.padok.cloud";
 /// After this long something is broken, not slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a test does in its world.
 type Body = Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;

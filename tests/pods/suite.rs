@@ -66,9 +66,9 @@ pub(crate) struct Suite {
 }
 
 /// How long anything that should take a second may take on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(120);
+pub(crate) const SOON: Duration = Duration::from_secs(400);
 /// The same for what involves a retry or a wait of Pawl's own.
-pub(crate) const LATER: Duration = Duration::from_secs(180);
+pub(crate) const LATER: Duration = Duration::from_secs(460);
 
 /// Labels of the controller's pods.
 pub(crate) const OF_CONTROLLER: &str = "app.kubernetes.io/component=controller";
