@@ -65,16 +65,12 @@ pub(super) async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
     killed > 0
 }
 
-/// Evicts every pod of a run, as the drain of a node does. Those of layers stay: they have states in common, and a lock that a killed
-/// tool leaves in one of them is a person's to remove.
+/// Evicts every pod of a run, as the drain of a node does.
 async fn drain(lab: &Lab) -> Result<bool> {
     lab.cluster.kubectl(&["cordon", NODE])?;
-    let is_by_itself = |pod: &Pod| {
-        let run = pod.labels().get(names::LABEL_RUN).and_then(|run| lab.run(run));
-        run.is_some_and(|run| !run.labels().contains_key(names::LABEL_LAYER))
-    };
+    let is_of_run = |pod: &Pod| pod.labels().contains_key(names::LABEL_RUN);
     if let Ok(pods) = lab.pods().list(&ListParams::default()).await {
-        for pod in pods.items.iter().filter(|pod| !victims::has_ended(pod) && is_by_itself(pod)) {
+        for pod in pods.items.iter().filter(|pod| !victims::has_ended(pod) && is_of_run(pod)) {
             let _ = lab.pods().evict(&pod.name_any(), &EvictParams::default()).await;
         }
     }

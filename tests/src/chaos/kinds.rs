@@ -111,6 +111,12 @@ impl Record {
         self.guard().iter().filter(|strike| strike.kind == Kind::ApiServer).map(|strike| strike.at).collect()
     }
 
+    /// When something that a journal passes on its way was struck.
+    pub(super) fn outages(&self) -> Vec<Timestamp> {
+        let on_the_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
+        self.guard().iter().filter(|strike| on_the_way.contains(&strike.kind)).map(|strike| strike.at).collect()
+    }
+
     fn guard(&self) -> std::sync::MutexGuard<'_, Vec<Strike>> {
         // Strikes are pushed whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,6 @@
 //! The cluster of the kill loop, its servers, and what is known of its runs.
 
+use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,12 +10,22 @@ use crds::{TerraformLayer, TerraformRun};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
-use kube::{Api, Client, api::PostParams};
-use serde_json::json;
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-use super::{CLUSTER, kinds::Record};
+use super::{
+    CLUSTER,
+    kinds::Record,
+    shelf::{self, Shelf},
+};
 use crate::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects, victims};
+pub(super) use crate::played::patch::merge;
 use crate::servers::{proxy::Proxy, state::StateServer};
+use crate::wait;
 
 /// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
 pub(super) const SECRET: &str = "kept-by-a-pawl-8341-2207";
@@ -29,6 +40,8 @@ pub(super) struct Lab {
     pub(super) proxy: Proxy,
     pub(super) namespace: String,
     pub(super) record: Record,
+    /// What was read of runs that have ended.
+    pub(super) shelf: Shelf,
     /// No further runs and strikes.
     pub(super) over: AtomicBool,
     /// The runs, as a watch sees them.
@@ -38,7 +51,10 @@ pub(super) struct Lab {
 impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
-        let client = cluster.client().await?;
+        let mut config = cluster.config().await?;
+        // An API server that is killed while it is asked may leave a request, or a watch, without an answer.
+        config.read_timeout = Some(Duration::from_secs(30));
+        let client = Client::try_from(config)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
         let state = StateServer::start(host).await?;
         let target = cluster.server.strip_prefix("https://").context("the API server's address is no URL")?.parse()?;
@@ -53,19 +69,24 @@ impl Lab {
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
         let (seen, writer) = reflector::store();
-        // An API server that is killed while it is asked may leave a watch without an answer, and nobody would act for its runs then.
-        let mut config = cluster.config().await?;
-        config.read_timeout = Some(Duration::from_secs(30));
-        let watching = Api::<TerraformRun>::namespaced(Client::try_from(config)?, &namespace);
+        let watching = Api::<TerraformRun>::namespaced(client.clone(), &namespace);
         let events = watcher(watching, watcher::Config::default().timeout(20));
         let mut events = events.default_backoff().reflect(writer).boxed();
         tokio::spawn(async move { while events.next().await.is_some() {} });
         let over = AtomicBool::new(false);
-        Ok(Self { cluster, client, state, proxy, namespace, record: Record::default(), over, seen })
+        let (record, shelf) = (Record::default(), Shelf::default());
+        Ok(Self { cluster, client, state, proxy, namespace, record, shelf, over, seen })
     }
 
     pub(super) fn runs(&self) -> Api<TerraformRun> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// All there are; asked again while nobody answers.
+    pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(&self, of: &Api<K>) -> Result<Vec<K>> {
+        wait::until("a list at the end", Duration::from_secs(120), async || Ok(of.list(&ListParams::default()).await))
+            .await
+            .map(|list| list.items)
     }
 
     pub(super) fn layers(&self) -> Api<TerraformLayer> {
@@ -80,6 +101,16 @@ impl Lab {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// What the datastore gives people to read, by its path below the namespace.
+    pub(super) async fn read(&self, path: &str) -> kube::Result<String> {
+        shelf::read(&self.client, &self.namespace, path).await
+    }
+
+    /// Keeps what the datastore gives people of a run that has ended.
+    pub(super) async fn keep(&self, name: &str) {
+        self.shelf.take(&self.client, &self.namespace, name, SECRET).await;
+    }
+
     /// A run as the watch saw it last.
     pub(super) fn run(&self, name: &str) -> Option<TerraformRun> {
         self.seen.find(|run| run.metadata.name.as_deref() == Some(name)).map(|run| (*run).clone())
@@ -88,7 +119,7 @@ impl Lab {
     /// Waits until nothing of runs is left to do: their pods have ended.
     pub(super) async fn settle(&self) {
         for _ in 0..300 {
-            let pods = self.pods().list(&kube::api::ListParams::default()).await;
+            let pods = self.pods().list(&ListParams::default()).await;
             if pods.is_ok_and(|pods| pods.items.iter().all(victims::has_ended)) {
                 return;
             }
@@ -116,6 +147,14 @@ impl Lab {
         found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
         Ok(found)
     }
+}
+
+/// Memory of a pod: much less than its tool takes, where that is to run out of it.
+pub(super) fn runner(tight: bool) -> Value {
+    let memory = if tight { "128Mi" } else { "256Mi" };
+    // A pod that went without an end is waited for as long as this and a minute, anew by each controller: the node is young.
+    json!({"terminationGracePeriodSeconds": 60,
+        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}}})
 }
 
 /// Lets pods reach the API server by the proxy only.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use crds::{TerraformLayer, names};
+use crds::{TerraformLayer, TerraformRun, names};
 use kube::{
     ResourceExt as _,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -20,7 +20,13 @@ use reqwest::StatusCode;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{cluster_faults, kinds::Kind, lab::Lab, person, workload};
+use super::{
+    cluster_faults,
+    kinds::Kind,
+    lab::{Lab, merge, runner},
+    person,
+    strikes::Aim,
+};
 use crate::{
     history::{History, Violation},
     servers::{git::GitServer, repo::Repo, webhook::Hook},
@@ -55,7 +61,7 @@ struct Pushed {
 }
 
 impl Forge {
-    /// Makes the repository, and so many layers; every other is Automatic.
+    /// Makes the repository, and so many layers; every other is Automatic, and two of three keep their state with the datastore.
     pub(super) async fn set(lab: &Lab, layers: u64) -> Result<Self> {
         let root = tempfile::tempdir()?;
         let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
@@ -67,18 +73,21 @@ impl Forge {
         let spec = json!({"url": git.url(STACKS), "interval": "30s"});
         let hook = Hook::set(&lab.cluster, &lab.namespace, STACKS, spec).await?;
         for n in 0..count {
-            let layer = TerraformLayer::new(
-                &name(n),
-                serde_json::from_value(json!({
-                    "repository": {"name": STACKS}, "path": name(n), "runHistory": 50,
-                    "remediation": {"onCommit": if n.is_multiple_of(2) { "Automatic" } else { "Manual" }},
-                    "template": {
-                        "tool": {"name": "OpenTofu", "version": "0.0.1"},
-                        "backend": {"type": "http", "config": lab.state.backend_config(&id(lab, n))},
-                        "runner": {"resources": workload::limits(false)},
-                    },
-                }))?,
-            );
+            let place = if is_managed(n) {
+                json!({"stack": name(n)})
+            } else {
+                json!({"backend": {"type": "http", "config": lab.state.backend_config(&id(lab, n))}})
+            };
+            let mut spec = json!({
+                "repository": {"name": STACKS}, "path": name(n), "runHistory": 50,
+                "remediation": {"onCommit": if n.is_multiple_of(2) { "Automatic" } else { "Manual" }},
+                "template": {
+                    "tool": {"name": "OpenTofu", "version": "0.0.1"},
+                    "runner": runner(false),
+                },
+            });
+            merge(&mut spec["template"], &place);
+            let layer = TerraformLayer::new(&name(n), serde_json::from_value(spec)?);
             lab.layers().create(&PostParams::default(), &layer).await.context("cannot make a layer")?;
         }
         let pushed = Mutex::new(Pushed { rounds: vec![0; count], ..Pushed::default() });
@@ -149,6 +158,26 @@ impl Forge {
         Ok(())
     }
 
+    /// Strikes the pods of layers until the loop is over, one run after the other, wherever it is.
+    pub(super) async fn haunt(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
+        let mut random = StdRng::seed_from_u64(seed ^ 0x4a07);
+        while !lab.over.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(random.random_range(500..2_500))).await;
+            let n = random.random_range(0..self.pushed().rounds.len());
+            let is_of_layer = |run: &TerraformRun| run.labels().get(names::LABEL_LAYER) == Some(&name(n));
+            let is_open = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| !status.is_terminal());
+            // A layer has one at a time.
+            let Some(run) = lab.seen.find(|run| is_of_layer(run) && is_open(run)) else { continue };
+            Aim::draw(&mut random).strike(&lab, &run).await?;
+        }
+        Ok(())
+    }
+
+    /// The stacks whose states are with the datastore.
+    pub(super) fn stacks(&self) -> Vec<String> {
+        (0..self.pushed().rounds.len()).filter(|n| is_managed(*n)).map(name).collect()
+    }
+
     /// Does what layers wait for until the loop is over and all of them are at rest, or take too long.
     pub(super) async fn tend(self: Arc<Self>, lab: Arc<Lab>) -> Result<()> {
         let mut over = None;
@@ -165,25 +194,31 @@ impl Forge {
             for layer in &layers.items {
                 attend(&lab, layer).await;
             }
-            if over.is_some() && self.kept(&lab, &layers.items).iter().all(Kept::is_at_rest) {
+            if over.is_some() && self.kept(&lab, &layers.items).await.iter().all(Kept::is_at_rest) {
                 return Ok(());
             }
         }
     }
 
-    fn kept(&self, lab: &Lab, layers: &[TerraformLayer]) -> Vec<Kept> {
+    async fn kept(&self, lab: &Lab, layers: &[TerraformLayer]) -> Vec<Kept> {
         let (rounds, ledger) = (self.pushed().rounds.clone(), lab.state.ledger());
-        let of = |(n, newest): (usize, &u64)| {
+        let mut kept = Vec::new();
+        for (n, newest) in rounds.iter().enumerate() {
             let status = layers.iter().find(|layer| layer.name_any() == name(n)).and_then(|layer| layer.status.clone());
-            Kept::of(&id(lab, n), *newest, status.unwrap_or_default(), &ledger)
-        };
-        rounds.iter().enumerate().map(of).collect()
+            let state = if is_managed(n) {
+                lab.read(&format!("states/{}/download", name(n))).await.unwrap_or_default()
+            } else {
+                lab.state.current(&id(lab, n)).unwrap_or_default().to_string()
+            };
+            kept.push(Kept::of(&id(lab, n), *newest, status.unwrap_or_default(), &ledger, &state));
+        }
+        kept
     }
 
     /// Everything that must never happen to layers and did.
     pub(super) async fn judge(&self, lab: &Lab, history: &History) -> Result<Vec<Violation>> {
-        let layers = lab.layers().list(&ListParams::default()).await.context("cannot list the layers at the end")?;
-        Ok(verdict::judge(&self.kept(lab, &layers.items), history))
+        let layers = lab.all(&lab.layers()).await?;
+        Ok(verdict::judge(&self.kept(lab, &layers).await, history))
     }
 
     /// A line of the report.
@@ -221,6 +256,11 @@ async fn attend(lab: &Lab, layer: &TerraformLayer) {
     }
 }
 
+/// Whether the datastore keeps the state of a layer.
+const fn is_managed(n: usize) -> bool {
+    !n.is_multiple_of(3)
+}
+
 fn name(n: usize) -> String {
     format!("l{n}")
 }
@@ -234,7 +274,7 @@ fn id(lab: &Lab, n: usize) -> String {
 fn files(lab: &Lab, n: usize, round: u64) -> Vec<(String, String)> {
     let script = json!({
         "name": verdict::script(&id(lab, n), round), "ledger": lab.state.ledger_url(),
-        "resources": [format!("terraform_data.r[\"{round}\"]")], "apply_ms": 200,
+        "resources": [verdict::resource(round)], "apply_ms": 200,
     });
     let main = "# played by a script\n".to_owned();
     vec![(format!("{}/main.tf", name(n)), main), (format!("{}/pawl-script.json", name(n)), script.to_string())]

@@ -7,6 +7,8 @@ mod lab;
 mod layers;
 mod person;
 mod report;
+mod shelf;
+mod states;
 mod strikes;
 mod workload;
 
@@ -17,8 +19,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use crds::names;
 use jiff::Timestamp;
-use kube::{ResourceExt as _, api::ListParams};
+use kube::ResourceExt as _;
 use tokio::task::JoinHandle;
 
 use crate::cluster::{Cluster, chart::Values, report as progress};
@@ -102,6 +105,7 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
             [
                 tokio::spawn(forge.clone().push(lab.clone(), seed)),
                 tokio::spawn(forge.clone().strike(lab.clone(), seed)),
+                tokio::spawn(forge.clone().haunt(lab.clone(), seed)),
                 tokio::spawn(forge.clone().tend(lab.clone())),
             ]
         })
@@ -116,21 +120,33 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     for part in followed {
         part.await.context("a part of the layers' loop failed")??;
     }
+    let left = states::close(lab).await?;
     step.done();
     lab.settle().await;
     let now = Timestamp::now();
     let mut history = history::read(&lab.cluster.audit_log, since, std::slice::from_ref(&lab.namespace), lab::SECRET)?;
     history.ledger = lab.state.ledger();
     history.gaps = lab.record.gaps();
-    let runs = lab.runs().list(&ListParams::default()).await.context("cannot list the runs at the end")?;
-    history.last = runs.items.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
+    history.outages = lab.record.outages();
+    history.states = states::known(lab, &forge.iter().flat_map(|forge| forge.stacks()).collect::<Vec<_>>()).await?;
+    let runs = lab.all(&lab.runs()).await?;
+    for run in runs.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
+        lab.keep(&run.name_any()).await;
+    }
+    history.journals = lab.shelf.journals();
+    history.last = runs.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
     let mut violations = history::check(&history, Some(now));
     violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
-    violations.extend(lab.leaks()?.into_iter().map(|text| Violation { invariant: "S15", of: "logs".into(), text }));
+    violations.extend(left.into_iter().map(|(of, text)| Violation { invariant: "L40", of, text }));
+    violations.extend(lab.leaks()?.into_iter().chain(lab.shelf.leaks()).map(|text| Violation {
+        invariant: "S15",
+        of: "logs".into(),
+        text,
+    }));
     if let Some(forge) = &forge {
         violations.extend(forge.judge(lab, &history).await?);
     }
-    let mut text = report::markdown(&lab.record, &history, &violations, options);
+    let mut text = report::markdown(lab, &history, &violations, options);
     text.extend(forge.iter().map(|forge| forge.summary(&history)));
     println!("{text}");
     if let Some(file) = &options.save {

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{
-    Options,
-    kinds::{Kind, Record},
-};
+use super::{Options, kinds::Kind, lab::Lab};
 use crate::history::{History, Violation};
 
 const PHASES: [&str; 8] = ["Pending", "Setup", "Init", "Plan", "AwaitingApproval", "Apply", ENDED, "none"];
@@ -20,14 +17,14 @@ fn place(strike: &super::kinds::Strike) -> &str {
     }
 }
 
-pub(super) fn markdown(record: &Record, history: &History, violations: &[Violation], options: &Options) -> String {
-    let strikes = record.all();
+pub(super) fn markdown(lab: &Lab, history: &History, violations: &[Violation], options: &Options) -> String {
+    let strikes = lab.record.all();
     let mut text = String::new();
     let mut line = |words: String| {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{words}");
     };
-    line(format!("Seed {}, {} runs at a time, {} kills.\n", options.seed, options.workers, record.kills()));
+    line(format!("Seed {}, {} runs at a time, {} kills.\n", options.seed, options.workers, lab.record.kills()));
     line(format!(
         "| what died | {} | in all |",
         PHASES.map(|phase| if phase == "none" { "of the cluster" } else { phase }).join(" | ")
@@ -62,9 +59,10 @@ pub(super) fn markdown(record: &Record, history: &History, violations: &[Violati
         violations.len()
     ));
     let (states, shared, applies) = history.competition();
+    let (texts, unread) = lab.shelf.counts();
     line(format!(
         "\n{shared} of the runs had planned for one of {states} states that others were after as well, and {applies} of these were \
-         applied, one after the other."
+         applied, one after the other. {texts} plans, logs and journals were read of the datastore, and {unread} times it did not answer."
     ));
     text
 }

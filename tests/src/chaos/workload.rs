@@ -8,9 +8,15 @@ use anyhow::Result;
 use crds::{TerraformRun, TerraformRunStatus};
 use kube::api::PostParams;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{kinds::Kind, lab::Lab, person, strikes::Aim};
+use super::{
+    kinds::Kind,
+    lab::{Lab, merge, runner},
+    person,
+    states::Place,
+    strikes::Aim,
+};
 
 /// How long a run may take that is struck no more. It covers every wait of Pawl's own: backoff, and pods that are gone.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -64,6 +70,7 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
             if out_of_memory && status.failure.as_ref().is_some_and(|failure| failure.reason == crds::reason::TOOL_KILLED) {
                 lab.record.add(Kind::OutOfMemory, Some(if status.claim.is_some() { "Apply" } else { "Plan" }.to_owned()));
             }
+            lab.keep(name).await;
             return Ok(None);
         }
         if !done {
@@ -101,37 +108,35 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
     let id = format!("{}/{name}", lab.namespace);
     let automatic = random.random_bool(0.5);
     let out_of_memory = random.random_bool(0.05);
+    let place = Place::draw(random);
+    // Some are long enough for much of their journal to be sent before they are struck.
+    let apply_ms = if random.random_bool(0.2) { 600..1200 } else { 50..500 };
     let mut commands = json!({
         "init": [{"sleep_ms": random.random_range(0..800)}],
         // It tells all that it knows, as plan-time code may.
         "plan": [{"sleep_ms": random.random_range(0..1500)}, {"exec": ["sh", "-c", "env; cat ./*.tfvars* 2>&1; true"]}],
     });
     if out_of_memory {
-        let place = if random.random_bool(0.5) { "plan" } else { "apply" };
-        commands[place] = json!([{"allocate_mb": 400}]);
+        let command = if random.random_bool(0.5) { "plan" } else { "apply" };
+        commands[command] = json!([{"allocate_mb": 400}]);
     }
     let script = json!({
         "name": id, "ledger": lab.state.ledger_url(),
-        "resources": random.random_range(2..9), "apply_ms": random.random_range(50..500),
+        "resources": place.resources(name, random.random_range(2..9)), "apply_ms": random.random_range(apply_ms),
         "persist": if random.random_bool(0.7) { "end" } else { "each" },
         "commands": commands,
     });
     let hold = if random.random_bool(0.4) { "0s" } else { "1h" };
-    let spec = json!({
+    let mut spec = json!({
         "source": {"inline": {"files": {"main.tf": "# played by a script\nvariable \"password\" {}\n", "pawl-script.json": script.to_string()}}},
         "tool": {"name": "OpenTofu", "version": "0.0.1"},
-        "backend": {"type": "http", "config": lab.state.backend_config(&id)},
         "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": hold},
         "variables": [{"name": "password", "valueFrom": {"secretKeyRef": {"name": "password", "key": "value"}}}],
-        "runner": {"resources": limits(out_of_memory)},
+        "runner": runner(out_of_memory),
         "ttlSecondsAfterFinished": 60,
     });
+    merge(&mut spec, &place.spec(lab, name));
     let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
     run.metadata.namespace = Some(lab.namespace.clone());
     Ok((run, out_of_memory))
-}
-
-pub(super) fn limits(tight: bool) -> Value {
-    let memory = if tight { "128Mi" } else { "256Mi" };
-    json!({"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}})
 }

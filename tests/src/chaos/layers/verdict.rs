@@ -19,6 +19,8 @@ pub(super) struct Kept {
     newest: u64,
     /// The rounds whose apply was begun, in their order, and whether it ended well.
     applied: Vec<(u64, bool)>,
+    /// Whether its state has the object of that round.
+    made: bool,
     status: TerraformLayerStatus,
 }
 
@@ -27,13 +29,19 @@ pub(super) fn script(id: &str, round: u64) -> String {
     format!("{id}@{round}")
 }
 
+/// The one object of a round.
+pub(super) fn resource(round: u64) -> String {
+    format!("terraform_data.r[\"{round}\"]")
+}
+
 pub(super) fn layer_of(versions: &Versions) -> Option<&String> {
     versions.last()?.run.labels().get(names::LABEL_LAYER)
 }
 
 impl Kept {
-    /// What the ledger has of a layer, beside what the layer says of itself.
-    pub(super) fn of(id: &str, newest: u64, status: TerraformLayerStatus, ledger: &[Entry]) -> Self {
+    /// What the ledger has of a layer, and its state, beside what the layer says of itself.
+    pub(super) fn of(id: &str, newest: u64, status: TerraformLayerStatus, ledger: &[Entry], state: &str) -> Self {
+        let made = state.contains(&format!("\"index_key\":\"{newest}\""));
         let round = |entry: &Entry| entry.text("script")?.strip_prefix(id)?.strip_prefix('@')?.parse::<u64>().ok();
         let is = |entry: &Entry, kind: &str| entry.what == kind && entry.text("command") == Some("apply");
         let well = |begun: &Entry| {
@@ -43,7 +51,7 @@ impl Kept {
         };
         let begun = ledger.iter().filter(|entry| is(entry, what::COMMAND_START));
         let applied = begun.filter_map(|entry| Some((round(entry)?, well(entry)))).collect();
-        Self { id: id.to_owned(), newest, applied, status }
+        Self { id: id.to_owned(), newest, applied, made, status }
     }
 
     /// Whether its newest relevant commit is applied, and it has nothing more to do.
@@ -57,7 +65,7 @@ impl Kept {
             && source.is_some()
             && at(status.last_plan.as_ref()) == source
             && at(status.last_apply.as_ref()) == source
-            && self.applied.iter().rfind(|(_, well)| *well).map(|(round, _)| *round) == Some(self.newest)
+            && self.made
     }
 }
 
@@ -67,12 +75,15 @@ pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
     let mut add = |invariant, of: &str, text: String| found.push(Violation { invariant, of: of.to_owned(), text });
     for layer in layers {
         if !layer.is_at_rest() {
-            let Kept { id, newest, applied, status } = layer;
+            let Kept { id, newest, applied, made, status } = layer;
             let lately = applied.iter().rev().take(3).collect::<Vec<_>>();
             add(
                 "L30",
                 id,
-                format!("round {newest} was pushed; lately applied, newest first: {lately:?}; the layer says {status:?}"),
+                format!(
+                    "round {newest} was pushed; its state has it: {made}; lately applied, newest first: {lately:?}; the layer says \
+                     {status:?}"
+                ),
             );
         }
         if let Some(pair) = layer.applied.windows(2).find(|pair| pair[1].0 < pair[0].0) {
@@ -165,8 +176,17 @@ mod tests {
         history
     }
 
+    /// The state of a layer whose rounds were applied well, as the ledger has it.
+    fn state(ledger: &[Entry]) -> String {
+        let ended =
+            ledger.iter().rfind(|entry| entry.what == what::COMMAND_END && entry.text("script").unwrap().starts_with("n/l0@"));
+        let round = ended.map_or("none", |entry| entry.text("script").unwrap().rsplit_once('@').unwrap().1);
+        json!({"resources": [{"instances": [{"index_key": round}]}]}).to_string()
+    }
+
     fn judged(newest: u64, status: TerraformLayerStatus, ledger: &[Entry], history: &History) -> Vec<&'static str> {
-        judge(&[Kept::of("n/l0", newest, status, ledger)], history).iter().map(|violation| violation.invariant).collect()
+        let kept = Kept::of("n/l0", newest, status, ledger, &state(ledger));
+        judge(&[kept], history).iter().map(|violation| violation.invariant).collect()
     }
 
     const NONE: [&str; 0] = [];

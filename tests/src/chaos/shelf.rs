@@ -1,0 +1,93 @@
+//! What the datastore gives people of runs that have ended: read while it is there, searched for the secret, and kept where it is wanted
+//! for the check.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::http::Request;
+use kube::Client;
+
+/// How long it is asked for: runs go a minute after their end.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct Shelf(Mutex<Read>);
+
+#[derive(Debug, Default)]
+struct Read {
+    /// By `NAMESPACE/NAME`.
+    journals: BTreeMap<String, String>,
+    leaks: Vec<String>,
+    texts: usize,
+    unread: usize,
+}
+
+impl Shelf {
+    fn read(&self) -> MutexGuard<'_, Read> {
+        // Whole between any two changes.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads plan, log and journal of a run, none of which may hold the secret.
+    pub(super) async fn take(&self, client: &Client, namespace: &str, name: &str, secret: &str) {
+        for what in ["plan", "log", "journal"] {
+            let Some(text) = there(client, namespace, &format!("terraformruns/{name}/{what}")).await else {
+                self.read().unread += 1;
+                continue;
+            };
+            let mut read = self.read();
+            read.texts += usize::from(!text.is_empty());
+            if text.contains(secret) {
+                read.leaks.push(format!("the {what} of {name} holds the secret"));
+            }
+            if what == "journal" {
+                read.journals.insert(format!("{namespace}/{name}"), text);
+            }
+        }
+    }
+
+    pub(super) fn journals(&self) -> BTreeMap<String, String> {
+        self.read().journals.clone()
+    }
+
+    pub(super) fn leaks(&self) -> Vec<String> {
+        self.read().leaks.clone()
+    }
+
+    /// How many texts were read, and how often nobody answered.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let read = self.read();
+        (read.texts, read.unread)
+    }
+}
+
+/// What the datastore gives people to read, by its path below a namespace.
+pub(super) async fn read(client: &Client, namespace: &str, path: &str) -> kube::Result<String> {
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}/{path}");
+    let request = Request::get(path).body(Vec::new()).map_err(|error| kube::Error::Service(error.into()))?;
+    // The client would try again for minutes.
+    let read = tokio::time::timeout(Duration::from_secs(10), client.request_text(request)).await;
+    read.map_err(|late| kube::Error::Service(late.into()))?
+}
+
+/// A text; empty when there is none. `None` when nobody says so.
+async fn there(client: &Client, namespace: &str, path: &str) -> Option<String> {
+    let begun = Instant::now();
+    loop {
+        match read(client, namespace, path).await {
+            Ok(text) => return Some(text),
+            // Not the API server's word for a path that nobody serves at the moment.
+            Err(kube::Error::Api(status))
+                if status.reason == "NotFound" && !status.message.contains("the requested resource") =>
+            {
+                return Some(String::new());
+            }
+            Err(_) if begun.elapsed() > PATIENCE => return None,
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
+}
