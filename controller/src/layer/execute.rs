@@ -106,14 +106,15 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
     Ok(Done::Carried)
 }
 
-/// Cancels a run, unless it was approved or claimed since it was seen last: that would interrupt its apply.
+/// Cancels a run, unless it went on since it was seen last: its apply would be interrupted, or a plan for the sake of a commit that can wait.
 async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.runs(&layer.namespace().unwrap_or_default());
     let there = ctx.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
-    // Whatever it is now, its event wakes the layer.
-    let Some(there) = there.filter(|there| SeenRun::of(there).is_some_and(|(_, seen)| seen.may_be_taken_back())) else {
-        return Ok(());
+    let may = |run: &SeenRun| {
+        if layer.metadata.deletion_timestamp.is_some() { run.may_be_taken_back() } else { run.may_be_superseded() }
     };
+    // Whatever it is now, its event wakes the layer.
+    let Some(there) = there.filter(|there| SeenRun::of(there).is_some_and(|(_, seen)| may(&seen))) else { return Ok(()) };
     let meta = json!({"uid": uid, "resourceVersion": there.resource_version(), "annotations": {names::CANCEL: why}});
     ctx.call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta})))).await?;
     tracing::info!(run, why, "run taken back");
