@@ -16,7 +16,7 @@ use state::{Budget, Pod, World, fresh};
 use tests::trace::Deeds;
 
 /// The most states of one model; by command more, until it is closed.
-const MOST: usize = 60_000;
+const MOST: usize = 150_000;
 
 fn world(mode: ApprovalMode, left: Budget) -> World {
     World {
