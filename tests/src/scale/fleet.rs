@@ -196,11 +196,19 @@ fn status_like(run: &TerraformRun, pattern: &crds::TerraformRunStatus) -> Result
 }
 
 async fn ends(lab: &Lab, run: &TerraformRun, pattern: &crds::TerraformRunStatus) -> Result<()> {
-    let api: Api<TerraformRun> = Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
     let mut status = status_like(run, pattern)?;
     status["nextStep"] = Value::Null;
-    let patch = Patch::Merge(json!({"status": status}));
-    api.patch_status(&run.name_any(), &PatchParams::default(), &patch).await.with_context(|| run.name_any()).map(drop)
+    write(lab, run, &status).await
+}
+
+/// The attempt first: a plan that none is open for is not admitted.
+async fn write(lab: &Lab, run: &TerraformRun, status: &Value) -> Result<()> {
+    let api: Api<TerraformRun> = Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
+    for part in [&json!({"attempt": status["attempt"]}), status] {
+        let patch = Patch::Merge(json!({"status": part}));
+        api.patch_status(&run.name_any(), &PatchParams::default(), &patch).await.with_context(|| run.name_any())?;
+    }
+    Ok(())
 }
 
 async fn copy(lab: &Lab, run: &TerraformRun, number: usize) -> Result<()> {
@@ -213,9 +221,8 @@ async fn copy(lab: &Lab, run: &TerraformRun, number: usize) -> Result<()> {
     let spec = serde_json::to_value(&run.spec)?;
     let new: TerraformRun = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))?;
     let made = api.create(&PostParams::default(), &new).await.with_context(|| format!("a copy of {name}"))?;
-    let status = run.status.as_ref().map(|status| status_like(&made, status)).transpose()?;
-    let patch = Patch::Merge(json!({"status": status}));
-    api.patch_status(&made.name_any(), &PatchParams::default(), &patch).await.with_context(|| made.name_any()).map(drop)
+    let status = run.status.as_ref().context("it has ended without a status")?;
+    write(lab, &made, &status_like(&made, status)?).await
 }
 
 /// Takes the rules of the whole run out of its definition.
