@@ -123,9 +123,6 @@ fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
         endings.join(", ")
     );
     let Some((schedule, _)) = found.failures.iter().min_by_key(|(schedule, _)| schedule.size()) else { return Ok(()) };
-    for (schedule, violations) in &found.failures {
-        println!("failed: {violations:?}\n  {}", schedule.line());
-    }
     let small = search::shrink(schedule);
     let report = search::played(&small, true);
     let from = report.trace.len().saturating_sub(150);

@@ -7,6 +7,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -16,6 +17,8 @@ use crate::{
 
 /// So many failures end a search: they have one or two causes.
 const ENOUGH: usize = 20;
+/// How often a search says how far it is.
+const TOLD: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Found {
@@ -55,9 +58,10 @@ pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
     })
 }
 
-/// Plays schedules on as many threads as there are processors; `next` gives them by number until there is none.
+/// Plays schedules on as many threads as there are processors; `next` gives them by number until there is none. A failure is told
+/// when it is seen, and every [`TOLD`] how far it is.
 pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
-    let (found, number) = (Mutex::new(Found::default()), AtomicU64::new(0));
+    let (found, number, told) = (Mutex::new(Found::default()), AtomicU64::new(0), Mutex::new(Instant::now()));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -66,6 +70,14 @@ pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
                     let report = played(&schedule, false);
                     let mut found = found.lock().unwrap();
                     found.add(&schedule, &report);
+                    if !report.violations.is_empty() {
+                        eprintln!("failed: {:?}\n  {}", report.violations, schedule.line());
+                    }
+                    let mut told = told.lock().unwrap();
+                    if told.elapsed() >= TOLD {
+                        *told = Instant::now();
+                        eprintln!("sim: {} schedules, {} failed", found.played, found.failures.len());
+                    }
                     if found.failures.len() >= ENOUGH {
                         break;
                     }

@@ -300,9 +300,13 @@ impl Scene {
     /// Kills what runs in those pods; how many processes that were. The back-off of a kubelet would make a test long: a fresh pod
     /// has none.
     pub(crate) async fn crash(&self, labels: &str) -> Result<usize> {
-        let mut pods = self.system_pods(labels).await?;
-        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-        ensure!(!pods.is_empty(), "the release has no pod with {labels:?}");
+        // The last one may be on its way out still, and the next not made yet.
+        let pods = wait::until(format!("the release has a pod with {labels}"), SOON, async || {
+            let mut pods = self.system_pods(labels).await?;
+            pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+            Ok((!pods.is_empty()).then_some(pods))
+        })
+        .await?;
         let mut killed = 0;
         for pod in pods {
             killed += victims::signal_in_pod(&pod.uid().context("a pod without UID")?, "/controller", Signal::SIGKILL)?;

@@ -43,6 +43,7 @@ pub async fn settle(sealed: &Sealed, cluster: &dyn Cluster, secret: Option<&Secr
 /// Takes the keys of the Secret. One without keys gets those that are mounted, of the Secret of an earlier release, or a new one.
 async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &SecretName) -> Result<(), Problem> {
     let unusable = |error: &dyn std::fmt::Display| problem(KEY_MISSING, format!("the keys of {secret} cannot be used: {error}"));
+    let mut read_again = false;
     for _ in 0..3 {
         let read = cluster.secret(secret).await.map_err(|error| unavailable("the API server", &error))?;
         let read = read.ok_or_else(|| problem(KEY_MISSING, format!("there is no Secret {secret}; the chart makes it")))?;
@@ -52,6 +53,8 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
         let (entries, from) = match keys.mounted().map_err(|error| unusable(&error))? {
             Some(mounted) => (mounted, "taken over from an earlier release"),
             None if is_empty(store).await? => (Keys::make().map_err(|error| unusable(&error))?, "made"),
+            // Another replica may have filled the Secret, and written, since it was read.
+            None if !std::mem::replace(&mut read_again, true) => continue,
             None => {
                 return Err(problem(
                     KEY_MISSING,

@@ -70,6 +70,10 @@ async fn an_empty_store_gets_one_key_however_many_begin() {
     settle(&again, &*cluster, Some(&secret())).await.unwrap();
     assert!(matches!(again.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)));
     assert_eq!(entries(&cluster), made);
+    // One that read the Secret before it was filled, and looks at the store behind the first mark.
+    cluster.before.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
+    settle(&starting(folder.path(), keys.path()), &*cluster, Some(&secret())).await.unwrap();
+    assert_eq!(entries(&cluster), made);
 }
 
 #[tokio::test]

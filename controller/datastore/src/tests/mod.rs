@@ -75,6 +75,8 @@ pub(super) struct FakeCluster {
     /// Repositories by namespace and name.
     pub(super) repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
     pub(super) secrets: Mutex<HashMap<String, Entries>>,
+    /// What the next reading of a Secret still finds.
+    pub(super) before: Mutex<HashMap<String, Entries>>,
     /// What was published.
     pub(super) objects: Mutex<Objects>,
     /// The policy on them is not there.
@@ -158,7 +160,8 @@ impl Cluster for FakeCluster {
     }
 
     fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
-        let found = self.secrets.lock().unwrap().get(&name.name).cloned();
+        let before = self.before.lock().unwrap().remove(&name.name);
+        let found = before.or_else(|| self.secrets.lock().unwrap().get(&name.name).cloned());
         Box::pin(async move {
             // Others read as well before this one writes.
             tokio::task::yield_now().await;
