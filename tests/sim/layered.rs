@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use controller::layer::{SUPERSEDED, SeenRun, Stage};
-use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names};
+use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names, reason};
 use kube::ResourceExt;
 use serde::Deserialize;
 use tests::played::store::{Change, Key};
@@ -252,7 +252,9 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
     let Some(layer) = &world.watcher.layered.layer else { return world.watcher.layered.gone };
     let quiet = layer.spec.drift.suspend || layer.metadata.deletion_timestamp.is_some();
     let status = layer.status.clone().unwrap_or_default();
-    let retries = status.failures.and_then(|failures| failures.retry_at).is_some_and(|at| at.0 > now());
+    // What was refused is tried again as well.
+    let refused = status.conditions.iter().any(|condition| condition.reason == reason::RUN_REFUSED);
+    let retries = refused || status.failures.and_then(|failures| failures.retry_at).is_some_and(|at| at.0 > now());
     // Who was not told of a push finds it at the next look.
     let knows = world.forge.head().is_none_or(|(_, content)| told(world).is_some_and(|(_, has)| has == *content));
     quiet && !retries && (knows || layer.metadata.deletion_timestamp.is_some())

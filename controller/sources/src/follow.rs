@@ -6,7 +6,7 @@ use std::{
 };
 
 use crds::{LayerSource, RunTemplate, TerraformLayer, TerraformRepository, names};
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, core::ObjectMeta};
 
 use crate::{relevance::Subject, status::MAX_REFS};
 
@@ -105,7 +105,8 @@ impl View {
 #[derive(Debug, Default)]
 pub struct Follow {
     repositories: BTreeMap<Key, Arc<TerraformRepository>>,
-    layers: BTreeMap<Key, Arc<Layer>>,
+    /// With the version that was seen last.
+    layers: BTreeMap<Key, (Option<u64>, Arc<Layer>)>,
     by_repository: BTreeMap<Key, BTreeSet<Key>>,
 }
 
@@ -116,7 +117,7 @@ impl Follow {
         let key = (repository.namespace().unwrap_or_default(), repository.name_any());
         if let Some(known) = self.repositories.get(&key)
             && known.metadata.uid == repository.metadata.uid
-            && version(known) >= version(&repository)
+            && version(&known.metadata) >= version(&repository.metadata)
         {
             return false;
         }
@@ -129,12 +130,19 @@ impl Follow {
         self.repositories.remove(key)?.metadata.uid.clone()
     }
 
-    /// Takes what was seen of a layer; the repositories that it concerns.
+    /// Takes what was seen of a layer; the repositories that it concerns. An older one than is known says nothing.
     pub fn layer(&mut self, layer: &TerraformLayer) -> Vec<Key> {
-        let layer = Layer::of(layer);
-        let before = self.layers.get(&layer.key).cloned();
-        if before.as_deref() == Some(&layer) {
-            return Vec::new();
+        let (version, layer) = (version(&layer.metadata), Layer::of(layer));
+        let mut before = None;
+        if let Some((seen, known)) = self.layers.get_mut(&layer.key) {
+            if known.uid == layer.uid && *seen > version {
+                return Vec::new();
+            }
+            *seen = version;
+            if **known == layer {
+                return Vec::new();
+            }
+            before = Some(known.clone());
         }
         let mut concerned = vec![layer.repository.clone()];
         if let Some(before) = before.filter(|before| before.repository != layer.repository) {
@@ -142,13 +150,13 @@ impl Follow {
             concerned.push(before.repository.clone());
         }
         self.by_repository.entry(layer.repository.clone()).or_default().insert(layer.key.clone());
-        self.layers.insert(layer.key.clone(), Arc::new(layer));
+        self.layers.insert(layer.key.clone(), (version, Arc::new(layer)));
         concerned
     }
 
     /// Forgets a layer; the repository that it concerns.
     pub fn without_layer(&mut self, key: &Key) -> Option<Key> {
-        let layer = self.layers.remove(key)?;
+        let (_, layer) = self.layers.remove(key)?;
         self.unlink(&layer);
         Some(layer.repository.clone())
     }
@@ -172,7 +180,8 @@ impl Follow {
 
     pub fn view(&self, key: &Key) -> Option<View> {
         let repository = self.repositories.get(key)?.clone();
-        let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
+        let layers =
+            self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key)).map(|(_, layer)| layer);
         let layers = layers.filter(|layer| repository.admits(&layer.key.0)).cloned().collect();
         Some(View { repository, layers })
     }
@@ -187,7 +196,7 @@ impl Follow {
         let refs =
             status.into_iter().flat_map(|status| &status.refs).filter_map(|known| Some(known.commit.as_ref()?.revision.clone()));
         let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
-        refs.chain(layers.flat_map(|layer| layer.revisions.iter().cloned())).collect()
+        refs.chain(layers.flat_map(|(_, layer)| layer.revisions.iter().cloned())).collect()
     }
 
     /// Names of repositories, or of layers, that are known in a namespace, or in all, and not among these.
@@ -208,8 +217,8 @@ pub enum Kind {
 }
 
 /// Which of two objects is the later: what was written here may be known before the watch shows what was there until then.
-fn version(repository: &TerraformRepository) -> Option<u64> {
-    repository.metadata.resource_version.as_deref()?.parse().ok()
+fn version(of: &ObjectMeta) -> Option<u64> {
+    of.resource_version.as_deref()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -270,6 +279,16 @@ mod tests {
             again
         };
         assert!(follow.repository(again("v")), "another one of its name");
+        let of_layer = |version: &str, uid: &str, git_ref: &str| {
+            let mut layer = layer("a", "x", json!({"repository": {"name": "r"}, "ref": git_ref}));
+            layer.metadata.resource_version = Some(version.into());
+            layer.metadata.uid = Some(uid.into());
+            layer
+        };
+        assert_eq!(follow.layer(&of_layer("9", "u", "main")).len(), 1);
+        assert!(follow.layer(&of_layer("8", "u", "prod")).is_empty());
+        assert_eq!(follow.layer(&of_layer("10", "u", "prod")).len(), 1);
+        assert_eq!(follow.layer(&of_layer("3", "v", "main")).len(), 1, "another one of its name");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One look at a repository: what its refs are at, and what is new of that for its layers. It writes nothing but mirrors and bundles; a bundle is
 //! stored before anybody is told of its commit.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crds::{Commit, LayerSource, RefStatus, datastore::Stored, text::clip};
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ use crate::{
     follow::{Key, Layer, View},
     refs,
     relevance::{Content, Subject, content},
-    schedule::{Cause, Memory, is_tried},
+    schedule::{Answer, Cause, Memory, is_tried},
     server::{Git, Place},
     status::{At, Look, Seen},
     store::{self, Bundles},
@@ -36,7 +36,7 @@ pub struct Found {
     /// What is new for layers.
     pub sources: Vec<(Arc<Layer>, LayerSource)>,
     /// What of layers was answered by that, whether it is new or not.
-    pub answered: Vec<(Key, (String, Subject))>,
+    pub answered: BTreeMap<Key, Answer>,
     /// Refs that went on: from which commit, and when that was committed.
     pub moved: Vec<(String, String, Timestamp)>,
     place: Option<Box<dyn Place>>,
@@ -62,7 +62,7 @@ impl<B: Bundles> Looker<B> {
                 ..Look::default()
             },
             sources: Vec::new(),
-            answered: Vec::new(),
+            answered: BTreeMap::new(),
             moved: Vec::new(),
             place: None,
         };
@@ -209,7 +209,7 @@ impl<B: Bundles> Looker<B> {
             if let Some(source) = source(layer, &content, commit) {
                 found.sources.push((Arc::clone(layer), source));
             }
-            found.answered.push((layer.key.clone(), (layer.of.clone(), subject)));
+            found.answered.insert(layer.key.clone(), Answer::new(layer, subject));
         }
         Ok(())
     }

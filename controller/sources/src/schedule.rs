@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crds::{FailureClass, RefStatus, backoff::Backoff};
+use crds::{FailureClass, LayerSource, RefStatus, backoff::Backoff};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 
@@ -49,8 +49,23 @@ pub struct Memory {
     pub unwritten: Option<Tries>,
     /// When refs failed.
     pub refs: BTreeMap<String, Tries>,
-    /// What of each layer was asked for when there was an answer.
-    pub answered: BTreeMap<Key, (String, Subject)>,
+    /// What of each layer was answered.
+    pub answered: BTreeMap<Key, Answer>,
+}
+
+/// What a layer asked for when there was an answer, and what it said then. When it says something else by now, a write came late that was thought
+/// lost, or somebody wrote there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub of: String,
+    pub subject: Subject,
+    pub source: Option<LayerSource>,
+}
+
+impl Answer {
+    pub fn new(layer: &Layer, subject: Subject) -> Self {
+        Self { of: layer.of.clone(), subject, source: layer.source.clone() }
+    }
 }
 
 impl Memory {
@@ -62,17 +77,19 @@ impl Memory {
     pub fn meets(&mut self, view: &View) {
         let defaults = &view.repository.spec.defaults;
         for layer in view.layers.iter().filter(|layer| layer.is_current()) {
-            let asked = || (layer.of.clone(), layer.subject(defaults));
-            self.answered.entry(layer.key.clone()).or_insert_with(asked);
+            self.answered.entry(layer.key.clone()).or_insert_with(|| Answer::new(layer, layer.subject(defaults)));
         }
         self.answered.retain(|key, _| view.layers.iter().any(|layer| layer.key == *key));
         self.refs.retain(|name, _| view.layers.iter().any(|layer| layer.git_ref == *name));
     }
 
-    /// Whether what a layer asks for now was answered.
+    /// Whether what a layer asks for now was answered, and still says so.
     pub fn has_answered(&self, layer: &Layer, view: &View) -> bool {
         let defaults = &view.repository.spec.defaults;
-        self.answered.get(&layer.key).is_some_and(|(of, subject)| *of == layer.of && *subject == layer.subject(defaults))
+        let answer = self.answered.get(&layer.key);
+        answer.is_some_and(|answer| {
+            answer.of == layer.of && answer.source == layer.source && answer.subject == layer.subject(defaults)
+        })
     }
 }
 
@@ -306,11 +323,13 @@ mod tests {
         assert_eq!(due(&fresh, &memory(&fresh), now), Due::Now(Cause::Layer));
         let mut memory_ = memory(&fresh);
         let layer = &fresh.layers[0];
-        let asked = (layer.of.clone(), layer.subject(&fresh.repository.spec.defaults));
-        memory_.answered.insert(layer.key.clone(), asked);
+        let answer = Answer::new(layer, layer.subject(&fresh.repository.spec.defaults));
+        memory_.answered.insert(layer.key.clone(), answer);
         assert!(matches!(due(&fresh, &memory_, now), Due::At(_)), "what was answered is not asked in a circle");
+        let late = view(&json!({}), known(), true);
+        assert_eq!(due(&late, &memory_, now), Due::Now(Cause::Layer), "it says something else than it was told");
         let other = view(&json!({"defaults": {"variableFiles": [{"path": "x.tfvars"}]}}), known(), true);
-        assert_eq!(due(&other, &memory_, now), Due::Now(Cause::Layer), "other settings");
+        assert_eq!(due(&other, &memory(&late), now), Due::Now(Cause::Layer), "other settings");
     }
 
     #[test]

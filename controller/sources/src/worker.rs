@@ -145,7 +145,11 @@ async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut Found) -
     let mut untold = None;
     for (layer, source) in &found.sources {
         match tell(shared, layer, source).await {
-            Ok(()) => {}
+            Ok(told) => {
+                if let Some(answer) = found.answered.get_mut(&layer.key) {
+                    answer.source = told;
+                }
+            }
             Err(Failed { code: 400..=428 | 430..=499, why }) => {
                 tracing::error!(layer = %format!("{}/{}", layer.key.0, layer.key.1), "its source is not written: {why}");
                 let refs = found.look.refs.iter_mut().filter(|(name, _)| *name == layer.git_ref);
@@ -187,8 +191,8 @@ async fn say<B: Bundles>(
     };
 }
 
-/// Writes a layer's `status.source`. Of one that is gone, or is another by now, that fails until the watch shows it.
-async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<(), Failed> {
+/// Writes a layer's `status.source`, and gives back what it says then. Of one that is gone, or is another by now, that fails until the watch shows it.
+async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, Failed> {
     let (namespace, name) = &layer.key;
     let body = json!({
         "apiVersion": TerraformLayer::api_version(&()),
@@ -201,7 +205,7 @@ async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSourc
     let told = told.map_err(|failed| Failed { why: format!("layer {namespace}/{name}: {}", failed.why), ..failed })?;
     shared.metrics.wrote("TerraformLayer");
     shared.follow().layer(&told);
-    Ok(())
+    Ok(told.status.and_then(|status| status.source))
 }
 
 async fn write_status<B: Bundles>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {

@@ -4,16 +4,18 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::http::Request;
 use kube::Client;
 
+use crate::wait;
+
 /// How long it is asked for: runs go a minute after their end.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What was read.
+/// The journals by run, the leaks, and the counts of what was read.
 #[derive(Debug, Default)]
 pub(super) struct Shelf(Mutex<Read>);
 
@@ -76,18 +78,16 @@ pub(super) async fn read(client: &Client, namespace: &str, path: &str) -> kube::
 
 /// A text; empty when there is none. `None` when nobody says so.
 async fn there(client: &Client, namespace: &str, path: &str) -> Option<String> {
-    let begun = Instant::now();
-    loop {
-        match read(client, namespace, path).await {
-            Ok(text) => return Some(text),
+    let answer = async || {
+        Ok(match read(client, namespace, path).await {
             // Not the API server's word for a path that nobody serves at the moment.
             Err(kube::Error::Api(status))
                 if status.reason == "NotFound" && !status.message.contains("the requested resource") =>
             {
-                return Some(String::new());
+                Ok(String::new())
             }
-            Err(_) if begun.elapsed() > PATIENCE => return None,
-            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
-        }
-    }
+            answer => answer,
+        })
+    };
+    wait::until(format!("{path} is answered"), PATIENCE, answer).await.ok()
 }

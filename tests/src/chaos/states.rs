@@ -1,7 +1,7 @@
 //! Where the states of runs are: one of its own for some, and for the others one of a few that runs compete for, with the datastore or
 //! elsewhere. At the end each of the few has to be of use to the next run.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use crds::{RunResult, TerraformRun};
@@ -10,6 +10,7 @@ use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
 use super::lab::{Lab, merge, runner};
+use crate::wait;
 
 /// So many states of each kind are competed for.
 const MANAGED: usize = 4;
@@ -138,13 +139,9 @@ fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
 
 /// How a run stands that did not apply.
 async fn ends(lab: &Lab, name: &str) -> Result<Option<String>> {
-    let begun = Instant::now();
-    loop {
-        let status = lab.runs().get(name).await?.status.unwrap_or_default();
-        if status.is_terminal() || begun.elapsed() > PATIENCE {
-            let well = status.result == Some(RunResult::Applied);
-            return Ok((!well).then(|| format!("the next run says {:?} {:?} {:?}", status.phase, status.result, status.message)));
-        }
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
+    let ended = async || Ok(lab.runs().get(name).await?.status.is_some_and(|status| status.is_terminal()).then_some(()));
+    let waited = wait::until(format!("{name} ends"), PATIENCE, ended).await;
+    let status = lab.runs().get(name).await?.status.unwrap_or_default();
+    let well = waited.is_ok() && status.result == Some(RunResult::Applied);
+    Ok((!well).then(|| format!("the next run says {:?} {:?} {:?}", status.phase, status.result, status.message)))
 }
