@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     LAYERS, RUNS, Refusal, User,
     cel::{compile, context, is_true},
+    memo,
 };
 
 /// The templates of the chart, each with one policy and its binding.
@@ -164,6 +165,10 @@ pub fn admit_layer(user: &User, old: Option<&Value>, new: &Value) -> Result<(), 
 }
 
 fn admit_write(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
+    memo::answer(&("policies", user, written, old, new), || evaluated(user, written, old, new))
+}
+
+fn evaluated(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
     let broken = |text: &String| Refusal { code: 500, reason: "InternalError", message: text.clone() };
     let policies = POLICIES.as_ref().map_err(broken)?;
     let operation = if old.is_some() { "UPDATE" } else { "CREATE" };

@@ -9,9 +9,11 @@
 //! | [`cel`] | expressions of CEL |
 //! | [`schema`] | what the definition of a run refuses |
 //! | [`admission`] | what the policies of the chart refuse |
+//! | `memo` | what was answered before |
 
 pub mod admission;
 pub mod cel;
+mod memo;
 pub mod patch;
 pub mod schema;
 pub mod store;
@@ -25,7 +27,7 @@ use std::collections::BTreeSet;
 use crate::trace::Writer;
 
 /// Who asks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct User {
     /// Name, as the API server knows it.
     pub name: String,

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{
     Refusal,
     cel::{compile, context, is_true},
+    memo,
 };
 
 /// Brings spec and status into the shape that is stored: defaults of the spec, nothing unknown.
@@ -69,6 +70,10 @@ static RULES: LazyLock<Result<Vec<Rule>, String>> = LazyLock::new(|| {
 /// # Errors
 /// 422 with the words of the first rule that does not hold.
 pub fn rules(old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
+    memo::answer(&("rules", old, new), || evaluated(old, new))
+}
+
+fn evaluated(old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
     let rules = RULES.as_ref().map_err(Refusal::invalid)?;
     let none = Value::Null;
     let context = context(&[("self", new), ("oldSelf", old.unwrap_or(&none))]);
