@@ -122,8 +122,8 @@ impl World {
 
     fn established(&self, definition: &str) -> Result<()> {
         // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
-        self.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=30s", definition])?;
-        self.access.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", definition])?;
+        self.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=300s", definition])?;
+        self.access.kubectl(&["wait", "--for=condition=Established", "--timeout=300s", definition])?;
         Ok(())
     }
 

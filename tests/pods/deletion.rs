@@ -90,7 +90,8 @@ async fn namespace(scene: Scene) -> Result<()> {
     // Far more than can be made before the interrupt comes.
     scene.scripted("a", json!({"resources": 90, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", "--timeout=180s"])?;
+    // What looks after namespaces looks again after half the grace of a pod that it found.
+    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", "--timeout=460s"])?;
     let entries = scene.ledger("a");
     ensure!(ledger::select(&entries, what::SIGNAL, None).len() == 1, "exactly one signal reaches the tool");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;

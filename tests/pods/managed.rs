@@ -242,7 +242,7 @@ async fn made_again(scene: Scene) -> Result<()> {
     let first = scene.suite.beside(&scene, "again").await?;
     run(&first, "first", json!({"stack": "words"})).await?;
     first.ends("first", RunResult::Applied).await?;
-    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, "--timeout=180s"])?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, "--timeout=460s"])?;
 
     let second = scene.suite.beside(&scene, "again").await?;
     run(&second, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;

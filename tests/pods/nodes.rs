@@ -83,7 +83,7 @@ async fn lost(scene: Scene) -> Result<()> {
     drop(kubelet);
     until_node(&scene, true).await?;
     for deployment in ["deployment/pawl-controller", "deployment/pawl-datastore"] {
-        scene.suite.cluster.kubectl(&["-n", "pawl-system", "rollout", "status", deployment, "--timeout=180s"])?;
+        scene.suite.cluster.kubectl(&["-n", "pawl-system", "rollout", "status", deployment, "--timeout=460s"])?;
     }
     scene.ends_within("plans", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("plans", "apply") == 1 && scene.starts("applies", "apply") == 1);

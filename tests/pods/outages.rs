@@ -49,7 +49,7 @@ pub(crate) async fn no_pods(scene: &Scene, labels: &str) -> Result<()> {
 pub(crate) fn back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=1"])?;
-    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=180s"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=460s"])?;
     Ok(())
 }
 
@@ -301,7 +301,7 @@ fn away_now(scene: &Scene) -> Result<()> {
         "pod",
         "-l",
         "app.kubernetes.io/component=datastore",
-        "--timeout=180s",
+        "--timeout=460s",
     ])?;
     Ok(())
 }

@@ -453,11 +453,12 @@ impl Sink for Events {
             return held.keep(source, line, cut);
         }
         // An event is an object with a type, or at least a message (`init -json` of OpenTofu has such lines); anything else is
-        // shown as it is.
+        // shown as it is. Terragrunt writes a carriage return when it is interrupted, before whatever its tool says next.
+        let object = line.trim_start_matches('\r');
         if source == Source::Out
             && self.render != Render::Lines
-            && line.starts_with('{')
-            && let Ok(event) = serde_json::from_str::<Line>(line)
+            && object.starts_with('{')
+            && let Ok(event) = serde_json::from_str::<Line>(object)
             && !(event.kind.is_empty() && event.message.is_empty())
         {
             self.happened |= !event.is_heartbeat();

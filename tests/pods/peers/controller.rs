@@ -52,7 +52,7 @@ async fn controller_away(scene: &Scene) -> Result<()> {
 fn controller_back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=1"])?;
-    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", CONTROLLER, "--timeout=180s"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", CONTROLLER, "--timeout=460s"])?;
     Ok(())
 }
 

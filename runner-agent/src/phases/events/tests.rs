@@ -29,10 +29,12 @@ fn events_are_shown_as_the_tool_words_them() {
     let (text, said, _, _) = feed(&[
         r#"{"@level":"info","@message":"Terraform 1.11.4","type":"version"}"#,
         "plain line with hunter22",
+        "\r{\"@level\":\"info\",\"@message\":\"Interrupt received.\",\"type\":\"log\"}",
         r#"{"@level":"error","@message":"Error: Reference to undeclared input variable","diagnostic":{"severity":"error","summary":"Reference to undeclared input variable","detail":"An input variable \"nope\".","range":{"filename":"b.tf","start":{"line":1,"column":41,"byte":40},"end":{"line":1,"column":49,"byte":48}},"snippet":{"context":"resource \"terraform_data\" \"b\"","code":"input = var.nope","start_line":1}},"type":"diagnostic"}"#,
         r#"{"broken"#,
     ]);
-    assert!(text.starts_with("Terraform 1.11.4\nplain line with (sensitive value)\nError: Reference to undeclared"), "{text}");
+    let begins = "Terraform 1.11.4\nplain line with (sensitive value)\nInterrupt received.\nError: Reference to undeclared";
+    assert!(text.starts_with(begins), "{text}");
     assert!(text.contains("  on b.tf line 1, in resource \"terraform_data\" \"b\":\n   1: input = var.nope\n"), "{text}");
     assert_eq!((said.diagnostics[0].file.as_deref(), said.diagnostics[0].line), (Some("b.tf"), Some(1)));
     assert_eq!(said.tail, ["plain line with (sensitive value)", "{\"broken"]);
