@@ -9,7 +9,7 @@ use tests::{
     wait,
 };
 
-use crate::suite::{LATER, SOON, Scene, Test};
+use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -91,7 +91,7 @@ async fn namespace(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 90, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     // What looks after namespaces looks again after half the grace of a pod that it found.
-    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", "--timeout=460s"])?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", TIMEOUT])?;
     let entries = scene.ledger("a");
     ensure!(ledger::select(&entries, what::SIGNAL, None).len() == 1, "exactly one signal reaches the tool");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;

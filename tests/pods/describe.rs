@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, Test, holds, merge};
+use crate::suite::{SOON, Scene, TIMEOUT, Test, holds, merge};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -40,7 +40,7 @@ async fn texts(scene: Scene) -> Result<()> {
     let spec = |url: &str| json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "variables": [{"name": "zone", "value": "north"}]});
     scene.create("network", spec(&url)).await?;
     scene.phase("network", Phase::AwaitingApproval).await?;
-    scene.kubectl(&["wait", "--for=condition=Planned", "--timeout=460s", "tfrun/network"])?;
+    scene.kubectl(&["wait", "--for=condition=Planned", TIMEOUT, "tfrun/network"])?;
     let waiting = scene.kubectl(&["describe", "terraformrun", "network"])?;
     for part in [
         "+3 ~0 -0, 1 output",
@@ -54,14 +54,14 @@ async fn texts(scene: Scene) -> Result<()> {
         holds(&waiting, part)?;
     }
     scene.approved("network").await?;
-    scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=460s", "tfrun/network"])?;
+    scene.kubectl(&["wait", "--for=condition=Finished", TIMEOUT, "tfrun/network"])?;
     let applied = scene.kubectl(&["describe", "terraformrun", "network"])?;
     for part in ["Result:", "Applied", "By:", "admin"] {
         holds(&applied, part)?;
     }
     scene.create("network-2", spec(&scene.suite.git.url(&format!("{}/broken", scene.namespace)))).await?;
     scene.ends_within("network-2", RunResult::Failed, SOON).await?;
-    scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=460s", "tfrun/network-2"])?;
+    scene.kubectl(&["wait", "--for=condition=Finished", TIMEOUT, "tfrun/network-2"])?;
     let failed = scene.kubectl(&["describe", "terraformrun", "network-2"])?;
     for part in ["network/main.tf", "Nothing was changed", "Next Step:"] {
         holds(&failed.to_lowercase(), &part.to_lowercase())?;
@@ -112,7 +112,7 @@ async fn moved(scene: Scene) -> Result<()> {
     let after = format!("{after}moved {{\n  from = terraform_data.a\n  to   = terraform_data.b\n}}\n");
     scene.real("after", &after, spec(json!({}))).await?;
     scene.phase("after", Phase::AwaitingApproval).await?;
-    scene.kubectl(&["wait", "--for=condition=Planned", "--timeout=460s", "tfrun/after"])?;
+    scene.kubectl(&["wait", "--for=condition=Planned", TIMEOUT, "tfrun/after"])?;
     holds(&scene.kubectl(&["get", "tfrun", "after"])?, "+0 ~0 -0, 1 moved, 1 output")?;
     let text = scene.kubectl(&["describe", "terraformrun", "after"])?;
     for part in ["plan +0 ~0 -0, 1 moved, 1 output waits for approval", "> terraform_data.b (moved from terraform_data.a)"] {

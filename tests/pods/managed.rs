@@ -5,7 +5,7 @@ use crds::{FailureClass, RunResult, names, reason};
 use serde_json::{Value, json};
 use tests::{ledger::what, wait};
 
-use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, holds};
+use crate::suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -242,7 +242,7 @@ async fn made_again(scene: Scene) -> Result<()> {
     let first = scene.suite.beside(&scene, "again").await?;
     run(&first, "first", json!({"stack": "words"})).await?;
     first.ends("first", RunResult::Applied).await?;
-    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, "--timeout=460s"])?;
+    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, TIMEOUT])?;
 
     let second = scene.suite.beside(&scene, "again").await?;
     run(&second, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;

@@ -13,7 +13,7 @@ use tests::{
     wait,
 };
 
-use crate::suite::{LATER, Scene, Test, gated, holds};
+use crate::suite::{LATER, Scene, TIMEOUT, Test, gated, holds};
 
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("nodes::a_lost_node_is_told_of_fenced_before_the_claim_and_given_up_behind_it", lost)]
@@ -83,7 +83,7 @@ async fn lost(scene: Scene) -> Result<()> {
     drop(kubelet);
     until_node(&scene, true).await?;
     for deployment in ["deployment/pawl-controller", "deployment/pawl-datastore"] {
-        scene.suite.cluster.kubectl(&["-n", "pawl-system", "rollout", "status", deployment, "--timeout=460s"])?;
+        scene.suite.cluster.kubectl(&["-n", "pawl-system", "rollout", "status", deployment, TIMEOUT])?;
     }
     scene.ends_within("plans", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("plans", "apply") == 1 && scene.starts("applies", "apply") == 1);

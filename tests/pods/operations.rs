@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::suite::{SOON, Scene, TIMEOUT, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -36,7 +36,7 @@ async fn automatic(scene: Scene) -> Result<()> {
     let steps: Vec<_> = status.steps.iter().map(|s| s.name.as_str()).collect();
     ensure!(["init", "plan", "apply"].iter().all(|s| steps.contains(s)), "{steps:?}");
     ensure!(status.steps.iter().all(|s| s.finished_at.is_some() && s.exit_code.is_some()), "{:?}", status.steps);
-    let condition = |type_: &str| scene.kubectl(&["wait", "--for", &format!("condition={type_}"), "--timeout=460s", "tfrun/a"]);
+    let condition = |type_: &str| scene.kubectl(&["wait", "--for", &format!("condition={type_}"), TIMEOUT, "tfrun/a"]);
     for type_ in ["Finished", "Succeeded", "Planned", "Approved"] {
         condition(type_)?;
     }

@@ -13,7 +13,7 @@ use crate::{
     guide::served,
     hooks,
     stored::{approve_waiting, released},
-    suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds},
+    suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, gated, holds},
 };
 
 pub(crate) fn alone() -> Vec<Test> {
@@ -49,7 +49,7 @@ pub(crate) async fn no_pods(scene: &Scene, labels: &str) -> Result<()> {
 pub(crate) fn back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=1"])?;
-    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, "--timeout=460s"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", DEPLOYMENT, TIMEOUT])?;
     Ok(())
 }
 
@@ -293,15 +293,6 @@ pub(crate) async fn says(scene: &Scene, word: &str) -> Result<()> {
 fn away_now(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=0"])?;
-    cluster.kubectl(&[
-        "-n",
-        SYSTEM,
-        "wait",
-        "--for=delete",
-        "pod",
-        "-l",
-        "app.kubernetes.io/component=datastore",
-        "--timeout=460s",
-    ])?;
+    cluster.kubectl(&["-n", SYSTEM, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=datastore", TIMEOUT])?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use crds::RunResult;
 use serde_json::json;
 use tests::{ledger::what, wait};
 
-use crate::suite::{LATER, SOON, Scene, Test, gated};
+use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, gated};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -36,7 +36,7 @@ async fn indeterminate(scene: Scene) -> Result<()> {
 async fn keeps(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 1}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.ends("a", RunResult::Applied).await?;
-    scene.kubectl(&["wait", "--for=condition=Finished", "--timeout=460s", "tfrun/a"])?;
+    scene.kubectl(&["wait", "--for=condition=Finished", TIMEOUT, "tfrun/a"])?;
     let pod = scene.pod_names("a").await?.remove(0);
     // Its accounts and rights are gone, the pod and its log are not.
     let rights = async || {

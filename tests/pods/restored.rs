@@ -19,7 +19,7 @@ use crate::{
     managed,
     outages::{away, back, no_pods, says},
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds},
+    suite::{LATER, SOON, Scene, TIMEOUT, Test, holds},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -63,7 +63,7 @@ async fn etcd(scene: Scene) -> Result<()> {
     let uid = scene.until("a", "closed", SOON, closed).await?.uid().context("no UID")?;
     wait::until("the bundle goes", SOON, async || Ok(scene.suite.stored(&[&uid, "bundle"])?.is_empty())).await?;
     // The pod that applied it was not there yet.
-    scene.kubectl(&["delete", "pods", "--all", "--timeout=460s"])?;
+    scene.kubectl(&["delete", "pods", "--all", TIMEOUT])?;
     let key = format!("/registry/pawl.run/terraformruns/{}/a", scene.namespace);
     scene.suite.cluster.restore_object(&key, &approved)?;
     let restored = scene.status("a").await?;
@@ -164,7 +164,7 @@ async fn moved(scene: &Scene) -> Result<()> {
         }
     }
     back(scene)?;
-    scene.suite.cluster.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/pawl-controller", "--timeout=460s"])?;
+    scene.suite.cluster.kubectl(&["-n", SYSTEM, "rollout", "status", "deployment/pawl-controller", TIMEOUT])?;
     states(&scene.suite.beside(scene, "team").await?).await?;
     run(scene, backup.path(), &guide::block("restore layers")?)?;
     let rests = |status: &TerraformLayerStatus| status.state == Some(LayerState::Idle) && status.current_run.is_none();
@@ -181,7 +181,7 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
     let (goes, rest, finalizers) = (guide::block("uninstall")?, lines("uninstall the rest")?, lines("take finalizers away")?);
     for block in [guide::block("uninstall layers")?, goes] {
         holds(&block, "--all --all-namespaces")?;
-        let of = format!("--all -n {} --timeout=460s", team.namespace);
+        let of = format!("--all -n {} {TIMEOUT}", team.namespace);
         let block = block.replace("--all --all-namespaces", &of);
         run(
             scene,
@@ -195,7 +195,7 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
     run(scene, dir, &format!("kubectl -n {SYSTEM} delete {}", rest.join(" ")))?;
     no_pods(scene, "").await?;
     let cluster = &scene.suite.cluster;
-    cluster.kubectl(&["delete", "namespace", &team.namespace, "--timeout=460s"])?;
+    cluster.kubectl(&["delete", "namespace", &team.namespace, TIMEOUT])?;
     // The release went before this one's run, which holds its namespace.
     cluster.kubectl(&["delete", "namespace", &left.namespace, "--wait=false"])?;
     let deleted = |run: &TerraformRun| run.metadata.deletion_timestamp.is_some();

@@ -69,6 +69,8 @@ pub(crate) struct Suite {
 pub(crate) const SOON: Duration = Duration::from_secs(400);
 /// The same for what involves a retry or a wait of Pawl's own.
 pub(crate) const LATER: Duration = Duration::from_secs(460);
+/// [`LATER`], as `kubectl` takes it.
+pub(crate) const TIMEOUT: &str = "--timeout=460s";
 
 /// Labels of the controller's pods.
 pub(crate) const OF_CONTROLLER: &str = "app.kubernetes.io/component=controller";

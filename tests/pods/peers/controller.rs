@@ -17,7 +17,7 @@ use tests::{
 use super::{SYSTEM, automatic, closed, created, said, until_created};
 use crate::{
     outages::no_pods,
-    suite::{LATER, OF_CONTROLLER, SOON, Scene, Test, gated, holds},
+    suite::{LATER, OF_CONTROLLER, SOON, Scene, TIMEOUT, Test, gated, holds},
 };
 
 pub(super) fn tests() -> Vec<Test> {
@@ -52,7 +52,7 @@ async fn controller_away(scene: &Scene) -> Result<()> {
 fn controller_back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=1"])?;
-    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", CONTROLLER, "--timeout=460s"])?;
+    cluster.kubectl(&["-n", SYSTEM, "rollout", "status", CONTROLLER, TIMEOUT])?;
     Ok(())
 }
 
