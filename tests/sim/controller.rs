@@ -130,6 +130,9 @@ impl Informer {
 
     fn pod(&mut self, event: &Event<Pod>) {
         self.pods.hear(event, |run| self.queue.get(&run.name));
+        if matches!(event, Event::InitDone) {
+            self.pods.listed(self.queue.all().iter().map(|run| &**run));
+        }
         if let Event::Apply(pod) | Event::Delete(pod) | Event::InitApply(pod) = event
             && let Some(run) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN))
         {

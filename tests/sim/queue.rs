@@ -87,6 +87,10 @@ impl<K> Queue<K> {
         self.lock().objects.get(name).cloned()
     }
 
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.lock().objects.values().cloned().collect()
+    }
+
     /// Looks at what is due, as long as the process lives.
     pub(crate) async fn work(&self, process: &Process, look: impl Fn(Arc<K>) -> BoxFuture<'static, Action>) {
         loop {

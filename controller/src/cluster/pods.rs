@@ -70,9 +70,8 @@ impl Pods {
         self.feeds.ready().await;
     }
 
-    /// Takes an event of a watch. Returns whether it has filled the cache for the first time, and the runs of held pods that a listing does
-    /// not show any more, of which no event tells.
-    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> (bool, Vec<ObjectRef<TerraformRun>>) {
+    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
+    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
         feed.hears(event);
         let mut held = self.lock();
         match event {
@@ -87,12 +86,11 @@ impl Pods {
             }
             watcher::Event::Init => {}
             watcher::Event::InitDone => {
-                let gone = held.end_listing(feed.seen());
-                let runs = gone.into_iter().map(|((namespace, _), view)| ObjectRef::new(&view.run).within(&namespace));
-                return (self.feeds.listed(feed), runs.collect());
+                held.end_listing(feed.seen());
+                return self.feeds.listed(feed);
             }
         }
-        (false, Vec::new())
+        false
     }
 
     fn lock(&self) -> MutexGuard<'_, Index<Key, PodView>> {
@@ -123,11 +121,11 @@ mod tests {
     async fn it_holds_what_is_held() {
         let pods = Pods::default();
         let mut feed = pods.feed();
-        assert!(!pods.apply(&mut feed, &watcher::Event::Init).0);
+        assert!(!pods.apply(&mut feed, &watcher::Event::Init));
         pods.apply(&mut feed, &watcher::Event::InitApply(pod("a", true)));
         pods.apply(&mut feed, &watcher::Event::InitApply(pod("b", false)));
         assert!(pods.ready().now_or_never().is_none(), "not before the list is complete");
-        assert_eq!(pods.apply(&mut feed, &watcher::Event::InitDone), (true, vec![]));
+        assert!(pods.apply(&mut feed, &watcher::Event::InitDone));
         pods.ready().await;
         assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());
         pods.apply(&mut feed, &watcher::Event::Apply(pod("a", false)));
@@ -136,8 +134,7 @@ mod tests {
         pods.apply(&mut feed, &watcher::Event::Init);
         assert!(pods.get("ns", "c").is_some(), "kept while the watch lists anew");
         assert_eq!((pods.held(None).len(), pods.held(Some("ns")).len(), pods.held(Some("other")).len()), (1, 1, 0));
-        let gone = vec![ObjectRef::new("run-c").within("ns")];
-        assert_eq!(pods.apply(&mut feed, &watcher::Event::InitDone), (false, gone), "its run is to be looked at");
+        assert!(!pods.apply(&mut feed, &watcher::Event::InitDone));
         assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
         pods.apply(&mut feed, &watcher::Event::Apply(pod("d", true)));
         pods.release("ns", "d", "another", Timestamp::UNIX_EPOCH);

@@ -87,16 +87,25 @@ impl Pods {
 
     /// Takes an event. Returns whether it has filled the cache for the first time.
     pub fn hear(&mut self, event: &Event<Pod>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known) -> bool {
-        let (filled, gone) = self.ctx.pods.apply(&mut self.feed, event);
-        for run in gone {
-            let _ = self.wake.unbounded_send(run);
-        }
+        let filled = self.ctx.pods.apply(&mut self.feed, event);
         if let Apply(pod) | InitApply(pod) = event
             && let (Some(namespace), Some(view)) = (pod.namespace(), PodView::of(pod))
         {
             orphaned(namespace, view, known, &self.ctx);
         }
         filled
+    }
+
+    /// A listing of pods has ended: of these runs those are looked at whose pod it did not show. It may have come, and gone, while nobody
+    /// watched, of which no event tells.
+    pub fn listed<'a>(&self, known: impl IntoIterator<Item = &'a TerraformRun>) {
+        for run in known {
+            let (namespace, attempt) =
+                (run.namespace().unwrap_or_default(), run.status.as_ref().and_then(|s| s.attempt.as_ref()));
+            if attempt.is_some_and(|attempt| self.ctx.pods.get(&namespace, &attempt.pod_name).is_none()) {
+                let _ = self.wake.unbounded_send(ObjectRef::from_obj(run));
+            }
+        }
     }
 }
 

@@ -4,12 +4,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch},
-    core::DeserializeGuard,
-};
-use serde_json::json;
+use kube::{Api, ResourceExt, api::ListParams, core::DeserializeGuard};
 
 use super::{
     context::Context,
@@ -20,12 +15,20 @@ use super::{
         state_queue::give_back,
     },
     decision::{Kind, Write},
-    execute::{insist, params, status::report, take_off},
+    execute::{
+        TRIES,
+        status::{self, Basis},
+        take_off,
+    },
     run_view::RunView,
     situation::plan_of,
     void_layers,
 };
-use crate::{error::Error, events::Note, policies::Voids};
+use crate::{
+    error::{Error, ErrorKind},
+    events::Note,
+    policies::Voids,
+};
 use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, names, reason, text::clip};
 
 /// How many runs are read at a time.
@@ -55,7 +58,7 @@ impl Voids for Context {
 
 /// Voids what stands on the runs of a namespace, or of all; with `creations`, also what runs that have not begun ask for themselves.
 ///
-/// Nothing of it depends on the version of a run: whoever writes all the time keeps nothing from being taken away.
+/// What is taken away depends on no version of a run: whoever writes all the time keeps nothing from it.
 ///
 /// # Errors
 /// When an answer says nothing. Then it is to be done again.
@@ -99,26 +102,27 @@ async fn one(mut run: TerraformRun, creations: bool, ctx: &Context) -> Result<()
     if approvals {
         tracing::warn!(run.namespace = run.namespace().unwrap_or_default(), run.name = run.name_any(), "an approval is void");
         let by = run.annotations().get(names::APPROVED_BY).cloned();
-        let found = ctx.call_opt("read run", ctx.runs(&run.namespace().unwrap_or_default()).get(&run.name_any())).await?;
-        let Some(fresh) = found.filter(|found| found.uid() == run.uid()) else { return Ok(()) };
+        let Some(fresh) = read(&run, ctx).await? else { return Ok(()) };
+        let says = |run: &TerraformRun| {
+            let over = run.status.as_ref().is_some_and(|status| status.is_terminal() || status.claim.is_some());
+            (!over).then(|| approval(run, by.as_deref(), ctx.now()))
+        };
+        let Some(fresh) = Box::pin(write(fresh, says, ctx)).await? else { return Ok(()) };
         run = fresh;
-        if run.status.as_ref().is_none_or(|status| !status.is_terminal() && status.claim.is_none()) {
-            let write = approval(&run, by.as_deref(), ctx.now());
-            run = write_over(&run, write, ctx).await?.unwrap_or(run);
-        }
     }
-    if creations && unfounded(&run).is_some() {
-        if run.status.as_ref().is_none_or(|status| status.phase.is_none()) {
-            // The first phase is Pending, so the end takes a second write.
-            let view = RunView::live(Arc::new(run.clone()));
-            let mut draft = Draft::new(&view, ctx.now());
-            draft.set("phase", Phase::Pending);
-            let Some(begun) = write_over(&run, draft.finish(Kind::Begin), ctx).await? else { return Ok(()) };
-            run = begun;
-        }
-        if let Some(write) = creation(&run, ctx.now()) {
-            write_over(&run, write, ctx).await?;
-        }
+    if creations {
+        // The first phase is Pending, so the end takes a second write.
+        let begins = |run: &TerraformRun| {
+            let new = run.status.as_ref().is_none_or(|status| status.phase.is_none());
+            (new && unfounded(run).is_some()).then(|| {
+                let view = RunView::live(Arc::new(run.clone()));
+                let mut draft = Draft::new(&view, ctx.now());
+                draft.set("phase", Phase::Pending);
+                draft.finish(Kind::Begin)
+            })
+        };
+        let Some(begun) = Box::pin(write(run, begins, ctx)).await? else { return Ok(()) };
+        Box::pin(write(begun, |run| creation(run, ctx.now()), ctx)).await?;
     }
     Ok(())
 }
@@ -206,20 +210,44 @@ fn creation(run: &TerraformRun, now: Timestamp) -> Option<Write> {
     Some(draft.finish(Kind::End))
 }
 
-async fn write_over(run: &TerraformRun, write: Write, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
-    let patch = Patch::Merge(json!({"metadata": {"uid": run.metadata.uid}, "status": write.status}));
-    let (api, name) = (ctx.runs(&run.namespace().unwrap_or_default()), run.name_any());
-    let params = params();
-    let send = || ctx.call("say what is void", api.patch_status(&name, &params, &patch));
-    let written = insist(&run.metadata, ctx, send, true).await?;
-    if let Some(fresh) = &written {
-        report(fresh, write, ctx);
+async fn read(run: &TerraformRun, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
+    let found = ctx.call_opt("read run", ctx.runs(&run.namespace().unwrap_or_default()).get(&run.name_any())).await?;
+    Ok(found.filter(|found| found.uid() == run.uid()))
+}
+
+/// Writes what is to be said of the run, if anything, until it has its effect. A write that lands late finds what it was decided on, or
+/// changes nothing. Returns the run as it is then; `None` when it is gone.
+async fn write(
+    mut run: TerraformRun,
+    says: impl Fn(&TerraformRun) -> Option<Write>,
+    ctx: &Context,
+) -> Result<Option<TerraformRun>, Error> {
+    let (mut basis, mut tries) = (Basis::Fields, 0);
+    loop {
+        let Some(write) = says(&run) else { return Ok(Some(run)) };
+        tries += 1;
+        match status::write(&RunView::live(Arc::new(run.clone())), &write, basis, ctx).await {
+            Ok(written) => {
+                status::report(&written, write, ctx);
+                return Ok(Some(written));
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound) && tries < TRIES =>
+            {
+                tracing::info!(%error, "the run has gone on");
+                basis = Basis::after(error.kind());
+                let Some(fresh) = read(&run, ctx).await? else { return Ok(None) };
+                run = fresh;
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(written)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing;
     use crds::{ApprovalRecord, Attempt, Claim, TerraformRunStatus, whole_seconds};

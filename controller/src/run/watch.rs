@@ -104,6 +104,9 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
             if told.hear(event, |run| shown(&known, run)) {
                 readiness.filled();
             }
+            if matches!(event, watcher::Event::InitDone) {
+                told.listed(known.state().iter().filter_map(|run| run.at_hand()));
+            }
         })
         .touched_objects();
 

@@ -32,7 +32,7 @@ use crate::{
 };
 use crds::{TerraformRun, names};
 use patch::metadata_patch;
-pub(super) use patch::{insist, params, take_off};
+pub(super) use patch::{TRIES, params, take_off};
 use status::Basis;
 
 /// What is known afterwards.

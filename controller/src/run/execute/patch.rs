@@ -13,7 +13,7 @@ use crate::{
 use crds::names;
 
 /// How often a write is sent that others keep from its effect.
-const TRIES: u32 = 20;
+pub(in crate::run) const TRIES: u32 = 20;
 
 pub(in crate::run) fn params() -> PatchParams {
     PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
@@ -34,49 +34,30 @@ pub(super) fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> 
     }
 }
 
-/// Takes annotations off. That of a run which is there is never refused for another reason than that it is to be tried again: what
-/// could not be taken away would be believed.
+/// Takes annotations off, until it has its effect. That of a run which is there is never refused for another reason than that it is to be
+/// tried again: what could not be taken away would be believed.
 pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
     let all = run.annotations.as_ref();
     if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
         return Ok(());
     }
     let gone: Map<String, Value> = keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+    // It names no version, so that nobody keeps an annotation by writing all the time.
     let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": gone}}));
     let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
     let params = params();
-    insist(run, ctx, || ctx.call("take off what is void", api.patch_metadata(name, &params, &patch)), false).await.map(drop)
-}
-
-/// Sends a write that names no version until it has its effect; `None` when the run is gone, or, where it `may_have_gone_on`, was
-/// claimed or has ended, from which the schema keeps it.
-pub(in crate::run) async fn insist<T, F>(
-    run: &ObjectMeta,
-    ctx: &Context,
-    send: impl Fn() -> F,
-    may_have_gone_on: bool,
-) -> Result<Option<T>, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
     let mut tries = 0;
     loop {
         tries += 1;
-        match send().await {
-            Ok(written) => return Ok(Some(written)),
+        match ctx.call_opt("take off what is void", api.patch_metadata(name, &params, &patch)).await {
             // The API server gives up after five writes of others in between, and says the same when another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
-                let api = ctx.runs(run.namespace.as_deref().unwrap_or_default());
-                let found = ctx.call_opt("read run", api.get_metadata(run.name.as_deref().unwrap_or_default())).await?;
+                let found = ctx.call_opt("read run", api.get_metadata(name)).await?;
                 if found.and_then(|found| found.metadata.uid) != run.uid {
-                    return Ok(None);
+                    return Ok(());
                 }
             }
-            Err(error) if error.kind() == ErrorKind::NotFound || may_have_gone_on && error.kind() == ErrorKind::Invalid => {
-                tracing::info!(%error, "the run has gone on");
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
+            answer => return answer.map(drop),
         }
     }
 }

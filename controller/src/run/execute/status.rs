@@ -58,7 +58,7 @@ impl Basis {
 }
 
 /// Writes the status on that basis. What the cache does not keep cannot be tested, so that a write that was decided on it names the version.
-pub(super) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
+pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
     let api = ctx.runs(&run.namespace().unwrap_or_default());
     if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
         let encode = |source| Error::Encode { what: "write status", source };
