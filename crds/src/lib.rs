@@ -55,5 +55,13 @@ pub mod text;
 pub mod tools;
 pub mod v1alpha1;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 pub use reason::Reason;
 pub use v1alpha1::*;
+
+/// The number in an object's resourceVersion, 0 where there is none. Of two versions of one object the later has the greater one, as etcd
+/// gives them (Kubernetes says so since 1.35: KEP-5504).
+pub fn version(of: &ObjectMeta) -> u64 {
+    of.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}

@@ -12,7 +12,7 @@ use ::controller::{
     gc,
     layer::{self, OfLayer},
     run::{
-        Context, heard, on_error, reconcile,
+        Context, heard, reconcile,
         watch::{trim, wake_hash},
     },
     settings::Settings,
@@ -292,21 +292,12 @@ async fn live(shared: Shared, process: Process, index: u8) {
     };
     let look = {
         let ctx = ctx.clone();
-        move |run: Arc<TerraformRun>| {
-            let ctx = ctx.clone();
-            async move { reconcile(run.clone(), ctx.clone()).await.unwrap_or_else(|error| on_error(run, &error, ctx)) }.boxed()
-        }
+        move |run: Arc<TerraformRun>| reconcile(run, ctx.clone()).boxed()
     };
     let layers = async {
         ctx.layers.ready().await;
         let ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
-        let look = move |seen: Arc<TerraformLayer>| {
-            let ctx = ctx.clone();
-            async move {
-                layer::reconcile(seen.clone(), ctx.clone()).await.unwrap_or_else(|error| layer::on_error(seen, &error, ctx))
-            }
-            .boxed()
-        };
+        let look = move |seen: Arc<TerraformLayer>| layer::reconcile(seen, ctx.clone()).boxed();
         layer_queue.work(&process, look).await;
     };
     tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers);

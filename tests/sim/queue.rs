@@ -7,10 +7,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use kube::{
-    ResourceExt,
-    runtime::{controller::Action, watcher::Event},
-};
+use kube::{ResourceExt, runtime::watcher::Event};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -92,7 +89,7 @@ impl<K> Queue<K> {
     }
 
     /// Looks at what is due, as long as the process lives.
-    pub(crate) async fn work(&self, process: &Process, look: impl Fn(Arc<K>) -> BoxFuture<'static, Action>) {
+    pub(crate) async fn work(&self, process: &Process, look: impl Fn(Arc<K>) -> BoxFuture<'static, Option<Duration>>) {
         loop {
             process.live().await;
             let next = {
@@ -110,7 +107,7 @@ impl<K> Queue<K> {
             match next {
                 Ok(None) => {}
                 Ok(Some((name, object))) => {
-                    if let Some(after) = requeue(&look(object).await) {
+                    if let Some(after) = look(object).await {
                         self.soon(&name, Instant::now() + after);
                     }
                 }
@@ -122,18 +119,4 @@ impl<K> Queue<K> {
             }
         }
     }
-}
-
-/// When an action wants another look. Its field is private, its word for it is not.
-fn requeue(action: &Action) -> Option<Duration> {
-    (*action != Action::await_change()).then(|| parse(&format!("{action:?}"))).flatten()
-}
-
-/// `Action { requeue_after: Some(1.5s) }`.
-fn parse(text: &str) -> Option<Duration> {
-    let inner = text.split("Some(").nth(1)?.split(')').next()?;
-    let span = [("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9), ("s", 1.0)]
-        .into_iter()
-        .find_map(|(unit, factor)| Some(inner.strip_suffix(unit)?.parse::<f64>().ok()? * factor));
-    span.map(Duration::from_secs_f64)
 }

@@ -61,19 +61,19 @@ pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
 /// Plays schedules on as many threads as there are processors; `next` gives them by number until there is none. A failure is told
 /// when it is seen, and every [`TOLD`] how far it is.
 pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
-    let (found, number, told) = (Mutex::new(Found::default()), AtomicU64::new(0), Mutex::new(Instant::now()));
+    let (shared, number) = (Mutex::new((Found::default(), Instant::now())), AtomicU64::new(0));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(schedule) = next(number.fetch_add(1, Ordering::Relaxed)) {
                     let report = played(&schedule, false);
-                    let mut found = found.lock().unwrap();
+                    let mut shared = shared.lock().unwrap();
+                    let (found, told) = &mut *shared;
                     found.add(&schedule, &report);
                     if !report.violations.is_empty() {
                         eprintln!("failed: {:?}\n  {}", report.violations, schedule.line());
                     }
-                    let mut told = told.lock().unwrap();
                     if told.elapsed() >= TOLD {
                         *told = Instant::now();
                         eprintln!("sim: {} schedules, {} failed", found.played, found.failures.len());
@@ -85,7 +85,7 @@ pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
             });
         }
     });
-    found.into_inner().unwrap()
+    shared.into_inner().unwrap().0
 }
 
 /// The scenes whose every crash point is tried.

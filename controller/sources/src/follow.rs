@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use crds::{LayerSource, RunTemplate, TerraformLayer, TerraformRepository, names};
-use kube::{ResourceExt as _, core::ObjectMeta};
+use crds::{LayerSource, RunTemplate, TerraformLayer, TerraformRepository, names, version};
+use kube::ResourceExt as _;
 
 use crate::{relevance::Subject, status::MAX_REFS};
 
@@ -106,7 +106,7 @@ impl View {
 pub struct Follow {
     repositories: BTreeMap<Key, Arc<TerraformRepository>>,
     /// With the version that was seen last.
-    layers: BTreeMap<Key, (Option<u64>, Arc<Layer>)>,
+    layers: BTreeMap<Key, (u64, Arc<Layer>)>,
     by_repository: BTreeMap<Key, BTreeSet<Key>>,
 }
 
@@ -117,6 +117,7 @@ impl Follow {
         let key = (repository.namespace().unwrap_or_default(), repository.name_any());
         if let Some(known) = self.repositories.get(&key)
             && known.metadata.uid == repository.metadata.uid
+            // What was written here may be known before the watch shows what was there until then.
             && version(&known.metadata) >= version(&repository.metadata)
         {
             return false;
@@ -214,11 +215,6 @@ impl Follow {
 pub enum Kind {
     Repository,
     Layer,
-}
-
-/// Which of two objects is the later: what was written here may be known before the watch shows what was there until then.
-fn version(of: &ObjectMeta) -> Option<u64> {
-    of.resource_version.as_deref()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -90,6 +90,17 @@ impl<K: Kind> Cached<K> {
     }
 }
 
+impl<K: Kind> Cached<K> {
+    /// By which it is found.
+    fn name(&self) -> ObjectRef<Self> {
+        let found = ObjectRef::new(self.meta().name.as_deref().unwrap_or_default());
+        match &self.meta().namespace {
+            Some(namespace) => found.within(namespace),
+            None => found,
+        }
+    }
+}
+
 impl Rest {
     fn read<K: DeserializeOwned>(&self) -> Option<K> {
         self.text.read::<(K, IgnoredAny)>().map(|(object, _)| object)
@@ -118,39 +129,50 @@ pub(crate) fn in_cache<K: Kind>(object: &ObjectRef<K>) -> ObjectRef<Cached<K>> {
 }
 
 /// What was last a reason to look at each object: two numbers for each, as there are many.
-#[derive(Default)]
-pub(crate) struct Heard {
+pub(crate) struct Heard<K: Kind> {
     now: HashMap<u64, u64>,
     listing: HashMap<u64, u64>,
+    /// What the listing that is under way has shown: the cache has it at the end of it.
+    shown: Vec<ObjectRef<Cached<K>>>,
 }
 
-impl Heard {
-    /// The object of an event, if there is a reason to look at it.
-    pub(crate) fn news<K: Kind>(&mut self, event: Event<Cached<K>>) -> Option<Cached<K>> {
+impl<K: Kind> Default for Heard<K> {
+    fn default() -> Self {
+        Self { now: HashMap::new(), listing: HashMap::new(), shown: Vec::new() }
+    }
+}
+
+impl<K: Kind> Heard<K> {
+    /// Objects that the cache has now, and that there is a reason to look at.
+    pub(crate) fn news(&mut self, event: Event<Cached<K>>) -> Vec<ObjectRef<Cached<K>>> {
         let key = |object: &Cached<K>| {
             let mut hasher = DefaultHasher::new();
             (&object.meta().namespace, &object.meta().name).hash(&mut hasher);
             hasher.finish()
         };
         match event {
-            Event::Apply(object) => (self.now.insert(key(&object), object.wakes) != Some(object.wakes)).then_some(object),
+            Event::Apply(object) if self.now.insert(key(&object), object.wakes) != Some(object.wakes) => vec![object.name()],
+            Event::Apply(_) => Vec::new(),
             Event::InitApply(object) => {
                 let key = key(&object);
                 self.listing.insert(key, object.wakes);
-                (self.now.get(&key) != Some(&object.wakes)).then_some(object)
+                if self.now.get(&key) != Some(&object.wakes) {
+                    self.shown.push(object.name());
+                }
+                Vec::new()
             }
             Event::Delete(object) => {
                 self.now.remove(&key(&object));
-                None
+                Vec::new()
             }
             Event::Init => {
-                self.listing = HashMap::new();
-                None
+                (self.listing, self.shown) = (HashMap::new(), Vec::new());
+                Vec::new()
             }
             Event::InitDone => {
                 self.now = std::mem::take(&mut self.listing);
                 self.now.shrink_to_fit();
-                None
+                std::mem::take(&mut self.shown)
             }
         }
     }
@@ -212,8 +234,8 @@ mod tests {
         use Event::{Apply, Delete, Init, InitApply, InitDone};
         let of = |wakes| Cached::whole(testing::run(), wakes);
         let mut heard = Heard::default();
-        let mut news = |event: Event<Cached<TerraformRun>>| heard.news(event).is_some();
-        assert!(!news(Init) && news(InitApply(of(1))) && !news(InitDone));
+        let mut news = |event: Event<Cached<TerraformRun>>| !heard.news(event).is_empty();
+        assert!(!news(Init) && !news(InitApply(of(1))) && news(InitDone), "not before the cache has it");
         assert!(!news(Apply(of(1))) && news(Apply(of(2))) && !news(Apply(of(2))));
         assert!(!news(Init) && !news(InitApply(of(2))) && !news(InitDone), "listed again");
         assert!(!news(Delete(of(2))) && news(Apply(of(2))), "another of that name");

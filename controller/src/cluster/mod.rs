@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`context`] | the client, the caches, the clock and the settings, for whoever calls the API server |
+//! | `work_queue` | which objects are looked at next, and the loop that looks at them |
 //! | [`watch`], [`index`] | what all watches have in common; what they have shown, by key |
 //! | [`pods`], [`nodes`] | caches |
 //! | `packed`, `cached` | values that look much alike, kept small; objects as caches of the runtime keep them |
@@ -22,5 +23,6 @@ pub mod nodes;
 pub(crate) mod packed;
 pub mod pods;
 pub(crate) mod watch;
+pub(crate) mod work_queue;
 
 pub use context::Cluster;

@@ -1,24 +1,18 @@
 //! What all watches have in common: they begin again by themselves, say that they do, and leave alone what this version cannot read.
 
-use std::{
-    fmt::Debug,
-    future::{Ready, ready},
-    time::Duration,
-};
+use std::{fmt::Debug, future::ready, time::Duration};
 
 use futures::{Stream, StreamExt};
 use kube::{
     Api, Resource,
     core::DeserializeGuard,
     runtime::{
-        WatchStreamExt, controller,
+        WatchStreamExt,
         watcher::{self, Event, watcher},
     },
 };
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-
-use crate::error::Error;
 
 /// Objects of one answer when a watch lists: each is large, little of it is kept, and all of an answer are in memory at once.
 const PAGE: u32 = 100;
@@ -69,17 +63,6 @@ pub(crate) fn readable<K: Resource<DynamicType = ()>>(event: Event<DeserializeGu
         Event::Init => Some(Event::Init),
         Event::InitDone => Some(Event::InitDone),
     }
-}
-
-/// What became of a look. Failures are logged where the object is known; one may go while its look is waiting.
-pub(crate) fn looked<T>(result: Result<T, controller::Error<Error, watcher::Error>>) -> Ready<()> {
-    match result {
-        Ok(_) | Err(controller::Error::ReconcilerFailed(..) | controller::Error::ObjectNotFound(_)) => {}
-        Err(error @ (controller::Error::QueueError(_) | controller::Error::RunnerError(_))) => {
-            tracing::warn!(%error, "a watch failed; it begins again");
-        }
-    }
-    ready(())
 }
 
 /// Waits until `stop` says that it is time.

@@ -9,7 +9,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
-use crds::TerraformLayer;
+use crds::{TerraformLayer, version};
 
 use super::{index::Layers, observed::Refused};
 use crate::{cluster::Cluster, events::Events};
@@ -72,7 +72,7 @@ impl Context {
     /// The watch shows a layer as it was written: that nobody shall decide on an older one need not be remembered.
     pub(super) fn shown(&self, layer: &TerraformLayer) {
         let uid = layer.uid().unwrap_or_default();
-        let shown = version(layer.metadata.resource_version.as_deref()).unwrap_or(0);
+        let shown = version(&layer.metadata);
         self.remember(&uid, |notes| {
             if notes.version <= shown {
                 notes.version = 0;
@@ -88,11 +88,6 @@ impl Context {
         // Notes are whole at every moment, so a panic elsewhere spoils nothing.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The number in a resourceVersion.
-pub(super) fn version(text: Option<&str>) -> Option<u64> {
-    text?.parse().ok()
 }
 
 impl Deref for Context {

@@ -8,10 +8,10 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-use crds::{TerraformLayer, TerraformLayerStatus, TerraformRun, names, text::clip};
+use crds::{TerraformLayer, TerraformLayerStatus, TerraformRun, names, text::clip, version};
 
 use super::{
-    context::{Context, version},
+    context::Context,
     decision::{Action, NewRun},
     observed::Refused,
     seen_run::SeenRun,
@@ -86,8 +86,8 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
             let meta = json!({"uid": layer.uid(), "resourceVersion": layer.resource_version(), "finalizers": finalizers});
             let patch = Patch::Merge(json!({"metadata": meta}));
             let written = ctx.call_opt("write finalizers of layer", api.patch_metadata(&name, &params(), &patch)).await?;
-            if let Some(version) = written.and_then(|written| version(written.metadata.resource_version.as_deref())) {
-                ctx.remember(&layer.uid().unwrap_or_default(), |notes| notes.version = version);
+            if let Some(written) = written {
+                ctx.remember(&layer.uid().unwrap_or_default(), |notes| notes.version = version(&written.metadata));
             }
         }
         Action::TakeAsk { token } => {

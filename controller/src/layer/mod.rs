@@ -50,5 +50,5 @@ pub use decision::{Action, Decision, NewRun};
 pub use index::{Layers, trim};
 pub use kept_run::{KeptRun, OfLayer};
 pub use observed::{Namespace, Observed, Refused};
-pub use reconcile::{on_error, reconcile};
+pub use reconcile::reconcile;
 pub use seen_run::{SUPERSEDED, SeenRun, Stage};

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{ResourceExt, runtime::controller};
+use kube::ResourceExt;
 use tracing::Instrument;
 
-use crds::{TerraformLayer, backoff::Backoff};
+use crds::{TerraformLayer, backoff::Backoff, version};
 
 use super::{
-    context::{Context, version},
+    context::Context,
     decide::decide,
     decision::Action,
     execute::{self, Done},
@@ -25,11 +25,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Between looks that end in an error.
 const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
 
-/// Looks at a layer, and does what is to be done.
-///
-/// # Errors
-/// When the API server does not answer or refuses; the layer is looked at again.
-pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
+/// Looks at a layer, and does what is to be done. Returns when to look again though nothing wakes it.
+pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<Duration> {
     ctx.layers.ready().await;
     ctx.freezes.ready().await;
     let span = tracing::info_span!(
@@ -39,37 +36,34 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Result<
         layer.uid = layer.uid().unwrap_or_default(),
     );
     let uid = layer.uid().unwrap_or_default();
-    match Box::pin(work(layer, &ctx)).instrument(span).await {
+    match Box::pin(work(layer.clone(), &ctx)).instrument(span).await {
         // Somebody wrote in between, or the object went: the watch shows what is there now.
         Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
             tracing::debug!(%error, "decided on something that has changed");
-            Ok(controller::Action::requeue(CACHE_LAG))
+            Some(CACHE_LAG)
         }
-        Ok(action) => {
+        Ok(again) => {
             if ctx.notes(&uid).errors > 0 {
                 ctx.remember(&uid, |notes| notes.errors = 0);
             }
-            Ok(action)
+            again
         }
-        Err(error) => Err(error),
+        Err(error) => Some(failed(&layer, &error, &ctx)),
     }
 }
 
-async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controller::Action, Error> {
+async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Duration>, Error> {
     let uid = layer.uid().unwrap_or_default();
     let notes = ctx.notes(&uid);
-    if version(layer.metadata.resource_version.as_deref()).is_some_and(|version| version < notes.version) {
-        return Ok(controller::Action::requeue(CACHE_LAG));
+    if version(&layer.metadata) < notes.version {
+        return Ok(Some(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
     if let Some((run, is_recent)) = notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.now()) {
         // Its event wakes the layer.
         if is_recent || execute::is_there(&layer, run, ctx).await? {
-            return Ok(controller::Action::requeue(if is_recent { Duration::from_secs(1) } else { SILENCE }));
+            return Ok(Some(if is_recent { Duration::from_secs(1) } else { SILENCE }));
         }
-    }
-    if notes.made.is_some() {
-        ctx.remember(&uid, |notes| notes.made = None);
     }
     if notes.made.is_some() {
         ctx.remember(&uid, |notes| notes.made = None);
@@ -95,7 +89,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
         }
         if seen.status() != decision.status {
             let written = execute::write(&layer, &decision.status, ctx).await?;
-            let version = version(written.metadata.resource_version.as_deref()).unwrap_or(0);
+            let version = version(&written.metadata);
             ctx.remember(&uid, |notes| notes.version = version);
             ctx.events.publish(&*layer, decision.notes);
             layer = Arc::new(written);
@@ -110,16 +104,15 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<controlle
             }
         }
         if !again {
-            return Ok(decision.requeue.map_or_else(controller::Action::await_change, controller::Action::requeue));
+            return Ok(decision.requeue);
         }
     }
     tracing::warn!("no rest after {MAX_STEPS} steps");
-    Ok(controller::Action::requeue(Duration::from_secs(2)))
+    Ok(Some(Duration::from_secs(2)))
 }
 
 /// When to look again after an error: after 1, 2, 4, … s, at most 60, and not before an API server that is busy wants to be asked again.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
-pub fn on_error(layer: Arc<TerraformLayer>, error: &Error, ctx: Arc<Context>) -> controller::Action {
+fn failed(layer: &TerraformLayer, error: &Error, ctx: &Context) -> Duration {
     let errors = ctx.remember(&layer.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
@@ -133,5 +126,5 @@ pub fn on_error(layer: Arc<TerraformLayer>, error: &Error, ctx: Arc<Context>) ->
         again_in = ?wait,
         "a call failed"
     );
-    controller::Action::requeue(wait)
+    wait
 }

@@ -5,28 +5,22 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, TryStreamExt, channel::mpsc};
+use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
 use kube::{
     Resource, ResourceExt,
-    runtime::{Controller, WatchStreamExt, controller, reflector, watcher},
+    runtime::{WatchStreamExt, reflector, watcher},
 };
 use tokio::sync::watch;
 
 use crds::TerraformLayer;
 
-use super::{
-    context::Context,
-    index::trim,
-    reconcile::{on_error, reconcile},
-};
-use crate::{
-    cluster::{
-        cached::{Cached, Heard, in_cache},
-        index::mapped,
-        packed::Alike,
-        watch::{looked, stopped, understood},
-    },
-    error::Error,
+use super::{context::Context, index::trim, reconcile::reconcile};
+use crate::cluster::{
+    cached::{Cached, Heard, in_cache},
+    index::mapped,
+    packed::Alike,
+    watch::understood,
+    work_queue::work,
 };
 
 /// All layers: each rests most of the time.
@@ -52,18 +46,22 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver
         })
         .map_ok(|event| mapped(event, kept))
         .reflect(writer)
-        .try_filter_map({
+        .flat_map({
             let mut heard = Heard::default();
-            move |event| std::future::ready(Ok(heard.news(event)))
+            move |event| stream::iter(event.map(|event| heard.news(event)).unwrap_or_default())
         });
 
-    Controller::for_stream(layers, reader)
-        .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
-        .reconcile_on(woken.map(|layer| in_cache(&layer)))
-        .graceful_shutdown_on(stopped(stop))
-        .run(look, failed, ctx)
-        .for_each(looked)
-        .await;
+    let wakes = stream::select(layers, woken.map(|layer| in_cache(&layer)));
+    let look = |layer: Arc<CachedLayer>| {
+        let ctx = ctx.clone();
+        async move {
+            match layer.object() {
+                Some(layer) => reconcile(layer, ctx).await,
+                None => None,
+            }
+        }
+    };
+    work(reader, wakes, ctx.settings.concurrency, stop, |_| false, look).await;
 }
 
 /// What the cache keeps of a layer.
@@ -71,18 +69,6 @@ fn kept(mut layer: TerraformLayer) -> CachedLayer {
     trim(&mut layer);
     let wakes = wake_hash(&layer);
     Cached::packed(layer, &(), &LAYERS, wakes)
-}
-
-async fn look(layer: Arc<CachedLayer>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
-    match layer.object() {
-        Some(layer) => reconcile(layer, ctx).await,
-        None => Ok(controller::Action::await_change()),
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
-fn failed(layer: Arc<CachedLayer>, error: &Error, ctx: Arc<Context>) -> controller::Action {
-    layer.object().map_or_else(controller::Action::await_change, |layer| on_error(layer, error, ctx))
 }
 
 /// A hash of what decisions depend on. What we say ourselves is no reason to look.

@@ -43,7 +43,7 @@ pub use decide::{
 pub use decision::{Action, Decision, Kind, Write};
 pub use memory::{DatastoreAsked, Memory, Notes, Refused, Waits};
 pub use observed::{LateResult, LockHolder, Observed, PodState};
-pub use reconcile::{on_error, reconcile};
+pub use reconcile::reconcile;
 pub use run_view::{RunView, Spec, Status};
 
 pub use crate::{

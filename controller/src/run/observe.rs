@@ -17,17 +17,12 @@ use crate::{
     runner_pod::{account, status::PodView},
     state_queue::{queue::Ahead, want::wants},
 };
-use crds::{Adopted, Attempt, TerraformRun};
-
-/// The number in a resourceVersion, 0 when it is none.
-pub(super) fn version(run: &TerraformRun) -> u64 {
-    run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
-}
+use crds::{Adopted, Attempt, TerraformRun, version};
 
 /// From the cache. `None` when the cache does not show this process's own last write yet.
 pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     let notes = notes(run, ctx);
-    if version(run) < notes.version {
+    if version(&run.metadata) < notes.version {
         return None;
     }
     let (attempt, adopted) = attempt(run);

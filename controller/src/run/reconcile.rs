@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::{ResourceExt, runtime::controller};
+use kube::ResourceExt;
 use tracing::Instrument;
 
 use super::{
@@ -28,11 +28,8 @@ const MAX_STEPS: usize = 16;
 /// When to look again at a run whose cached state is older than our own last write.
 const CACHE_LAG: Duration = Duration::from_millis(200);
 
-/// Looks at a run, and does what is to be done.
-///
-/// # Errors
-/// When the API server does not answer or refuses; the run is looked at again.
-pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
+/// Looks at a run, and does what is to be done. Returns when to look again though nothing wakes it.
+pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Duration> {
     ctx.pods.ready().await;
     ctx.queue.ready().await;
     ctx.slots.ready().await;
@@ -46,20 +43,19 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Result<cont
         attempt
     );
     let begun = Instant::now();
-    let uid = run.uid().unwrap_or_default();
-    let result = Box::pin(work(run, &ctx)).instrument(span).await;
-    if result.is_err() {
+    let again = Box::pin(work(run.clone(), &ctx)).instrument(span).await.unwrap_or_else(|error| {
         // It asks again when it is looked at again; others need not wait behind it until then.
-        ctx.slots.looked(&uid, false, ctx.now());
-    }
+        ctx.slots.looked(&run.uid().unwrap_or_default(), false, ctx.now());
+        Some(failed(&run, &error, &ctx))
+    });
     ctx.metrics.reconciled(begun.elapsed().as_secs_f64());
-    result
+    again
 }
 
-async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Action, Error> {
+async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>, Error> {
     let uid = run.uid().unwrap_or_default();
     let Some(mut seen) = observe::cached(&run, ctx) else {
-        return Ok(controller::Action::requeue(CACHE_LAG));
+        return Ok(Some(CACHE_LAG));
     };
     let mut basis = None;
     for _ in 0..MAX_STEPS {
@@ -67,8 +63,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
             let kept = ctx.slots.looked(&uid, matches!(seen.slot, Slot::Full(_)), ctx.now());
-            let again = decision.requeue.into_iter().chain(kept).min();
-            return Ok(again.map_or_else(controller::Action::await_change, controller::Action::requeue));
+            return Ok(decision.requeue.into_iter().chain(kept).min());
         }
         if decision.needs_live() && !seen.is_live() {
             match observe::live(&run, ctx).await? {
@@ -100,7 +95,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<controller::Actio
     }
     // Somebody else writes all the time, or two of our own decisions contradict each other.
     tracing::warn!("no rest after {MAX_STEPS} steps");
-    Ok(controller::Action::requeue(Duration::from_secs(2)))
+    Ok(Some(Duration::from_secs(2)))
 }
 
 /// What people say of a run, where the policies were compared after it was read.
@@ -127,14 +122,13 @@ fn rest(uid: &str, seen: &Observed, ctx: &Context, requeue: Option<Duration>) {
     }
 }
 
-fn gone(uid: &str, ctx: &Context) -> controller::Action {
+fn gone(uid: &str, ctx: &Context) -> Option<Duration> {
     ctx.memory.forget(uid);
-    controller::Action::await_change()
+    None
 }
 
 /// When to look again after an error: after 1, 2, 4, … s, at most 30, and not before whoever is busy wants to be asked again.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
-pub fn on_error(run: Arc<TerraformRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
+fn failed(run: &TerraformRun, error: &Error, ctx: &Context) -> Duration {
     let errors = ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
@@ -149,5 +143,5 @@ pub fn on_error(run: Arc<TerraformRun>, error: &Error, ctx: Arc<Context>) -> con
         again_in = ?wait,
         "a call failed"
     );
-    controller::Action::requeue(wait)
+    wait
 }

@@ -1,6 +1,7 @@
 //! Watches of runs and pods, and the loop that turns their events into looks at runs.
 
 use std::{
+    future::ready,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -11,7 +12,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Conditi
 use kube::{
     Resource, ResourceExt,
     runtime::{
-        Controller, WatchStreamExt, controller,
+        WatchStreamExt,
         reflector::{self, ObjectRef},
         watcher,
     },
@@ -25,12 +26,12 @@ use crate::{
     cluster::{
         cached::{Cached, Heard, in_cache},
         index::mapped,
-        watch::{looked, objects, stopped, understood},
+        watch::{objects, understood},
+        work_queue::work,
     },
-    error::Error,
     gc::ttl,
     layer::OfLayer,
-    run::{Context, cached_run, heard, on_error, reconcile},
+    run::{Context, cached_run, heard, reconcile},
     settings::Settings,
 };
 
@@ -66,15 +67,14 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .inspect_ok(move |event| {
             if matches!(event, watcher::Event::InitDone) {
                 heard::listed(runs_scope.as_deref(), |run| shown(&listed_store, run), &runs_ctx);
-                // Not by waiting for the store: it wakes one waiter only, and the runtime is one.
                 if !std::mem::replace(&mut filled, true) {
                     runs_readiness.filled();
                 }
             }
         })
-        .try_filter_map({
+        .flat_map({
             let mut heard = Heard::default();
-            move |event| std::future::ready(Ok(heard.news(event)))
+            move |event| stream::iter(event.map(|event| heard.news(event)).unwrap_or_default())
         });
 
     // When a policy returns, or goes, those that wait for one need not wait for their next look.
@@ -110,26 +110,25 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         })
         .touched_objects();
 
-    Controller::for_stream(runs, reader)
-        .with_config(controller::Config::default().concurrency(ctx.settings.concurrency))
-        .watches_stream(pods, |pod| run_of(&pod).map(|run| in_cache(&run)))
-        .reconcile_on(stream::select(woken.map(|run| in_cache(&run)), stream::select(policies, due)))
-        .graceful_shutdown_on(stopped(stop))
-        .run(look, failed, ctx)
-        .for_each(looked)
-        .await;
+    let touched = pods.filter_map(|pod| ready(pod.ok().as_ref().and_then(run_of))).map(|run| in_cache(&run));
+    let woken = woken.map(|run| in_cache(&run));
+    let wakes = stream::select_all([runs.boxed(), touched.boxed(), woken.boxed(), policies.boxed(), due.boxed()]);
+    let look = |run: Arc<CachedRun>| {
+        let ctx = ctx.clone();
+        async move {
+            match run.object() {
+                Some(run) => reconcile(run, ctx).await,
+                None => None,
+            }
+        }
+    };
+    work(reader, wakes, ctx.settings.concurrency, stop, comes_first, look).await;
 }
 
-async fn look(run: Arc<CachedRun>, ctx: Arc<Context>) -> Result<controller::Action, Error> {
-    match run.object() {
-        Some(run) => reconcile(run, ctx).await,
-        None => Ok(controller::Action::await_change()),
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that the runtime calls")]
-fn failed(run: Arc<CachedRun>, error: &Error, ctx: Arc<Context>) -> controller::Action {
-    run.object().map_or_else(controller::Action::await_change, |run| on_error(run, error, ctx))
+/// Nobody waits for the first look at a run that its layer made, and many of them may come at once.
+fn comes_first(run: &CachedRun) -> bool {
+    let is_new = |run: &TerraformRun| run.status.as_ref().is_none_or(|status| status.phase.is_none());
+    run.at_hand().is_some_and(|run| !is_new(run) || !run.annotations().contains_key(names::TRIGGER))
 }
 
 /// What the cache keeps of a run, and what its layer is told of it.

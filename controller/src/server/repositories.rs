@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::{ResourceExt as _, runtime::watcher::Event};
 use tokio::sync::Notify;
 
-use crds::{TerraformRepository, names};
+use crds::{TerraformRepository, names, version};
 
 use crate::cluster::index::{Feed, Feeds, Index};
 
@@ -32,7 +32,7 @@ impl Repository {
             secret: webhook.map(|webhook| webhook.secret_ref.name.clone()),
             poke: repository.annotations().get(names::POKE).cloned(),
             answered: repository.status.as_ref().and_then(|status| status.last_handled_poke.clone()),
-            version: repository.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default(),
+            version: version(&repository.metadata),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::TerraformRun;
+use crds::{TerraformRun, version};
 use futures::channel::mpsc::UnboundedSender;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
@@ -41,7 +41,7 @@ impl Allocations {
     /// Takes what a watch shows of a run.
     pub(super) fn put(&mut self, seen: Seen, run: &TerraformRun) {
         let uid: Box<str> = run.uid().unwrap_or_default().into();
-        let version: u64 = run.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
+        let version = version(&run.metadata);
         let before = self.runs.remove(&*uid);
         if let Some(before) = &before {
             self.forget(&uid, before);

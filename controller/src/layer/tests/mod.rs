@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun, names};
+use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun, names, version};
 
 use super::{Action, Decision, Namespace, Observed, Refused, SeenRun, decide};
 use crate::testing::{merge, t0};
@@ -100,7 +100,7 @@ impl World {
     }
 
     fn touched(&mut self) {
-        let version: u64 = self.layer.resource_version().unwrap().parse().unwrap();
+        let version = version(&self.layer.metadata);
         self.layer.metadata.resource_version = Some((version + 1).to_string());
     }
 

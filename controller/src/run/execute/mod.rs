@@ -20,7 +20,7 @@ use super::{
     context::Context,
     decide::{recovery, rerun, state_queue},
     decision::{Action, Kind, Write},
-    observe::{ahead, version},
+    observe::ahead,
     observed::{LockHolder, Observed, PodState},
     run_view::RunView,
 };
@@ -30,7 +30,7 @@ use crate::{
     slots::Slot,
     state_queue::lease::{self, Taken},
 };
-use crds::{TerraformRun, names};
+use crds::{TerraformRun, names, version};
 use patch::metadata_patch;
 pub(super) use patch::{TRIES, params, take_off};
 use status::Basis;
@@ -163,7 +163,7 @@ async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) ->
     ctx.slots.sends(&uid, ctx.now());
     let written = status::write(run, write, basis, ctx).await;
     match &written {
-        Ok(run) => ctx.slots.heard(&uid, Some(version(run))),
+        Ok(run) => ctx.slots.heard(&uid, Some(version(&run.metadata))),
         Err(error) if error.kind().is_refusal() => ctx.slots.heard(&uid, None),
         Err(_) => {}
     }
@@ -212,7 +212,7 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 /// The answer to a write is a live read of the run; of the pod it says nothing.
 fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
-    let version = version(&run);
+    let version = version(&run.metadata);
     ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.version = version);
     seen.notes.version = version;
     // The cached run is small, and does not say which state it is of.
