@@ -8,7 +8,8 @@ use std::{
 };
 
 use axum::http::Request;
-use kube::Client;
+use crds::TerraformRun;
+use kube::{Api, Client};
 
 use crate::wait;
 
@@ -34,10 +35,16 @@ impl Shelf {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads plan, log and journal of a run, none of which may hold the secret.
+    /// Reads plan, log and journal of a run, none of which may hold the secret. Of a run that has gone in the meantime nothing is known.
     pub(super) async fn take(&self, client: &Client, namespace: &str, name: &str, secret: &str) {
         for what in ["plan", "log", "journal"] {
-            let Some(text) = there(client, namespace, &format!("terraformruns/{name}/{what}")).await else {
+            let text = there(client, namespace, &format!("terraformruns/{name}/{what}")).await;
+            let runs: Api<TerraformRun> = Api::namespaced(client.clone(), namespace);
+            let says_nothing = match &text {
+                None => true,
+                Some(text) => text.is_empty() && !matches!(runs.get_opt(name).await, Ok(Some(_))),
+            };
+            let Some(text) = text.filter(|_| !says_nothing) else {
                 self.read().unread += 1;
                 continue;
             };
