@@ -90,17 +90,6 @@ impl<K: Kind> Cached<K> {
     }
 }
 
-impl<K: Kind> Cached<K> {
-    /// By which it is found.
-    fn name(&self) -> ObjectRef<Self> {
-        let found = ObjectRef::new(self.meta().name.as_deref().unwrap_or_default());
-        match &self.meta().namespace {
-            Some(namespace) => found.within(namespace),
-            None => found,
-        }
-    }
-}
-
 impl Rest {
     fn read<K: DeserializeOwned>(&self) -> Option<K> {
         self.text.read::<(K, IgnoredAny)>().map(|(object, _)| object)
@@ -151,13 +140,15 @@ impl<K: Kind> Heard<K> {
             hasher.finish()
         };
         match event {
-            Event::Apply(object) if self.now.insert(key(&object), object.wakes) != Some(object.wakes) => vec![object.name()],
+            Event::Apply(object) if self.now.insert(key(&object), object.wakes) != Some(object.wakes) => {
+                vec![ObjectRef::from_obj(&object)]
+            }
             Event::Apply(_) => Vec::new(),
             Event::InitApply(object) => {
                 let key = key(&object);
                 self.listing.insert(key, object.wakes);
                 if self.now.get(&key) != Some(&object.wakes) {
-                    self.shown.push(object.name());
+                    self.shown.push(ObjectRef::from_obj(&object));
                 }
                 Vec::new()
             }

@@ -12,16 +12,16 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
-use kube::{
-    Resource,
-    runtime::reflector::{ObjectRef, Store},
-};
+use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
 
-use super::watch::stopped;
+use super::{
+    cached::{Cached, Kind},
+    watch::stopped,
+};
 
 /// Of so many looks one is at what comes later, so that it comes at all.
 const LATER_EACH: u32 = 4;
@@ -131,26 +131,26 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 }
 
 /// Looks at what of the store is woken, and again when a look says so, until `stop` says otherwise; looks that have begun are brought to
-/// an end.
+/// an end. What rests packed comes first for nobody.
 pub(crate) async fn work<K, F>(
-    store: Store<K>,
-    wakes: impl Stream<Item = ObjectRef<K>>,
+    store: Store<Cached<K>>,
+    wakes: impl Stream<Item = ObjectRef<Cached<K>>>,
     concurrency: u16,
     stop: watch::Receiver<bool>,
     comes_first: impl Fn(&K) -> bool,
     look: impl Fn(Arc<K>) -> F,
 ) where
-    K: Resource<DynamicType = ()> + Clone + 'static,
+    K: Kind + 'static,
     F: Future<Output = Option<Duration>>,
 {
-    let rank = |key: &ObjectRef<K>| Rank::of(store.get(key).is_some_and(|object| comes_first(&object)));
+    let rank = |key: &ObjectRef<_>| Rank::of(store.get(key).is_some_and(|cached| cached.at_hand().is_some_and(&comes_first)));
     let (mut queue, mut looks) = (WorkQueue::new(), FuturesUnordered::new());
     let (mut wakes, mut stopped) = (pin!(wakes.fuse()), pin!(stopped(stop)));
     loop {
         while looks.len() < usize::from(concurrency)
             && let Some(key) = queue.take(Instant::now())
         {
-            match store.get(&key) {
+            match store.get(&key).and_then(|cached| cached.object()) {
                 Some(object) => {
                     let look = look(object);
                     looks.push(async move { (key, look.await) });

@@ -52,16 +52,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver
         });
 
     let wakes = stream::select(layers, woken.map(|layer| in_cache(&layer)));
-    let look = |layer: Arc<CachedLayer>| {
-        let ctx = ctx.clone();
-        async move {
-            match layer.object() {
-                Some(layer) => reconcile(layer, ctx).await,
-                None => None,
-            }
-        }
-    };
-    work(reader, wakes, ctx.settings.concurrency, stop, |_| false, look).await;
+    work(reader, wakes, ctx.settings.concurrency, stop, |_| false, |layer| reconcile(layer, ctx.clone())).await;
 }
 
 /// What the cache keeps of a layer.

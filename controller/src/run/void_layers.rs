@@ -8,7 +8,10 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{context::Context, execute::params};
+use super::{
+    context::Context,
+    execute::{TRIES, params},
+};
 use crate::{
     error::{Error, ErrorKind},
     events::Note,
@@ -17,8 +20,6 @@ use crds::{TerraformLayer, names, reason};
 
 /// How many layers are read at a time.
 const PAGE: u32 = 200;
-/// How often a mark is sent that the writes of others keep from its effect.
-const TRIES: u32 = 20;
 /// What the mark says.
 const WHY: &str =
     "asks for rights, and stood while the admission policies were not proven, so that nobody knows whether its maker has them";

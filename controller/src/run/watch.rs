@@ -113,22 +113,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let touched = pods.filter_map(|pod| ready(pod.ok().as_ref().and_then(run_of))).map(|run| in_cache(&run));
     let woken = woken.map(|run| in_cache(&run));
     let wakes = stream::select_all([runs.boxed(), touched.boxed(), woken.boxed(), policies.boxed(), due.boxed()]);
-    let look = |run: Arc<CachedRun>| {
-        let ctx = ctx.clone();
-        async move {
-            match run.object() {
-                Some(run) => reconcile(run, ctx).await,
-                None => None,
-            }
-        }
-    };
-    work(reader, wakes, ctx.settings.concurrency, stop, comes_first, look).await;
+    work(reader, wakes, ctx.settings.concurrency, stop, comes_first, |run| reconcile(run, ctx.clone())).await;
 }
 
 /// Nobody waits for the first look at a run that its layer made, and many of them may come at once.
-fn comes_first(run: &CachedRun) -> bool {
-    let is_new = |run: &TerraformRun| run.status.as_ref().is_none_or(|status| status.phase.is_none());
-    run.at_hand().is_some_and(|run| !is_new(run) || !run.annotations().contains_key(names::TRIGGER))
+fn comes_first(run: &TerraformRun) -> bool {
+    let is_new = run.status.as_ref().is_none_or(|status| status.phase.is_none());
+    !is_new || !run.annotations().contains_key(names::TRIGGER)
 }
 
 /// What the cache keeps of a run, and what its layer is told of it.

@@ -37,14 +37,14 @@ impl Shelf {
 
     /// Reads plan, log and journal of a run, none of which may hold the secret. Of a run that has gone in the meantime nothing is known.
     pub(super) async fn take(&self, client: &Client, namespace: &str, name: &str, secret: &str) {
+        let runs: Api<TerraformRun> = Api::namespaced(client.clone(), namespace);
         for what in ["plan", "log", "journal"] {
             let text = there(client, namespace, &format!("terraformruns/{name}/{what}")).await;
-            let runs: Api<TerraformRun> = Api::namespaced(client.clone(), namespace);
-            let says_nothing = match &text {
-                None => true,
-                Some(text) => text.is_empty() && !matches!(runs.get_opt(name).await, Ok(Some(_))),
+            let is_known = match text.as_deref() {
+                Some("") => matches!(runs.get_opt(name).await, Ok(Some(_))),
+                text => text.is_some(),
             };
-            let Some(text) = text.filter(|_| !says_nothing) else {
+            let Some(text) = text.filter(|_| is_known) else {
                 self.read().unread += 1;
                 continue;
             };
