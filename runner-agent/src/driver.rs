@@ -3,6 +3,7 @@
 //! The driver owns the agent's copy of the status. It looks at the run as levels (cancelled, denied, deleted, approved, fenced)
 //! and tells the machine when one of them changes; timers follow from the state alone.
 
+mod claim;
 mod deadlines;
 mod effects;
 mod requests;

@@ -12,7 +12,7 @@ use ::controller::{
     gc,
     layer::{self, OfLayer},
     run::{
-        Context, heard, reconcile,
+        Context, event_handlers, reconcile,
         watch::{trim, wake_hash},
     },
     settings::Settings,
@@ -91,8 +91,8 @@ impl Watch {
 
 struct Informer {
     ctx: Arc<Context>,
-    runs: heard::Runs,
-    pods: heard::Pods,
+    runs: event_handlers::Runs,
+    pods: event_handlers::Pods,
     waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
     frozen: Feed,
     layers: Feed,
@@ -110,7 +110,7 @@ fn read<K: DeserializeOwned>(event: Event<Arc<Value>>) -> Event<K> {
 
 impl Informer {
     fn run(&mut self, event: Event<TerraformRun>) {
-        self.runs.hear(&event);
+        self.runs.handle(&event);
         let of = match &event {
             Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
             Event::Init | Event::InitDone => None,
@@ -119,7 +119,7 @@ impl Informer {
         let has_listed = matches!(event, Event::InitDone);
         self.queue.take(event.modify(trim), wake_hash);
         if has_listed {
-            heard::listed(None, |run| self.queue.get(&run.name), &self.ctx);
+            event_handlers::listed(None, |run| self.queue.get(&run.name), &self.ctx);
         }
     }
 
@@ -129,7 +129,7 @@ impl Informer {
     }
 
     fn pod(&mut self, event: &Event<Pod>) {
-        self.pods.hear(event, |run| self.queue.get(&run.name));
+        self.pods.handle(event, |run| self.queue.get(&run.name));
         if matches!(event, Event::InitDone) {
             self.pods.listed(self.queue.all().iter().map(|run| &**run));
         }
@@ -278,8 +278,8 @@ async fn live(shared: Shared, process: Process, index: u8) {
     let (to_layers, layers_waking) = unbounded();
     ctx.layers.wakes(None, to_layers);
     let informer = Informer {
-        runs: heard::Runs::new(None, &wake, &ctx),
-        pods: heard::Pods::new(&wake, &ctx),
+        runs: event_handlers::Runs::new(None, &wake, &ctx),
+        pods: event_handlers::Pods::new(&wake, &ctx),
         waking,
         frozen: ctx.freezes.feed(),
         layers: ctx.layers.feed(),

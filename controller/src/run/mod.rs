@@ -13,15 +13,15 @@
 //! | [`execute`] | does what was decided | yes |
 //! | [`void`], `void_layers` | takes away what was set while the admission policies were not proven, and marks layers | yes |
 //! | [`reconcile`](mod@reconcile) | one look at a run | yes |
-//! | [`heard`] | what watches of runs and pods tell everybody else | yes |
+//! | [`event_handlers`] | what watches of runs and pods tell everybody else | yes |
 //! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
 
 pub mod cached_run;
 mod context;
 mod decide;
 mod decision;
+pub mod event_handlers;
 mod execute;
-pub mod heard;
 mod memory;
 mod observe;
 mod observed;

@@ -31,7 +31,7 @@ use crate::{
     },
     gc::ttl,
     layer::OfLayer,
-    run::{Context, cached_run, heard, reconcile},
+    run::{Context, cached_run, event_handlers, reconcile},
     settings::Settings,
 };
 
@@ -43,12 +43,12 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     let (known, waiting, listed_store) = (reader.clone(), reader.clone(), reader.clone());
     let (runs_ctx, runs_scope, runs_readiness, mut filled) = (ctx.clone(), scope.clone(), readiness.clone(), false);
     let (wake, woken) = mpsc::unbounded();
-    let (mut told, mut of_layers) = (heard::Runs::new(scope.clone(), &wake, &ctx), ctx.layers.feed());
+    let (mut told, mut of_layers) = (event_handlers::Runs::new(scope.clone(), &wake, &ctx), ctx.layers.feed());
     let runs = understood::<TerraformRun>("runs", ctx.scoped(scope.as_deref()))
         .map(Ok)
         .inspect_ok(move |event| {
             warn_of_newer(event);
-            told.hear(event);
+            told.handle(event);
         })
         .map_ok({
             let ctx = ctx.clone();
@@ -66,7 +66,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         .reflect(writer)
         .inspect_ok(move |event| {
             if matches!(event, watcher::Event::InitDone) {
-                heard::listed(runs_scope.as_deref(), |run| shown(&listed_store, run), &runs_ctx);
+                event_handlers::listed(runs_scope.as_deref(), |run| shown(&listed_store, run), &runs_ctx);
                 if !std::mem::replace(&mut filled, true) {
                     runs_readiness.filled();
                 }
@@ -95,13 +95,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
         stream::iter(all.map(|run| ObjectRef::from_obj(&*run)).collect::<Vec<_>>())
     });
 
-    let mut told = heard::Pods::new(&wake, &ctx);
+    let mut told = event_handlers::Pods::new(&wake, &ctx);
     let ours = format!("{}={},!{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
     let ours = watcher::Config::default().labels(&ours);
     let pods = objects::<Pod>("pods", ctx.scoped(scope.as_deref()), ours)
         .map(Ok)
         .inspect_ok(move |event| {
-            if told.hear(event, |run| shown(&known, run)) {
+            if told.handle(event, |run| shown(&known, run)) {
                 readiness.filled();
             }
             if matches!(event, watcher::Event::InitDone) {

@@ -1,9 +1,6 @@
 //! What the machine orders, carried out.
 
-use crds::{
-    Adopted, ApprovalMode, Changes, Claim, Operation, Phase, RunResult, needs, pod_env, termination::TerminationMessage,
-    whole_seconds,
-};
+use crds::{Adopted, ApprovalMode, Changes, Operation, Phase, RunResult, needs, pod_env, termination::TerminationMessage};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -188,24 +185,6 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
         });
-    }
-
-    fn claim(&mut self) {
-        let automatic = matches!(self.state, State::Claiming(Mode::Automatic, _));
-        let checksum = self.view.checksum();
-        let now = self.clock.now();
-        self.view.claim(
-            Claim {
-                checksum: checksum.clone(),
-                attempt: self.settings.attempt,
-                pod_uid: self.settings.pod_uid.clone(),
-                nonce: self.settings.nonce.clone(),
-                at: whole_seconds(now),
-            },
-            now,
-            self.requests.approver.as_deref().filter(|_| !automatic),
-        );
-        self.write(Kind::Claim((!automatic).then_some(checksum)), Done::Claimed);
     }
 
     pub(super) fn mode(&self) -> Mode {

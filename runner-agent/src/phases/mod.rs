@@ -2,6 +2,7 @@
 
 mod apply;
 mod artifact;
+mod claim_record;
 mod diagnostic;
 mod disk;
 mod empty_home;
@@ -32,9 +33,9 @@ mod restore;
 mod setup;
 mod source;
 mod stage;
-mod stale_lock;
 mod terragrunt;
 mod tools;
+mod unlock;
 mod variable_files;
 mod variables;
 
@@ -85,7 +86,7 @@ pub struct PhaseRunner {
     /// What was seen of the apply.
     changed: Mutex<Changed>,
     /// The lock that may be released.
-    release: Mutex<Option<stale_lock::Release>>,
+    release: Mutex<Option<unlock::Release>>,
     /// The hooks, and what they handed over.
     hooks: Mutex<hooks::Fixed>,
     /// Outputs of other stacks, as the plan was made with them.
@@ -350,7 +351,7 @@ impl Work for PhaseRunner {
     }
 
     fn may_unlock(&self, id: &str, holder: &str) {
-        *guard(&self.release) = Some(stale_lock::Release { id: id.to_owned(), holder: holder.to_owned() });
+        *guard(&self.release) = Some(unlock::Release { id: id.to_owned(), holder: holder.to_owned() });
     }
 
     fn kill_providers(&self) {

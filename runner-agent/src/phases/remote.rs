@@ -1,4 +1,4 @@
-//! What an attempt leaves with the datastore: the plan before it waits, the claim before it is applied, the result, the log.
+//! What an attempt leaves with the datastore: the plan before it waits, the result, the log. The claim is in `claim_record`.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use crds::{
-    Changed, Changes, Claim, Failure, Reason, TerraformRun,
+    Changes, Failure, Reason,
     datastore::{JOURNAL, MAX_STATE, ObjectKind},
     termination::TerminationMessage,
 };
@@ -21,11 +21,10 @@ use crate::{
     datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
     plan_checksum::Parts,
-    process::RunError,
 };
 
 /// How long the datastore may be away before the claim, at each of its calls.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the state that could not be saved is tried for, before the end is reported.
 const RESCUE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a result and the rest of a log are tried for at the end.
@@ -142,37 +141,6 @@ impl PhaseRunner {
         Ok(sum)
     }
 
-    /// Proves that the record of a claim can be written, before there is a claim that it would be missing of.
-    pub(super) async fn prove_claim(&self, run: &TerraformRun) -> Result<(), Failure> {
-        let Some(remote) = &self.remote else { return Ok(()) };
-        // What its phase has of time is longer than this, so that it is not the deadline that fails the run.
-        let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
-        match retry_for(patience, || remote.client.prove_claim()).await {
-            Ok(()) => Ok(()),
-            // A datastore of the release before has no such request; or the run is gone, and then there will be no claim.
-            Err(trouble) if trouble.is(crds::datastore::NOT_FOUND) => Ok(()),
-            Err(trouble) => Err(unclaimed("a claim could not be recorded, so the plan was not claimed", &trouble)),
-        }
-    }
-
-    /// Returns once the attempt is told to end.
-    async fn told_to_end(&self) {
-        while !self.children.is_stopped() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// Writes the record of the claim. Without it nothing is applied: should the cluster be restored from before the claim, nobody
-    /// else would say that the plan is spent. An interrupt ends the wait for it.
-    pub(super) async fn record_claim(&self, claim: &Claim) -> Result<(), Failure> {
-        let Some(remote) = &self.remote else { return Ok(()) };
-        let recorded = tokio::select! {
-            recorded = retry_for(PATIENCE, || remote.client.claim(claim)) => recorded,
-            () = self.told_to_end() => return Err(crate::classify::not_run("apply", &RunError::Stopped)),
-        };
-        recorded.map_err(|trouble| unclaimed("the claim could not be recorded, so nothing was applied", &trouble))
-    }
-
     /// Leaves the result of a claimed run with the datastore, where there is one. Whether it is there.
     pub(super) async fn deliver_result(&self, message: &TerminationMessage) -> bool {
         let Some(remote) = &self.remote else { return true };
@@ -256,15 +224,6 @@ impl PhaseRunner {
     }
 }
 
-/// The failure to record a claim. A record of another process means that the plan may have been applied.
-fn unclaimed(what: &str, trouble: &RequestError) -> Failure {
-    let mut failure = failure(what, trouble);
-    if trouble.is(crds::datastore::ALREADY_CLAIMED) {
-        failure.changes = Changed::Unknown;
-    }
-    failure
-}
-
 /// Sends text and JSON of the plan, which are gone then.
 async fn store_texts(client: Client, text: Scratch, json: Scratch) -> Result<(), Failure> {
     tokio::try_join!(store(&client, ObjectKind::Plan, text), store(&client, ObjectKind::PlanJson, json)).map(drop)
@@ -278,55 +237,4 @@ async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), F
         .map_err(|error| internal("the plan's text cannot be read", &error))?;
     let put = retry_for(PATIENCE, || put_file(client, kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crds::{FailureClass, reason};
-
-    use crate::{phases::tests::settings, settings::Store};
-
-    /// Work whose datastore answers nobody.
-    fn work(dir: &Path) -> PhaseRunner {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let token = dir.join("token");
-        std::fs::write(&token, "token").unwrap();
-        let store = Store { url: "https://127.0.0.1:1".into(), ca: String::new(), token };
-        let client = crate::datastore::client(&store, "team", "vpc", 1, "nonce").unwrap();
-        let remote = Remote::start(client, Spool::create(dir.join("spool")).unwrap());
-        super::super::tests::work(settings(dir)).with_datastore(remote)
-    }
-
-    fn claim() -> Claim {
-        let claim =
-            serde_json::json!({"checksum": "sha256:1", "attempt": 1, "podUID": "p", "nonce": "n", "at": "2026-01-01T00:00:00Z"});
-        serde_json::from_value(claim).unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_claimed_or_applied_while_a_claim_cannot_be_recorded() {
-        let dir = tempfile::tempdir().unwrap();
-        let work = work(dir.path());
-        let claim = claim();
-        for failure in
-            [work.prove_claim(&TerraformRun::default()).await.unwrap_err(), work.record_claim(&claim).await.unwrap_err()]
-        {
-            assert_eq!(
-                (failure.class, failure.reason.as_str(), failure.changes),
-                (FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, Changed::None),
-                "{}",
-                failure.message
-            );
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_interrupt_ends_the_wait_for_the_record() {
-        let dir = tempfile::tempdir().unwrap();
-        let work = work(dir.path());
-        work.children.interrupt();
-        let failure = work.record_claim(&claim()).await.unwrap_err();
-        assert_eq!((failure.reason.as_str(), failure.changes), (reason::TERMINATED, Changed::None));
-    }
 }

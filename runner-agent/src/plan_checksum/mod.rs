@@ -4,7 +4,7 @@
 //! are handed to the tool are left out of the digest of the work directory.
 
 mod tree;
-mod work;
+mod work_dir;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 pub use tree::TreeError;
-pub use work::{changed_since, folder_digest, is_data_of_copy, source_digest};
+pub use work_dir::{changed_since, folder_digest, is_data_of_copy, source_digest};
 
 /// What a manifest says besides the digests of files.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,10 +1,10 @@
 //! Carries out what was decided, and returns what is known afterwards.
 
 mod datastore;
+mod lock_holder;
 mod patch;
 pub(super) mod pod;
 mod runs;
-mod stale_lock;
 pub(super) mod status;
 
 use std::sync::Arc;
@@ -200,7 +200,7 @@ async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
 
 async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some((run, lock)) = seen.run.whole().zip(seen.status().state_lock.clone()) else { return Ok(()) };
-    match Box::pin(stale_lock::left_by(run, &lock, ctx)).await? {
+    match Box::pin(lock_holder::left_by(run, &lock, ctx)).await? {
         Ok(holder) => seen.lock_holder = LockHolder::Ended(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }

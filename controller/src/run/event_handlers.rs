@@ -49,7 +49,7 @@ impl Runs {
     }
 
     /// Takes an event, whole as the API server sent it.
-    pub fn hear(&mut self, event: &Event<TerraformRun>) {
+    pub fn handle(&mut self, event: &Event<TerraformRun>) {
         let ctx = &self.ctx;
         ctx.queue.apply(&mut self.line, event);
         ctx.slots.apply(&mut self.slots, event);
@@ -86,7 +86,7 @@ impl Pods {
     }
 
     /// Takes an event. Returns whether it has filled the cache for the first time.
-    pub fn hear(&mut self, event: &Event<Pod>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known) -> bool {
+    pub fn handle(&mut self, event: &Event<Pod>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known) -> bool {
         let filled = self.ctx.pods.apply(&mut self.feed, event);
         if let Apply(pod) | InitApply(pod) = event
             && let (Some(namespace), Some(view)) = (pod.namespace(), PodView::of(pod))

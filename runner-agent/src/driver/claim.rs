@@ -1,0 +1,31 @@
+//! The claim: what makes an approved plan this process's to apply, once.
+
+use crds::{Claim, whole_seconds};
+
+use super::{Done, Driver};
+use crate::{
+    api::Kind,
+    machine::{Mode, State},
+    ports::{Api, Clock, Work},
+};
+
+impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
+    /// Writes the claim, which lands only where nothing that it rests on has changed (`api/patch.rs`).
+    pub(super) fn claim(&mut self) {
+        let automatic = matches!(self.state, State::Claiming(Mode::Automatic, _));
+        let checksum = self.view.checksum();
+        let now = self.clock.now();
+        self.view.claim(
+            Claim {
+                checksum: checksum.clone(),
+                attempt: self.settings.attempt,
+                pod_uid: self.settings.pod_uid.clone(),
+                nonce: self.settings.nonce.clone(),
+                at: whole_seconds(now),
+            },
+            now,
+            self.requests.approver.as_deref().filter(|_| !automatic),
+        );
+        self.write(Kind::Claim((!automatic).then_some(checksum)), Done::Claimed);
+    }
+}
