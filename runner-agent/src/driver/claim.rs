@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
-    /// Writes the claim, which lands only where nothing that it rests on has changed (`api/patch.rs`).
+    /// Writes the claim, which lands only where nothing that it rests on has changed (`api/write.rs`).
     pub(super) fn claim(&mut self) {
         let automatic = matches!(self.state, State::Claiming(Mode::Automatic, _));
         let checksum = self.view.checksum();
