@@ -25,8 +25,6 @@ const MOST: u64 = 256 << 20;
 const LIMITS: Limits = Limits { size: 1 << 30, ratio: 200, entries: 50_000 };
 /// How long unpacking may take.
 const UNPACKING: Duration = Duration::from_secs(120);
-/// Between two looks at whether the attempt is told to end.
-const LOOK: Duration = Duration::from_millis(100);
 /// Between two words that something comes.
 const TELL: u64 = 1 << 20;
 
@@ -38,16 +36,10 @@ impl PhaseRunner {
         root: &Path,
         notices: &Notices,
     ) -> Result<String, Failure> {
-        let stopped = async {
-            while !self.children.is_stopped() {
-                tokio::time::sleep(LOOK).await;
-            }
-            Err(not_run("source", &RunError::Stopped))
-        };
         let _ = notices.send(Notice::Started("source"));
         let fetched = tokio::select! {
             fetched = self.get_artifact(artifact, root, notices) => fetched,
-            stopped = stopped => stopped,
+            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
         };
         let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
         fetched

@@ -1,7 +1,5 @@
 //! The record of a claim with the datastore: proven to be writable before there is a claim, and written before anything is applied.
 
-use std::time::Duration;
-
 use crds::{Changed, Claim, Failure, TerraformRun};
 
 use super::{PhaseRunner, remote::PATIENCE};
@@ -24,20 +22,13 @@ impl PhaseRunner {
         }
     }
 
-    /// Returns once the attempt is told to end.
-    async fn told_to_end(&self) {
-        while !self.children.is_stopped() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
     /// Writes the record of the claim. Without it nothing is applied: should the cluster be restored from before the claim, nobody
     /// else would say that the plan is spent. An interrupt ends the wait for it.
     pub(super) async fn record_claim(&self, claim: &Claim) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
         let recorded = tokio::select! {
             recorded = retry_for(PATIENCE, || remote.client.claim(claim)) => recorded,
-            () = self.told_to_end() => return Err(crate::classify::not_run("apply", &RunError::Stopped)),
+            () = self.children.stopped() => return Err(crate::classify::not_run("apply", &RunError::Stopped)),
         };
         recorded.map_err(|trouble| unclaimed("the claim could not be recorded, so nothing was applied", &trouble))
     }

@@ -31,8 +31,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long unpacking and comparing may take.
 const UNPACKING: Duration = Duration::from_secs(240);
-/// Between two looks at whether the attempt is told to end.
-const LOOK: Duration = Duration::from_millis(100);
 /// Between two words that something comes.
 const TELL: usize = 1 << 20;
 
@@ -50,17 +48,11 @@ impl PhaseRunner {
                 "source.repository needs a datastore, which has the revisions of repositories; name the repository in source.git";
             return Err(Reason::InvalidSpec.failure(message));
         };
-        let stopped = async {
-            while !self.children.is_stopped() {
-                tokio::time::sleep(LOOK).await;
-            }
-            Err(not_run("source", &RunError::Stopped))
-        };
         let _ = notices.send(Notice::Started("source"));
         let patience = PATIENCE.min(spec.timeouts.setup.0 / 2);
         let fetched = tokio::select! {
             fetched = self.take_revision(&remote.client, repository, patience, root, notices) => fetched,
-            stopped = stopped => stopped,
+            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
         };
         let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
         let Unpacked { files: count, without } = fetched?;

@@ -3,7 +3,6 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use crds::{Failure, Reason, Tool, ToolName};
@@ -24,8 +23,6 @@ use crate::{
 
 /// What getting a tool is called among the steps of a run.
 const STEP: &str = "install";
-/// Between two looks at whether the attempt is told to end.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// The first line that a command printed.
 #[derive(Default)]
@@ -161,15 +158,9 @@ impl PhaseRunner {
                 }
             }
         };
-        let stopped = async {
-            while !self.children.is_stopped() {
-                tokio::time::sleep(LOOK).await;
-            }
-            Err(classify::not_run(STEP, &RunError::Stopped))
-        };
         let found = tokio::select! {
             (found, ()) = async { tokio::join!(find, write) } => found,
-            stopped = stopped => stopped,
+            () = self.children.stopped() => Err(classify::not_run(STEP, &RunError::Stopped)),
         };
         if begun {
             let _ = notices.send(Notice::Ended(STEP, i32::from(found.is_err())));

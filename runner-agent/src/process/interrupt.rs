@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use nix::sys::signal::Signal;
@@ -12,6 +13,9 @@ use super::{
     confine::Confined,
     tree::{Executable, kill_below, send},
 };
+
+/// Between two looks at whether the attempt is being stopped.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Which process of a command is the tool, if any is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +84,13 @@ impl Children {
     /// Whether the attempt is being stopped.
     pub fn is_stopped(&self) -> bool {
         self.table().stopped
+    }
+
+    /// Returns once the attempt is being stopped, a tenth of a second later at most.
+    pub async fn stopped(&self) {
+        while !self.is_stopped() {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Sends the one SIGINT to the tool of each running command, to its own pid and never to its group, and starts nothing any more.
