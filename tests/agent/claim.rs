@@ -4,8 +4,8 @@ use std::{fs, time::Duration};
 
 use crate::common::{GATE, PATIENCE, start};
 use crds::{FailureClass, Phase, RunResult, names, reason};
+use harness::wait;
 use serde_json::json;
-use tests::wait;
 
 #[tokio::test]
 async fn what_was_changed_while_it_waited_is_not_applied() {

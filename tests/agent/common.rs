@@ -10,6 +10,7 @@ use std::{
 };
 
 use crds::{Failure, Phase, TerraformRunStatus};
+use harness::wait;
 use runner_agent::{
     datastore::{
         self,
@@ -23,7 +24,6 @@ use runner_agent::{
     settings::Settings,
 };
 use serde_json::{Value, json};
-use tests::wait;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::memory_api::MemoryApi;

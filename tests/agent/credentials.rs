@@ -4,12 +4,10 @@ use std::{fs, path::Path};
 
 use crate::common::start;
 use crds::{FailureClass, RunResult, reason};
+use harness::cluster::pki::Pki;
 use runner_agent::settings::Settings;
 use serde_json::{Value, json};
-use tests::{
-    cluster::pki::Pki,
-    servers::{auth::Access, git::GitServer, registry::Registry},
-};
+use servers::{auth::Access, git::GitServer, registry::Registry};
 
 fn secret(settings: &Settings, path: &str, text: &str) {
     let path = settings.secrets.join(path);

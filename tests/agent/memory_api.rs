@@ -8,12 +8,10 @@ use std::{
 
 use crds::{TerraformRun, TerraformRunStatus, names};
 use futures::{Stream, stream};
+use harness::wait;
+use played::{User, admission, schema};
 use runner_agent::ports::{Api, ApiError, Seen};
 use serde_json::{Value, json};
-use tests::{
-    played::{User, admission, schema},
-    wait,
-};
 use tokio::sync::watch;
 
 use crate::common::PATIENCE;
@@ -51,7 +49,7 @@ pub(crate) struct State {
     pub pruned: &'static [&'static str],
 }
 
-/// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`tests::played`].
+/// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`played`].
 #[derive(Clone)]
 pub(crate) struct MemoryApi {
     pub state: Arc<Mutex<State>>,

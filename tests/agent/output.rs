@@ -5,8 +5,8 @@ use std::fs;
 
 use crate::common::{Attempt, PATIENCE, start};
 use crds::{RunResult, text::reorders};
+use harness::wait;
 use serde_json::{Value, json};
-use tests::wait;
 
 /// The most memory, in bytes, that an attempt may take for what a tool prints, beside the log that this test keeps.
 const MOST: u64 = 32 << 20;

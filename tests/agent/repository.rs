@@ -37,9 +37,9 @@ use datastore_client::{
     sources::{RepositoryId, Sources},
 };
 use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
+use harness::wait;
 use runner_agent::settings::{self, Settings};
 use serde_json::{Value, json};
-use tests::wait;
 use tokio::sync::watch;
 use tool_versions::Digest;
 

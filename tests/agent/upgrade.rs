@@ -6,8 +6,8 @@ use crate::{
     memory_api::{Fault, MemoryApi},
 };
 use crds::{FailureClass, Phase, RunResult};
+use harness::wait;
 use serde_json::json;
-use tests::wait;
 
 fn gets(api: &MemoryApi) -> u32 {
     api.state.lock().unwrap().gets

@@ -8,7 +8,7 @@ use datastore::{
     cluster::{Cluster, Kube},
     settings::SecretName,
 };
-use tests::cluster::gobuild::Toolset;
+use harness::cluster::gobuild::Toolset;
 
 use crate::world::{Test, World};
 
@@ -36,7 +36,7 @@ impl Release {
 
     /// With the chart, and without what is of the whole cluster and not of this release.
     fn chart(&self, verb: &[&str], values: &[&str]) -> Result<Vec<u8>> {
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
         let mut args = [verb, &["again", chart, "--set=crds.install=false,policies.install=false"]].concat();
         args.extend(values);
         self.helm(&args)

@@ -5,8 +5,8 @@ pub(crate) mod datastore;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use harness::cluster::gobuild::Toolset;
 use serde_json::{Value, json};
-use tests::cluster::gobuild::Toolset;
 
 use crate::world::{Test, World};
 
@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
 /// Renders the chart with values in the words of `--set-json`.
 pub(crate) fn render(values: &[&str]) -> Result<Vec<Value>> {
     let tools = Toolset::ensure(&["helm"])?;
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
     let mut command = Command::new(tools.path("helm")?);
     command.args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"]);
     command.args(values.iter().map(|value| format!("--set-json={value}")));

@@ -9,12 +9,12 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams},
 };
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use serde_json::{Value, json};
-use tests::played::{
+use played::{
     Refusal, User, admission,
     store::{Edit, Key, RUNS, Store},
 };
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Value, json};
 
 use crate::world::{Agent, Test, World, plan, run, sum};
 

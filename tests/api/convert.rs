@@ -19,7 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 fn accepted(world: &World, peer: &'static str) -> Result<()> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/convert").join(peer);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/convert").join(peer);
     let mut objects = 0;
     let kubectl = |args: &[&str]| world.access.kubectl_command(args).output();
     let mut namespaces = BTreeSet::new();

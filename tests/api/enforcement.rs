@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
+use harness::{cluster::objects, wait};
 use k8s_openapi::{
     api::admissionregistration::v1::ValidatingAdmissionPolicyBinding,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -14,7 +15,6 @@ use kube::{
     api::{DeleteParams, ObjectMeta, PostParams},
 };
 use serde_json::json;
-use tests::{cluster::objects, wait};
 
 use crate::{
     rig::{Played, RUN, Rig},

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, RunResult, TerraformRun, TerraformRunStatus, reason};
+use harness::cluster::objects;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::json;
-use tests::cluster::objects;
 
 use crate::{
     nodes::{Machine, applying},

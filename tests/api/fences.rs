@@ -4,13 +4,13 @@ pub(crate) mod claims;
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, needs};
+use harness::cluster::objects;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::cluster::objects;
 
 use crate::world::{Agent, Test, World, plan, refused, run, sum};
 

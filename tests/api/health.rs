@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use harness::guide;
 use serde_json::{Value, json};
-use tests::guide;
 use xtask::gobuild::{HEALTH, Toolset};
 
 use crate::world::Test;

@@ -11,6 +11,7 @@ use controller::{
 };
 use crds::{LayerState, TerraformLayer, TerraformRepository, TerraformRun, clock::ServerClock, names};
 use futures::StreamExt as _;
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
@@ -18,7 +19,6 @@ use kube::{
     runtime::watcher::{self, Event, watcher},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, wait};
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, Test, World, plan, sum};

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{StateLease, TerraformRun, conditions, names, reason, whole_seconds};
+use harness::wait;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
@@ -9,7 +10,6 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use tests::wait;
 
 use crate::{
     rig::{RUN, Rig},

@@ -7,12 +7,12 @@ use crds::{
     fields::{FIELDS, Owner},
     names,
 };
+use harness::cluster::objects;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Map, Value, json};
-use tests::cluster::objects;
 
 use crate::world::{Agent, Test, World, plan, run, sum};
 

@@ -2,13 +2,13 @@
 
 use anyhow::{Result, ensure};
 use crds::{conditions, reason};
+use harness::wait;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-use tests::wait;
 
 use crate::{
     nodes::{Machine, applying, says},

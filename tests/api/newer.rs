@@ -3,12 +3,12 @@
 
 use anyhow::{Context, Result};
 use crds::TerraformRun;
+use harness::wait;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, PostParams},
 };
 use serde_json::{Value, json};
-use tests::wait;
 
 use crate::world::{PATIENCE, World};
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use crds::{RunResult, TerraformRun, conditions, names, reason};
+use harness::cluster::objects;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -9,7 +10,6 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::cluster::objects;
 
 use crate::{
     rig::{RUN, Rig},

@@ -12,12 +12,12 @@ use kube::{
         WatchEvent, WatchParams,
     },
 };
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use serde_json::{Value, json};
-use tests::played::{
+use played::{
     PODS, Refusal, User,
     store::{Edit, Key, Store},
 };
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Value, json};
 
 use crate::{
     conformance::class,

@@ -1,13 +1,13 @@
 //! Objects with outputs: what the datastore's account may write, and who may ask for them.
 
 use anyhow::{Result, ensure};
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, wait};
 
 use crate::world::{PATIENCE, Test, World, refused, run};
 

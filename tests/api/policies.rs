@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{names, reason};
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, wait};
 
 use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};
 

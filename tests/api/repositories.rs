@@ -17,18 +17,14 @@ use crds::{
 };
 use datastore_client::{RequestError, sources::Lists};
 use futures::StreamExt as _;
+use harness::{cluster::objects, guide, wait};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
+use servers::{auth::Access, git::GitServer};
 use sources::{
     follow::Follow, gc, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, server::Servers,
     store::Bundles, watch::Workers, worker::Shared,
-};
-use tests::{
-    cluster::objects,
-    guide,
-    servers::{auth::Access, git::GitServer},
-    wait,
 };
 use tokio::sync::Semaphore;
 

@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 
 pub(crate) use agent::{Played, Process};
 
-use tests::{cluster::objects, wait};
+use harness::{cluster::objects, wait};
 
 use crate::world::{Agent, PATIENCE, World, sum};
 

@@ -12,12 +12,12 @@ use controller::{
     watches,
 };
 use crds::{TerraformRepository, TerraformRun, clock::ServerClock, conditions, names, reason};
+use harness::{cluster::objects, guide, wait};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, guide, wait};
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, Test, World};

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use ::controller::server::{self, deliveries::Verdict, poking, receiver::Receiver};
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRepository, clock::ServerClock, names};
+use harness::{cluster::objects, guide::block, wait};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, guide::block, servers::gitea::Gitea, wait};
+use servers::gitea::Gitea;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use crate::world::{PATIENCE, Test, World, refused, run};

@@ -14,6 +14,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names};
+use harness::{
+    cluster::{
+        Access, ControlPlane, Options,
+        gobuild::{Toolset, all_suites},
+        objects,
+    },
+    wait,
+};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     authorization::v1::SubjectAccessReview,
@@ -22,14 +30,6 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, ResourceExt, api::PostParams};
 use serde_json::{Value, json};
-use tests::{
-    cluster::{
-        Access, ControlPlane, Options,
-        gobuild::{Toolset, all_suites},
-        objects,
-    },
-    wait,
-};
 
 /// The group of Burrito's definitions, which have the names of ours.
 pub(crate) const FOREIGN: &str = "config.terraform.padok.cloud";
@@ -287,7 +287,7 @@ fn foreign() -> Value {
 /// What the chart makes for a release.
 fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
     let tools = Toolset::ensure(&["helm"])?;
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/pawl");
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
     let output = Command::new(tools.path("helm")?)
         .args(["template", release, chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"])
         .args(more)

@@ -9,10 +9,8 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use tests::{
-    cluster::gobuild::Toolset,
-    compare::{self, Options, Tally},
-};
+use compare::{Options, Tally};
+use harness::cluster::gobuild::Toolset;
 
 use crate::place::{Lab, Test, fixtures};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use tests::guide;
+use harness::guide;
 
 use crate::{
     place::{End as _, Lab, Test, approval, ended, holds},
@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// The first example, line by line as it stands there; only the build is left out, since it has been done.
 fn first(lab: &Lab) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let text = guide::block("local first")?;
     let (build, script): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("cargo "));
     ensure!(build == ["cargo build --release --workspace"], "it is built by {build:?}");
@@ -40,7 +40,7 @@ fn first(lab: &Lab) -> Result<()> {
 
 /// The lines below the first example, one after the other on what it left: each ends as its comment says.
 fn more(lab: &Lab) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let block = guide::block("local more")?;
     // There is no such server.
     let lines: Vec<&str> = block.lines().filter(|line| !line.contains("https://")).collect();

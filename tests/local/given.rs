@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, reason};
-use tests::guide;
+use harness::guide;
 
 use crate::place::{Lab, Place, Test, approval, ended, holds};
 

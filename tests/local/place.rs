@@ -8,16 +8,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use compare::cases::copy;
 use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
+use harness::cluster::{
+    cache,
+    gobuild::{TERRAGRUNT, Toolset},
+};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::{
-    cluster::{
-        cache,
-        gobuild::{TERRAGRUNT, Toolset},
-    },
-    compare::cases::copy,
-};
 
 use crate::terminal::{Terminal, spawning};
 
@@ -133,7 +131,7 @@ impl Lab {
 
     /// A mirror with the one provider that stacks use, and the configuration that names it.
     fn mirror(&self) -> Result<()> {
-        tests::compare::lab::mirror(Some(&self.tools), self.shared.path(), &self.shared.path().join("tofurc"))
+        compare::lab::mirror(Some(&self.tools), self.shared.path(), &self.shared.path().join("tofurc"))
     }
 
     /// The version of the provider that is built for the tests, and its program.
@@ -149,7 +147,7 @@ impl Lab {
 
 /// The stacks that the tests run.
 pub(crate) fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/stacks")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/stacks")
 }
 
 /// A person's machine.

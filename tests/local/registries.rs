@@ -4,11 +4,9 @@
 use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
+use harness::cluster::pki::Pki;
 use runner_agent::providers::{UserConfig, cli_config};
-use tests::{
-    cluster::pki::Pki,
-    servers::{auth::Access, registry::Registry},
-};
+use servers::{auth::Access, registry::Registry};
 
 use crate::place::{End as _, Lab, Test, ended, holds};
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, reason};
-use tests::servers::{
+use servers::{
     git::{Failure, GitServer},
     state::StateServer,
 };

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use crds::{Changed, Phase, RunResult};
+use harness::wait;
 use nix::sys::signal::Signal;
-use tests::wait;
 
 use crate::{
     interrupts::reading,

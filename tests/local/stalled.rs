@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Result;
-use tests::wait;
+use harness::wait;
 
 use crate::terminal::PATIENCE;
 

@@ -11,13 +11,13 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use harness::wait;
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
     pty::{Winsize, openpty},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use tests::wait;
 
 /// After this long something is broken, not slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,12 +1,12 @@
 //! An agent in the model: `machine::next` verbatim, and around it what the driver and its writer do with a lost reply.
 
 use crds::{ApprovalMode, RunResult, names};
+use played::trace::Deed;
 use runner_agent::{
     api::is_leased,
     machine::{Cause, Effect, Ending, Event, Mode, Permission, State, Stop, Terms, Write, begin, next},
 };
 use serde_json::{Value, json};
-use tests::trace::Deed;
 
 use crate::state::{Agent, Levels, Said, World, agent_user, failure, nonce, state_key, sum};
 

@@ -8,8 +8,8 @@ use controller::{
 };
 use crds::names;
 use jiff::{SignedDuration, Timestamp};
+use played::User;
 use serde_json::{Value, json};
-use tests::played::User;
 
 use crate::{
     agent,
@@ -159,7 +159,7 @@ pub(crate) fn act(world: &mut World, index: usize, count: usize) {
 fn metadata(world: &mut World, patch: &Value) {
     let Some(run) = world.run.clone() else { return };
     let mut object = (*run.object).clone();
-    tests::played::patch::merge(&mut object["metadata"], patch);
+    played::patch::merge(&mut object["metadata"], patch);
     world.put(object);
 }
 
@@ -167,8 +167,8 @@ fn metadata(world: &mut World, patch: &Value) {
 pub(crate) fn annotate(world: &mut World, user: &User, annotations: &Value) -> bool {
     let Some(run) = world.run.clone() else { return false };
     let mut object = (*run.object).clone();
-    tests::played::patch::merge(&mut object, &json!({"metadata": {"annotations": annotations}}));
-    let fine = tests::played::admission::admit(user, Some(&run.object), &object, false).is_ok();
+    played::patch::merge(&mut object, &json!({"metadata": {"annotations": annotations}}));
+    let fine = played::admission::admit(user, Some(&run.object), &object, false).is_ok();
     if fine {
         world.put(object);
     }

@@ -12,8 +12,8 @@ use std::{process::ExitCode, time::Instant};
 
 use crds::ApprovalMode;
 use libtest_mimic::{Arguments, Failed, Trial};
+use played::trace::Deeds;
 use state::{Budget, Pod, World, fresh};
-use tests::trace::Deeds;
 
 /// The most states of one model; by command more, until it is closed.
 const MOST: usize = 150_000;

@@ -7,12 +7,10 @@ use std::{
 };
 
 use crds::{Changed, Phase, names};
+use played::User;
+use played::trace::{self, Deed};
 use runner_agent::machine::{Effect, Event, State, Stop, Task, Timer};
 use serde_json::{Value, json};
-use tests::{
-    played::User,
-    trace::{self, Deed},
-};
 
 use crate::{
     agent::{self, Way},

@@ -10,13 +10,11 @@ use crds::{
     ApprovalMode, Failure, FailureClass, RunResult, TerraformRun, TerraformRunStatus, names, reason,
     termination::TerminationMessage,
 };
+use played::trace::{self, Deed, Deeds, Step};
+use played::{User, admission, patch::merge, schema};
 use runner_agent::machine::{Effect, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::{
-    played::{User, admission, patch::merge, schema},
-    trace::{self, Deed, Deeds, Step},
-};
 
 pub(crate) const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, conditions, names, reason};
+use harness::wait;
 use kube::ResourceExt;
 use serde_json::json;
-use tests::wait;
 
 use crate::suite::{LATER, SOON, Scene, Test, holds};
 

@@ -4,8 +4,8 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, reason};
+use harness::guide;
 use serde_json::{Value, json};
-use tests::guide;
 use tool_versions::Digest;
 
 use crate::{

@@ -11,18 +11,16 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::RunResult;
+use harness::cluster::{
+    chart::Values,
+    gobuild::{BUCKETS, IN_PODS, Toolset},
+    pki::Pki,
+};
 use runner_agent::providers::{H1, LOCK_FILE};
 use serde_json::{Value, json};
-use tests::{
-    cluster::{
-        chart::Values,
-        gobuild::{BUCKETS, IN_PODS, Toolset},
-        pki::Pki,
-    },
-    servers::{
-        bucket::{self, Bucket},
-        forward::ForwardProxy,
-    },
+use servers::{
+    bucket::{self, Bucket},
+    forward::ForwardProxy,
 };
 use tool_versions::{Digest, Platform};
 use zip::{ZipWriter, write::SimpleFileOptions};

@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, RunResult, names, reason};
+use ledger::what;
 use serde_json::json;
-use tests::ledger::{self, what};
 
 use crate::suite::{SOON, Scene, Test, holds};
 

@@ -2,12 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::Phase;
+use harness::wait;
 use kube::{ResourceExt, api::PostParams};
+use ledger::what;
 use serde_json::json;
-use tests::{
-    ledger::{self, what},
-    wait,
-};
 
 use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test};
 

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, stdin, stdout};
 
 use anyhow::{Result, ensure};
-use tests::demo::{Approval, NOT_APPROVED, rehearse};
+use demo::{Approval, NOT_APPROVED, rehearse};
 
 use crate::suite::{Scene, Test};
 

@@ -72,7 +72,7 @@ async fn texts(scene: Scene) -> Result<()> {
         ensure!(wrapped.is_empty(), "lines that fell out of their column: {wrapped:?}");
         says_something(text)?;
     }
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../design/guide/reading-a-run.md");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../design/guide/reading-a-run.md");
     let mut page = std::fs::read_to_string(&path)?;
     for (name, text) in [("awaiting", &waiting), ("applied", &applied), ("failed", &failed)] {
         let clean = neutral(text, &scene, &[&sha, &broken_sha]);

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, Phase, RunResult, apply_log::state, names, reason};
+use ledger::what;
 use serde_json::json;
-use tests::ledger::what;
 
 use crate::suite::{GATE, LATER, Scene, Test, holds, stderr};
 

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, conditions, reason};
+use harness::wait;
 use serde_json::json;
-use tests::{servers::git::Failure, wait};
+use servers::git::Failure;
 
 use crate::suite::{LATER, SOON, Scene, Test, holds};
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use crds::{TerraformRepository, names};
 use kube::ResourceExt as _;
 use serde_json::json;
-use tests::servers::{
+use servers::{
     gitea::Gitea,
     webhook::{self, Hook},
 };

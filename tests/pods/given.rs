@@ -4,15 +4,15 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRunStatus};
-use serde_json::{Value, json};
-use tests::{
+use harness::{
     cluster::{
         gobuild::{IN_PODS, Toolset},
         pki::Pki,
     },
     guide,
-    servers::{auth::Access, git::GitServer, registry::Registry},
 };
+use serde_json::{Value, json};
+use servers::{auth::Access, git::GitServer, registry::Registry};
 
 use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
 

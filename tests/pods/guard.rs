@@ -6,10 +6,10 @@ use crds::{
     Phase, RunResult,
     datastore::{AUDIENCE, Problem, attempt_path},
 };
+use harness::{cluster::datastore::Datastore, wait};
 use kube::ResourceExt;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use tests::{cluster::datastore::Datastore, wait};
 
 use crate::suite::{LATER, Scene, Test, holds};
 
@@ -126,7 +126,7 @@ async fn read(scene: Scene) -> Result<()> {
 }
 
 async fn source_credentials(scene: Scene) -> Result<()> {
-    use tests::servers::auth::Access;
+    use servers::auth::Access;
     // In each command that runs code, the file itself, by the agent's own root, and by a link. What is read would be masked in the log.
     let file = "/pawl/secrets/source/password";
     let code = format!(

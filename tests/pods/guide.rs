@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::RunResult;
-use tempfile::TempDir;
-use tests::{
+use harness::{
     guide::{self, Mark},
     wait,
 };
+use tempfile::TempDir;
 use xtask::root;
 
 use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};

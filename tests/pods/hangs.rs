@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, reason};
 use jiff::Timestamp;
+use ledger::what;
 use serde_json::json;
-use tests::ledger::{self, what};
 
 use crate::suite::{LATER, SOON, Scene, Test, holds};
 

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, HookWhen, RunResult, TerraformRun, reason};
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::json;
-use tests::{cluster::objects, wait};
 
 use crate::{
     guide::Reader,

@@ -5,12 +5,10 @@ use std::{collections::BTreeMap, io::Write as _, path::Path};
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, reason};
+use harness::cluster::gobuild::{IN_PODS, Toolset};
 use serde_json::{Value, json};
+use servers::{auth::Access, repo::Change};
 use tar::EntryType;
-use tests::{
-    cluster::gobuild::{IN_PODS, Toolset},
-    servers::{auth::Access, repo::Change},
-};
 use tool_versions::{Digest, Platform};
 
 use crate::{

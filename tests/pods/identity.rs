@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
+use harness::cluster::objects;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tests::cluster::objects;
 
 use crate::suite::{SOON, Scene, Test, holds};
 

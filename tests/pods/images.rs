@@ -6,11 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
-use tests::cluster::{
+use harness::cluster::{
     gobuild::{IMAGES, Toolset},
     publish::{self, Images, Options, Pushed},
 };
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::suite::{Scene, Test, holds};

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, reason};
+use harness::guide;
 use serde_json::json;
-use tests::guide;
 
 use crate::{
     guide::Reader,

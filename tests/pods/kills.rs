@@ -3,11 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
 use kube::ResourceExt;
+use ledger::{forgotten, what};
 use serde_json::{Value, json};
-use tests::{
-    ledger::{forgotten, what},
-    servers::git::Failure,
-};
+use servers::git::Failure;
 
 use crate::recovery::until_created;
 use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, gate, gated, holds};

@@ -2,14 +2,12 @@
 
 use anyhow::{Context, Result};
 use crds::{FailureClass, RunResult, reason};
+use harness::guide;
 use serde_json::{Value, json};
-use tests::{
-    guide,
-    servers::{
-        auth::Access,
-        large::{oid, pointer},
-        repo::Change,
-    },
+use servers::{
+    auth::Access,
+    large::{oid, pointer},
+    repo::Change,
 };
 
 use crate::suite::{SOON, Scene, Test, holds, merge};

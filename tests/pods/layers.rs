@@ -4,16 +4,13 @@ use std::{ops::Deref, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
+use harness::{cluster::objects, wait};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tests::{
-    cluster::objects,
-    servers::{large, repo::Repo},
-    wait,
-};
+use servers::{large, repo::Repo};
 
 use crate::{
     guide::Reader,

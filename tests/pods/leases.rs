@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
+use harness::wait;
 use kube::ResourceExt;
+use ledger::what;
 use serde_json::{Value, json};
-use tests::{ledger::what, wait};
 
 use crate::suite::{LATER, SOON, Scene, Test, gate, gated, holds};
 

@@ -2,9 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
+use harness::wait;
 use kube::ResourceExt;
+use ledger::what;
 use serde_json::{Value, json};
-use tests::{ledger::what, servers::state::LockInfo, wait};
+use servers::state::LockInfo;
 
 use crate::suite::{LATER, SOON, Scene, Test, gated, holds};
 

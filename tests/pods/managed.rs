@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
+use harness::wait;
+use ledger::what;
 use serde_json::{Value, json};
-use tests::{ledger::what, wait};
 
 use crate::suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, holds};
 

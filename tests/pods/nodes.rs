@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use serde_json::{Value, json};
-use tests::{
+use harness::{
     cluster::node::{NODE, is_ready},
-    ledger::what,
     wait,
 };
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use ledger::what;
+use serde_json::{Value, json};
 
 use crate::suite::{LATER, Scene, TIMEOUT, Test, gated, holds};
 

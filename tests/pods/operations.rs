@@ -163,7 +163,7 @@ async fn git(scene: Scene) -> Result<()> {
 }
 
 async fn private_git(scene: Scene) -> Result<()> {
-    use tests::servers::auth::Access;
+    use servers::auth::Access;
     for (name, access, literals) in [
         ("basic", Access::basic("me", "s3cret-word"), vec!["--from-literal=username=me", "--from-literal=password=s3cret-word"]),
         ("bearer", Access::Bearer("t0ken-of-mine".into()), vec!["--from-literal=bearerToken=t0ken-of-mine"]),

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, reason};
+use harness::wait;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
+use ledger::what;
 use serde_json::json;
-use tests::{ledger::what, wait};
 
 use crate::{
     guide::served,

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, OutputsStatus, Phase, RunResult, TerraformRunStatus, reason};
+use harness::{cluster::objects, guide, wait};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret},
     rbac::v1::ClusterRoleBinding,
@@ -11,7 +12,6 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, guide, wait};
 
 use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
 

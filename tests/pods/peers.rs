@@ -20,16 +20,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason};
+use harness::wait;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api, ResourceExt,
     api::{EvictParams, ListParams},
 };
+use ledger::what;
 use serde_json::{Value, json};
-use tests::{
-    ledger::{self, what},
-    wait,
-};
 
 use crate::{
     stored::{approve_waiting, released},
@@ -280,7 +278,7 @@ async fn evicted(scene: Scene) -> Result<()> {
         *times.entry(entry.text("address").unwrap_or_default()).or_default() += 1;
     }
     ensure!(times.len() == 30 && times.values().all(|made| *made == 1), "made more than once, or not at all: {times:?}");
-    let versions: Vec<Value> = scene.suite.state.versions(&path).iter().map(tests::servers::state::Version::json).collect();
+    let versions: Vec<Value> = scene.suite.state.versions(&path).iter().map(servers::state::Version::json).collect();
     let lineages = versions.iter().filter(|version| version["lineage"] == versions[0]["lineage"]).count();
     ensure!(lineages == versions.len(), "a state was begun anew: {versions:?}");
     ensure!(versions.iter().map(|version| version["serial"].as_u64()).is_sorted_by(|a, b| a < b), "{versions:?}");

@@ -2,8 +2,9 @@
 
 use anyhow::{Result, ensure};
 use crds::RunResult;
+use harness::wait;
+use ledger::what;
 use serde_json::json;
-use tests::{ledger::what, wait};
 
 use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, gated};
 

@@ -9,9 +9,9 @@ use crds::{
     apply_log::{Line, state},
     names, reason,
 };
+use harness::wait;
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tests::wait;
 
 use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds, merge};
 

@@ -7,17 +7,15 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
-use tests::{
-    cluster::{
-        Cluster,
-        chart::Values,
-        gobuild::{TERRAGRUNT, Toolset},
-        images,
-    },
-    releases::{Key, Mirror, Release, Tree, mirror_settings, versions},
-    servers::auth::Access,
+use harness::cluster::{
+    Cluster,
+    chart::Values,
+    gobuild::{TERRAGRUNT, Toolset},
+    images,
 };
+use releases::{Key, Mirror, Release, Tree, mirror_settings, versions};
+use serde_json::{Value, json};
+use servers::auth::Access;
 use tool_versions::Tool;
 
 /// The user of the runner's image.
@@ -87,5 +85,5 @@ impl Releases {
 
 /// Stands in for Terragrunt before 1.0, which cannot be had as a module.
 pub(crate) fn stand_in() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/terragrunt/stand-in.sh")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/terragrunt/stand-in.sh")
 }

@@ -5,13 +5,13 @@ use std::{path::Path, process::Command};
 use anyhow::{Context, Result, bail, ensure};
 use crds::{FailureClass, LayerState, RunResult, TerraformLayerStatus, TerraformRun, reason};
 use futures::TryStreamExt as _;
+use harness::{guide, wait};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
     api::{WatchEvent, WatchParams},
 };
 use serde_json::json;
-use tests::{guide, wait};
 
 use crate::{
     guide::served,

@@ -4,12 +4,10 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{FailureClass, Phase, TerraformRepository, reason};
+use harness::guide;
 use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
-use tests::{
-    guide,
-    servers::{repo::Change, ssh::SshServer, webhook},
-};
+use servers::{repo::Change, ssh::SshServer, webhook};
 
 use crate::{
     layers::Layers,

@@ -3,13 +3,14 @@
 use anyhow::{Context, Result, bail, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
 use futures::TryStreamExt as _;
+use harness::wait;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
     api::{WatchEvent, WatchParams},
 };
+use ledger::what;
 use serde_json::json;
-use tests::{ledger::what, wait};
 
 use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, gated, holds};
 

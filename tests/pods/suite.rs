@@ -16,18 +16,16 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use harness::cluster::{Audit, Cluster, chart::Values, gobuild::all_suites, objects};
 use kube::Client;
+use ledger::Entry;
 use serde_json::{Value, json};
-use tests::{
-    cluster::{Audit, Cluster, chart::Values, gobuild::all_suites, objects},
-    ledger::{self, Entry},
-    servers::{git::GitServer, objects::ObjectServer, state::StateServer, webhook},
-};
+use servers::{git::GitServer, objects::ObjectServer, state::StateServer, webhook};
 
 use crate::releases::Releases;
 
+pub(crate) use harness::cluster::victims::GATE;
 pub(crate) use scene::Scene;
-pub(crate) use tests::cluster::victims::GATE;
 
 pub(crate) type Body = Box<dyn FnOnce(Scene) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
 

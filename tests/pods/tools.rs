@@ -3,11 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use axum::http::StatusCode;
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, names, reason};
+use ledger::what;
+use releases::Release;
 use serde_json::{Value, json};
-use tests::{
-    ledger::{self, what},
-    releases::Release,
-};
 use tool_versions::Tool;
 
 use crate::{
@@ -167,7 +165,7 @@ async fn same_binary(scene: Scene) -> Result<()> {
     ensure!(status.attempt.context("no attempt")?.restores == Some(1), "it was applied in another pod");
     // Another binary of that version, signed as well as the first one.
     let other = tempfile::NamedTempFile::new()?;
-    let mut bytes = std::fs::read(tests::releases::versions::scripted_tool()?)?;
+    let mut bytes = std::fs::read(releases::versions::scripted_tool()?)?;
     bytes.extend_from_slice(b"\nanother build\n");
     std::fs::write(other.path(), bytes)?;
     let second = Release::scripted(Tool::OpenTofu, "1.7.1", other.path())?;

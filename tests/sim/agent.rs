@@ -4,6 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use crds::{TerraformRun, clock::ServerClock, names};
 use futures::{Stream, stream};
+use played::{
+    Refusal, User,
+    store::{Edit, Key, RUNS},
+};
 use runner_agent::{
     driver::Driver,
     ports::{Api, ApiError, Seen},
@@ -11,10 +15,6 @@ use runner_agent::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use tests::played::{
-    Refusal, User,
-    store::{Edit, Key, RUNS},
-};
 use tokio::{sync::mpsc, time::sleep};
 
 use crate::{

@@ -29,12 +29,12 @@ use kube::{
     core::PartialObjectMeta,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
-use tests::played::{
+use played::{
     Refusal, User,
     store::{LAYERS, PODS, RUNS},
 };
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::{

@@ -2,8 +2,8 @@
 
 use crds::{Phase, RunResult};
 use kube::ResourceExt;
+use played::trace::{Deed, Deeds};
 use runner_agent::settings::Settings;
-use tests::trace::{Deed, Deeds};
 
 use crate::{
     layered,

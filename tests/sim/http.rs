@@ -7,8 +7,8 @@ use std::{
 
 use http::{Method, Request, Response, header::DATE};
 use kube::client::Body;
+use played::store::{Edit, Key, PODS, failure};
 use serde_json::{Value, json};
-use tests::played::store::{Edit, Key, PODS, failure};
 use tower::Service;
 
 use crate::world::{NODES, NS, Process, Shared, Trouble, World, date, now};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crds::{ApprovalMode, Changed, Claim, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
 use kube::ResourceExt;
+use played::trace::{self, Step};
 use serde_json::Value;
-use tests::trace::{self, Step};
 
 use crate::{
     deeds::{Applied, Hooked, others_work},

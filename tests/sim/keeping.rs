@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crds::{Changed, Claim, Failure, FailureClass, StateLock, reason};
+use played::Refusal;
 use runner_agent::ports::{Notice, Notices};
-use tests::played::Refusal;
 use tokio::time::sleep;
 
 use crate::{

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use crds::pod_env;
+use played::store::{Key, PODS};
 use serde_json::{Value, json};
-use tests::played::store::{Key, PODS};
 use tokio::time::sleep;
 
 use crate::{

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use controller::layer::{SUPERSEDED, SeenRun, Stage};
 use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names, reason};
 use kube::ResourceExt;
+use played::store::{Change, Key};
 use serde::Deserialize;
-use tests::played::store::{Change, Key};
 
 use crate::{
     layers::{content, slack},

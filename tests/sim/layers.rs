@@ -8,12 +8,12 @@ use std::{
 use crds::{Operation, Phase, TerraformRun, names};
 use kube::ResourceExt;
 use libtest_mimic::Failed;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use tests::played::{
+use played::{
     User,
     store::{Edit, Key, LAYERS, RUNS},
 };
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crds::{Phase, TerraformRun, conditions, names, reason};
-use serde_json::{Value, json};
-use tests::played::{
+use played::{
     User,
     store::{Edit, Key, RUNS},
 };
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
@@ -104,7 +104,7 @@ pub(crate) async fn gesture(shared: Shared, when: When, gesture: Gesture) {
     });
 }
 
-fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), tests::played::Refusal> {
+fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), played::Refusal> {
     let key = Key::of(RUNS, NS, FIRST);
     let annotate = |annotations: Value| Edit::Merge(json!({"metadata": {"annotations": annotations}}));
     let edit = match gesture {

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use tests::played::User;
+use played::User;
 use tokio::sync::Notify;
 
 /// A process: an agent's, or a controller's.

@@ -14,6 +14,10 @@ use datastore_client::{RequestError, sources::Lists};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
+use played::{
+    User,
+    store::{Edit, Key, LAYERS},
+};
 use serde::Deserialize;
 use serde_json::json;
 use sources::{
@@ -30,10 +34,6 @@ use sources::{
     worker,
 };
 use tempfile::NamedTempFile;
-use tests::played::{
-    User,
-    store::{Edit, Key, LAYERS},
-};
 use tokio::{
     sync::{Notify, Semaphore},
     time::sleep,

@@ -10,13 +10,14 @@ use crds::{
     reason, state_key, termination::TerminationMessage,
 };
 use kube::ResourceExt;
+use played::Refusal;
+use played::trace::Deed;
 use runner_agent::{
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
     settings::Settings,
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tests::{played::Refusal, trace::Deed};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{

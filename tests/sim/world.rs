@@ -9,15 +9,13 @@ use std::{
 
 use crds::{Claim, TerraformRun, clock::ServerClock, termination::TerminationMessage};
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
+use played::trace::Step;
+use played::{
+    Refusal, User,
+    store::{Key, LAYERS, PODS, RUNS, Store},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::{
-    played::{
-        Refusal, User,
-        store::{Key, LAYERS, PODS, RUNS, Store},
-    },
-    trace::Step,
-};
 use tokio::time::{Instant, sleep};
 
 pub(crate) use crate::process::{Changes, Process};

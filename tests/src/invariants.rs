@@ -29,10 +29,13 @@ mod tests {
     }
 
     /// The tests of the files below a folder, by their paths in their crate, also with the crate's name before. A folder with the root of
-    /// a crate begins one.
-    fn read(dir: &Path, modules: &[String], into: &mut Tests) {
+    /// a crate begins one: that of the package whose `src` it is, or a suite of its own name.
+    fn read(dir: &Path, krate: &str, modules: &[String], into: &mut Tests) {
         let is_root = ["lib.rs", "main.rs"].iter().any(|root| dir.join(root).exists());
         let modules: &[String] = if is_root { &[] } else { modules };
+        let named = Some(dir).filter(|_| is_root).and_then(|dir| if dir.ends_with("src") { dir.parent() } else { Some(dir) });
+        let named = named.and_then(Path::file_name).map(|name| name.display().to_string());
+        let krate = named.as_deref().unwrap_or(krate);
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().display().to_string();
@@ -41,14 +44,12 @@ mod tests {
                 modules.iter().cloned().chain(name).collect::<Vec<_>>()
             };
             if path.is_dir() && name != "target" {
-                read(&path, &within(), into);
+                read(&path, krate, &within(), into);
             } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("src/invariants.rs") {
                 let text: Arc<str> = fs::read_to_string(&path).unwrap().into();
-                let krate = path.components().map(|part| part.as_os_str().display().to_string()).collect::<Vec<_>>();
-                let krate = krate.iter().rposition(|part| part == "src").and_then(|src| krate.get(src.checked_sub(1)?));
                 for test in tests(&text, &within()) {
-                    let full = krate.map(|krate| format!("{krate}::{test}"));
-                    full.into_iter().chain([test]).for_each(|test| into.entry(test).or_default().push(text.clone()));
+                    let full = format!("{krate}::{test}");
+                    [full, test].into_iter().for_each(|test| into.entry(test).or_default().push(text.clone()));
                 }
                 written(&text).for_each(|test| into.entry(test).or_default().push(text.clone()));
             }
@@ -99,7 +100,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut tests = Tests::new();
         for part in ["crds", "controller", "runner-agent", "tests"] {
-            read(&root.join(part), &[part.to_owned()], &mut tests);
+            read(&root.join(part), part, &[part.to_owned()], &mut tests);
         }
         (fs::read_to_string(root.join("design").join(page)).unwrap(), tests)
     }

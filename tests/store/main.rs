@@ -22,15 +22,13 @@ use datastore::{
     blob::{sealed::Sealed, store::Store},
     crypt::keys::Keys,
 };
-use libtest_mimic::{Arguments, Trial};
-use tempfile::TempDir;
-use tests::{
-    cluster::{
-        gobuild::{BUCKETS, Toolset},
-        pki::Pki,
-    },
-    servers::bucket::{self, Bucket},
+use harness::cluster::{
+    gobuild::{BUCKETS, Toolset},
+    pki::Pki,
 };
+use libtest_mimic::{Arguments, Trial};
+use servers::bucket::{self, Bucket};
+use tempfile::TempDir;
 
 /// A store of its own for one check.
 pub(crate) struct Place {

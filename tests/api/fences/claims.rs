@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result};
 use crds::{TerraformRun, names};
+use harness::{cluster::objects, wait};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{cluster::objects, wait};
 
 use super::{NOT_THE_POD, RUN, Scene};
 use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};

@@ -8,12 +8,12 @@ use std::sync::{
 use anyhow::{Context as _, Result};
 use crds::{Changed, Changes, Claim, Failure, TerraformRun, termination::TerminationMessage};
 use futures::{Stream, StreamExt};
+use harness::wait;
 use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use runner_agent::ports::{
     Api, ApiError, ApplyReport, InitReport, Notice, Notices, PlanReport, Seen, SetupReport, Verified, Work,
 };
 use serde_json::Value;
-use tests::wait;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::RUN;

@@ -3,16 +3,14 @@
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, conditions, reason};
+use harness::wait;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ResourceQuota};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, PostParams},
 };
+use ledger::what;
 use serde_json::json;
-use tests::{
-    ledger::{self, what},
-    wait,
-};
 
 use super::{SYSTEM, automatic, closed, created, said, until_created};
 use crate::{

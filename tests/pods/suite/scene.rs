@@ -8,21 +8,21 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, names};
+use harness::{
+    cluster::{
+        NAMESPACE, objects,
+        victims::{self, has_ended},
+    },
+    wait,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use ledger::Entry;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use tests::{
-    cluster::{
-        NAMESPACE, objects,
-        victims::{self, has_ended},
-    },
-    ledger::{self, Entry},
-    wait,
-};
 
 use super::{LATER, SOON, Suite, merge, stderr};
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tests::cluster::report;
+use harness::cluster::report;
 use tests::upgrade::{self, Options};
 
 #[derive(Parser)]

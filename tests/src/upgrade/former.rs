@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use xtask::root;
 
-use crate::cluster::{
+use harness::cluster::{
     cache::{self, Cache, Lock},
     chart::{PawlImages, Values},
     command::{cargo, executables, run},

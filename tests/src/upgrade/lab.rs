@@ -10,9 +10,9 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::CLUSTER;
-use crate::cluster::victims::{self, has_ended};
-use crate::cluster::{Audit, Cluster, NAMESPACE, objects};
-use crate::wait;
+use harness::cluster::victims::{self, has_ended};
+use harness::cluster::{Audit, Cluster, NAMESPACE, objects};
+use harness::wait;
 
 /// How long anything may take on a busy machine.
 pub(super) const SOON: Duration = Duration::from_secs(180);

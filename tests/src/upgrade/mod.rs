@@ -13,7 +13,8 @@ use crds::{Phase, RunResult, TerraformRunStatus, conditions};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::cluster::{
+use former::Former;
+use harness::cluster::{
     Cluster,
     chart::{PawlImages, Values},
     gobuild::IN_PODS,
@@ -21,7 +22,6 @@ use crate::cluster::{
     report,
     victims::GATE,
 };
-use former::Former;
 use lab::Lab;
 
 const CLUSTER: &str = "upgrade";

@@ -1,0 +1,406 @@
+//! Follows repositories with real git from servers that the test starts.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on ends here")]
+
+mod private;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use crds::{LayerSource, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, datastore::Stored, names};
+use datastore_client::{RequestError, sources::Lists};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use sources::{
+    failure::Problem,
+    follow::{Follow, Key, View},
+    git::Commands,
+    github_app::Tokens,
+    look::Looker,
+    mirror::Mirrors,
+    schedule::{Cause, Memory, Tries},
+    server::Servers,
+    status::{self, Seen},
+    store::Bundles,
+};
+
+use servers::{
+    auth::Access,
+    git::{Failure, GitServer},
+    repo::{Change, Repo},
+};
+
+/// Bundles in a directory. Each is unpacked when it comes, and proven by that.
+struct Kept {
+    dir: tempfile::TempDir,
+    puts: Mutex<Vec<String>>,
+}
+
+impl Kept {
+    /// A file of the tree of a commit.
+    fn read(&self, commit: &str, path: &str) -> Option<String> {
+        fs::read_to_string(self.dir.path().join(commit).join(path)).ok()
+    }
+}
+
+impl Bundles for Kept {
+    async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
+        let there = self.dir.path().join(revision).is_dir();
+        Ok(there.then(|| Stored { digest: format!("sha256:{revision}"), size: 1 }))
+    }
+
+    async fn put(&self, _: &str, _: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
+        let to = self.dir.path().join(revision);
+        fs::create_dir(&to).unwrap();
+        let until = Instant::now() + Duration::from_secs(600);
+        source::bundle::unpack(File::open(file).unwrap(), &to, revision, until).unwrap();
+        self.puts.lock().unwrap().push(revision.to_owned());
+        Ok(Stored { digest: format!("sha256:{revision}"), size: 1 })
+    }
+
+    async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
+        Ok(self.puts.lock().unwrap().clone())
+    }
+
+    async fn wanted(&self) -> Result<Lists, RequestError> {
+        Ok(futures::stream::empty().boxed())
+    }
+
+    async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
+        fs::remove_dir_all(self.dir.path().join(revision)).unwrap();
+        Ok(())
+    }
+}
+
+/// A repository on a server, what is known of it in the cluster, and who follows it.
+pub(crate) struct World {
+    pub(crate) server: GitServer,
+    pub(crate) repo: Repo,
+    looker: Looker<Kept>,
+    memory: Memory,
+    repository: TerraformRepository,
+    layers: BTreeMap<String, TerraformLayer>,
+    now: Timestamp,
+    version: u64,
+    /// How often a status was written.
+    writes: usize,
+    dirs: [tempfile::TempDir; 3],
+}
+
+impl World {
+    async fn new(layers: &[(&str, Value)]) -> Self {
+        Self::with(layers, async |repos| GitServer::start("127.0.0.1:0".parse().unwrap(), repos).await.unwrap()).await
+    }
+
+    /// The same with a server that is started as it is said.
+    pub(crate) async fn with(layers: &[(&str, Value)], start: impl AsyncFnOnce(&Path) -> GitServer) -> Self {
+        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let server = start(dirs[0].path()).await;
+        let repo = server.create("team/stacks").unwrap();
+        let kept = Kept { dir: tempfile::tempdir().unwrap(), puts: Mutex::default() };
+        let servers = Servers {
+            git: Commands::new(dirs[2].path(), Duration::from_secs(120)),
+            mirrors: Arc::new(Mirrors::new(dirs[1].path(), 1 << 30).unwrap()),
+            tokens: Tokens::default(),
+            private: dirs[2].path().to_owned(),
+        };
+        let looker = Looker { git: Box::new(servers), bundles: kept };
+        let spec = json!({"url": server.url("team/stacks")});
+        let mut repository = TerraformRepository::new("r", serde_json::from_value(spec).unwrap());
+        (repository.metadata.namespace, repository.metadata.uid) = (Some("ns".into()), Some("uid".into()));
+        let now = Timestamp::from_second(1_900_000_000).unwrap();
+        let mut world = Self {
+            server,
+            repo,
+            looker,
+            memory: Memory::new(now),
+            repository,
+            layers: BTreeMap::new(),
+            now,
+            version: 0,
+            writes: 0,
+            dirs,
+        };
+        for (name, spec) in layers {
+            world.layer(name, spec);
+        }
+        world
+    }
+
+    fn layer(&mut self, name: &str, spec: &Value) {
+        let mut all = json!({"repository": {"name": "r"}});
+        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let mut layer = TerraformLayer::new(name, serde_json::from_value(all).unwrap());
+        layer.metadata.namespace = Some("ns".into());
+        layer.status = self.layers.get(name).and_then(|before| before.status.clone());
+        self.layers.insert(name.to_owned(), layer);
+    }
+
+    fn view(&mut self) -> View {
+        self.version += 1;
+        self.repository.metadata.resource_version = Some(self.version.to_string());
+        let mut follow = Follow::default();
+        follow.repository(self.repository.clone());
+        for layer in self.layers.values() {
+            follow.layer(layer);
+        }
+        let key: Key = ("ns".into(), "r".into());
+        follow.view(&key).unwrap()
+    }
+
+    /// Looks, and writes what was found as the worker does; which layers were told something.
+    async fn look(&mut self) -> Vec<String> {
+        self.look_for(Cause::Interval, Ok(None)).await
+    }
+
+    pub(crate) async fn look_for(
+        &mut self,
+        cause: Cause,
+        secret: Result<Option<(String, sources::credentials::Data)>, Problem>,
+    ) -> Vec<String> {
+        let view = self.view();
+        self.memory.meets(&view);
+        self.now += jiff::SignedDuration::from_mins(5);
+        let mut found = self.looker.look(&view, secret, &self.memory, cause, self.now).await;
+        let mut told = Vec::new();
+        for (layer, source) in std::mem::take(&mut found.sources) {
+            let known = self.layers.get_mut(&layer.key.1).unwrap();
+            known.status.get_or_insert_default().source = Some(source);
+            told.push(layer.key.1.clone());
+        }
+        self.looker.forced(&mut found).await;
+        let old = self.repository.status.clone().unwrap_or_default();
+        let next = status::next(&old, &found.look, |problem| problem.next_step("ns", "r"), self.now);
+        if next != old {
+            self.repository.status = Some(next);
+            self.writes += 1;
+        }
+        for (name, seen) in &found.look.refs {
+            if let Seen::Failed(_) = seen {
+                self.memory.refs.insert(name.clone(), Tries { at: self.now, times: 1 });
+            }
+        }
+        self.memory.looked = Some(self.now);
+        self.memory.answered.extend(found.answered);
+        told
+    }
+
+    pub(crate) fn status(&self) -> &TerraformRepositoryStatus {
+        self.repository.status.as_ref().unwrap()
+    }
+
+    fn source(&self, layer: &str) -> LayerSource {
+        self.layers[layer].status.clone().unwrap().source.unwrap()
+    }
+
+    pub(crate) fn revision(&self, git_ref: &str) -> String {
+        let known = self.status().refs.iter().find(|known| known.name == git_ref).unwrap();
+        known.commit.clone().unwrap().revision
+    }
+
+    fn puts(&self) -> usize {
+        self.looker.bundles.puts.lock().unwrap().len()
+    }
+}
+
+const APP: &str = "module \"a\" {\n  source = \"../../modules/a\"\n}\n";
+
+/// An application with modules, and another that has nothing to do with it.
+fn files() -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("README.md", "one\n"),
+        ("stacks/app/main.tf", APP),
+        ("stacks/app/old.tf", "# old\n"),
+        ("stacks/other/main.tf", "# other\n"),
+        ("modules/a/main.tf", "module \"b\" {\n  source = \"../b\"\n}\n"),
+        ("modules/b/main.tf", "# b\n"),
+        ("shared/tags.json", "{}\n"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
+    let app = json!({"path": "stacks/app", "triggerPaths": ["shared/**"]});
+    let mut world = World::new(&[("app", app), ("other", json!({"path": "stacks/other"}))]).await;
+    let first = world.repo.commit("main", &files()).unwrap();
+    assert_eq!(world.look().await, ["app", "other"]);
+    let source = world.source("app");
+    assert_eq!((source.revision.as_str(), source.missing.as_deref()), (first.as_str(), None));
+    assert_eq!(world.looker.bundles.read(&first, "stacks/app/main.tf").unwrap(), APP);
+    let commit = world.status().refs[0].commit.clone().unwrap();
+    assert_eq!(commit.author.as_deref(), Some("Pawl Tests <tests@pawl.invalid>"));
+    assert_eq!((commit.subject.as_deref(), commit.digest), (Some("Change 7 paths"), Some(format!("sha256:{first}"))));
+
+    // Nothing new: nothing is written, and nothing is fetched.
+    let (writes, asked) = (world.writes, world.server.requests("team/stacks"));
+    assert!(world.look().await.is_empty());
+    assert_eq!((world.writes, world.puts()), (writes, 1));
+    assert!(world.server.requests("team/stacks") - asked <= 2, "it was asked for its refs only");
+
+    // Burrito 11.3, Burrito 11.4: what is planned is the commit that is named, whatever arrives meanwhile. Burrito 11.10: deletions and renames count.
+    let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
+        ("of nobody", &[Change::File("README.md", b"two\n")], &[]),
+        (
+            "its own",
+            &[Change::File("stacks/app/main.tf", b"module \"a\" {\n  source = \"../../modules/a\"\n}\n# two\n")],
+            &["app"],
+        ),
+        ("a nested module", &[Change::File("modules/b/main.tf", b"# b two\n")], &["app"]),
+        ("a trigger path", &[Change::File("shared/tags.json", b"{\"a\": 1}\n")], &["app"]),
+        ("a deletion", &[Change::Delete("stacks/app/old.tf")], &["app"]),
+        ("a rename", &[Change::Delete("stacks/other/main.tf"), Change::File("stacks/other/all.tf", b"# other\n")], &["other"]),
+        ("both", &[Change::File("modules/a/x.tf", b""), Change::File("stacks/other/y.tf", b"")], &["app", "other"]),
+    ];
+    for (what, changes, told) in steps {
+        let commit = world.repo.commit_changes("main", changes).unwrap();
+        assert_eq!(world.look().await, told, "{what}");
+        for layer in told {
+            assert_eq!(world.source(layer).revision, commit, "{what}");
+        }
+        assert_eq!(world.revision("main"), commit);
+        assert_eq!(world.status().refs[0].forced_from, None, "{what}");
+    }
+    assert_eq!(world.puts(), 8);
+
+    // Several commits at once: the last of them is what there is, and nothing of the others is lost.
+    world.repo.commit("main", &[("modules/a/x.tf", "# x\n")]).unwrap();
+    let last = world.repo.commit("main", &[("README.md", "three\n")]).unwrap();
+    assert_eq!(world.look().await, ["app"]);
+    assert_eq!(world.source("app").revision, last);
+    assert_eq!(world.looker.bundles.read(&last, "modules/a/x.tf").unwrap(), "# x\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
+    let mut world = World::new(&[("app", json!({"path": "stacks/app"}))]).await;
+    let first = world.repo.commit("main", &files()).unwrap();
+    world.look().await;
+    let content = world.source("app").content;
+    // Lost between two looks, and between two fetches.
+    fs::remove_dir_all(world.dirs[1].path().join("uid")).unwrap();
+    let second = world.repo.commit("main", &[("README.md", "two\n")]).unwrap();
+    assert!(world.look().await.is_empty(), "the content is what it was, without a history to say so");
+    assert_eq!(
+        (world.revision("main"), world.source("app").content, world.source("app").revision),
+        (second.clone(), content, first.clone())
+    );
+
+    // The branch begins anew from the first commit, with other content.
+    world.repo.reset("main", Some(&first)).unwrap();
+    let forced = world.repo.commit("main", &[("stacks/app/main.tf", "# forced\n")]).unwrap();
+    assert_eq!(world.look().await, ["app"]);
+    assert_eq!(world.source("app").revision, forced);
+    assert_eq!(world.status().refs[0].forced_from.as_deref(), Some(second.as_str()));
+    let next = world.repo.commit("main", &[("stacks/app/main.tf", "# next\n")]).unwrap();
+    world.look().await;
+    assert_eq!((world.revision("main"), world.status().refs[0].forced_from.as_deref()), (next, None));
+
+    // What git left half done is no reason to fail for ever.
+    let dir = world.dirs[1].path().join("uid");
+    fs::remove_dir_all(dir.join("objects")).unwrap();
+    fs::create_dir(dir.join("objects")).unwrap();
+    let last = world.repo.commit("main", &[("stacks/app/main.tf", "# last\n")]).unwrap();
+    for _ in 0..3 {
+        world.look_for(Cause::Poke, Ok(None)).await;
+    }
+    assert_eq!(world.source("app").revision, last, "{:?}", world.status());
+}
+
+/// Burrito 11.12: one failing ref is tried every ten seconds for ever, and hides the others' errors.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_branch_does_not_stop_the_others() {
+    let layers = [
+        ("good", json!({"path": "stacks/app"})),
+        ("gone", json!({"path": "stacks/app", "ref": "feature"})),
+        ("fixed", json!({"path": "stacks/other"})),
+    ];
+    let mut world = World::new(&layers).await;
+    let first = world.repo.commit("main", &files()).unwrap();
+    world.layer("fixed", &json!({"path": "stacks/other", "ref": first}));
+    let feature = world.repo.commit("feature", &files()).unwrap();
+    assert_eq!(world.look().await.len(), 3);
+    world.repo.reset("feature", None).unwrap();
+    let second = world.repo.commit("main", &[("stacks/app/main.tf", "# two\n")]).unwrap();
+    assert_eq!(world.look().await, ["good"]);
+    assert_eq!((world.revision("main"), world.revision(&first)), (second, first));
+    let known = world.status().refs.iter().find(|known| known.name == "feature").unwrap();
+    let failure = known.failure.clone().unwrap();
+    assert_eq!((failure.reason.as_str(), failure.times), ("RevisionNotFound", 1), "{}", failure.message);
+    assert_eq!(world.source("gone").revision, feature, "the layer keeps what it has");
+    // Beside a look at the others it costs nothing, and is not counted before its time.
+    world.now -= jiff::SignedDuration::from_secs(299);
+    let writes = world.writes;
+    world.look().await;
+    assert_eq!(world.writes, writes);
+    let back = world.repo.commit("feature", &[("stacks/app/main.tf", "# back\n")]).unwrap();
+    assert_eq!(world.look().await, ["gone"]);
+    assert_eq!(world.revision("feature"), back);
+    let ready = world.status().conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
+    assert_eq!(ready.status, "True", "{}", ready.message);
+}
+
+/// Burrito 11.11: an error that passes ends polling. Here a look that had no answer is one more look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_is_said_once_and_passes() {
+    let mut world = World::new(&[("app", json!({"path": "stacks/app"}))]).await;
+    let first = world.repo.commit("main", &files()).unwrap();
+    let synced = |world: &World| {
+        let condition = world.status().conditions.iter().find(|condition| condition.type_ == "Synced").unwrap();
+        (condition.status.clone(), condition.reason.clone())
+    };
+    world.server.fail("team/stacks", Failure::Status(503));
+    world.look().await;
+    assert_eq!(synced(&world), ("False".into(), "SourceUnreachable".into()));
+    let writes = world.writes;
+    world.look().await;
+    assert_eq!(world.writes, writes, "the same outage");
+    world.server.fail("team/stacks", Failure::None);
+    world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
+    world.look().await;
+    assert_eq!(synced(&world), ("False".into(), "SourceUnauthorized".into()));
+    let secret = BTreeMap::from([("username".to_owned(), b"robot".to_vec()), ("password".to_owned(), b"s3cret".to_vec())]);
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(("git".into(), secret)))).await, ["app"]);
+    assert_eq!((synced(&world).0.as_str(), world.revision("main")), ("True", first));
+    let said = serde_json::to_string(world.status()).unwrap();
+    assert!(!said.contains("s3cret"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_that_are_not_there_bundles_that_are_lost_and_submodules() {
+    let mut world = World::new(&[("app", json!({"path": "stack/app", "ref": "v1"}))]).await;
+    let module = world.server.create("team/module").unwrap();
+    let commit = module.commit("main", &[("main.tf", "# module\n")]).unwrap();
+    module.commit("main", &[("main.tf", "# newer\n")]).unwrap();
+    let gitmodules = b"[submodule \"m\"]\n\tpath = modules/m\n\turl = ../module.git\n";
+    world.repo.commit("v1", &files()).unwrap();
+    let changes = [Change::File(".gitmodules", gitmodules), Change::Submodule("modules/m", &commit)];
+    let first = world.repo.commit_changes("v1", &changes).unwrap();
+    assert_eq!(world.look().await, ["app"]);
+    let source = world.source("app");
+    let missing = source.missing.unwrap();
+    assert!(missing.starts_with("stack/app is not in the repository; at its top it has: modules, shared, stacks"), "{missing}");
+    assert_eq!(world.looker.bundles.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
+    // The layer names another path: it is looked for in what there is.
+    world.layer("app", &json!({"path": "stacks/app", "ref": "v1"}));
+    assert_eq!(world.look().await, ["app"]);
+    assert_eq!((world.source("app").missing, world.puts()), (None, 1));
+
+    // The datastore lost it: whoever pokes gets it back.
+    world.looker.bundles.delete("", "", &first).await.unwrap();
+    world.repository.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
+    world.look_for(Cause::Poke, Ok(None)).await;
+    assert_eq!((world.puts(), world.status().last_handled_poke.as_deref()), (2, Some("1")));
+
+    let evil = b"[submodule \"m\"]\n\tpath = modules/m\n\turl = file:///etc\n";
+    world.repo.commit_changes("v1", &[Change::File(".gitmodules", evil)]).unwrap();
+    assert!(world.look().await.is_empty());
+    let failure = world.status().refs[0].failure.clone().unwrap();
+    assert_eq!(failure.reason, "SourceInvalid", "{}", failure.message);
+    assert!(failure.message.contains("modules/m leads to file:///etc"), "{}", failure.message);
+    assert_eq!(world.revision("v1"), first, "nobody is told of a commit that has no bundle");
+}

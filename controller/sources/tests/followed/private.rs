@@ -1,0 +1,55 @@
+//! What private servers are asked with by the crate `sources`: an authority of their own, and the token of a GitHub App that they gave.
+
+use std::{collections::BTreeMap, process::Command};
+
+use serde_json::json;
+use sources::{credentials::Data, schedule::Cause};
+
+use super::World;
+use servers::{auth::Access, git::GitServer};
+
+/// A Secret, as the API has it.
+fn secret(keys: &[(&str, &str)]) -> (String, Data) {
+    ("git".into(), keys.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<BTreeMap<_, _>>())
+}
+
+fn synced(world: &World) -> (String, String, String) {
+    let condition = world.status().conditions.iter().find(|condition| condition.type_ == "Synced").unwrap();
+    (condition.status.clone(), condition.reason.clone(), condition.message.clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_commits_for_that() {
+    let start = async |repos: &std::path::Path| GitServer::start_tls("127.0.0.1:0".parse().unwrap(), repos).await.unwrap();
+    let mut world = World::with(&[("app", json!({"path": "app"}))], start).await;
+    world.repo.commit("main", &[("app/main.tf", "# one\n")]).unwrap();
+    let authority = world.server.authority().unwrap().to_owned();
+    world.look_for(Cause::Interval, Ok(None)).await;
+    let (status, reason, message) = synced(&world);
+    assert!(status == "False" && message.contains("certificate that is not trusted"), "{reason}: {message}");
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&[("ca.crt", &authority)])))).await, ["app"]);
+
+    // With credentials of a person, and with those of an App, whose token the same server gives.
+    world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
+    let login = [("username", "robot"), ("password", "s3cret"), ("ca.crt", authority.as_str())];
+    let second = world.repo.commit("main", &[("app/main.tf", "# two\n")]).unwrap();
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&login)))).await, ["app"]);
+    assert_eq!(world.revision("main"), second);
+
+    world.server.set_access("team/stacks", Access::basic("x-access-token", "ghs_t0ken"));
+    let key =
+        Command::new("openssl").args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output().unwrap();
+    let key = String::from_utf8(key.stdout).unwrap();
+    let app =
+        [("githubAppID", "12345"), ("githubAppInstallationID", "678"), ("githubAppPrivateKey", &key), ("ca.crt", &authority)];
+    let third = world.repo.commit("main", &[("app/main.tf", "# three\n")]).unwrap();
+    world.look_for(Cause::Interval, Ok(Some(secret(&app)))).await;
+    let (status, reason, message) = synced(&world);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "SourceUnauthorized"), "{message}");
+    assert!(message.contains("/api/v3/app/installations/678/access_tokens"), "{message}");
+    world.server.installed("678", "ghs_t0ken");
+    assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&app)))).await, ["app"]);
+    assert_eq!((world.revision("main"), synced(&world).0.as_str()), (third, "True"));
+    let said = serde_json::to_string(world.status()).unwrap();
+    assert!(!said.contains("ghs_") && !said.contains("PRIVATE"), "{said}");
+}

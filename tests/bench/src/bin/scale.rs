@@ -1,0 +1,46 @@
+//! What Pawl costs as layers grow in number: `cargo run --release --bin scale`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bench::scale::{self, Options};
+use clap::Parser;
+use harness::cluster::report;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Parser)]
+#[command(name = "scale", about = "Holds many layers with a real API server and played agents, and prints what grows with them")]
+struct Arguments {
+    /// Measured at so many layers, one after the other.
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000])]
+    layers: Vec<usize>,
+    /// Repositories at the last step; in proportion at the others.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true,
+        help = "Repositories at the last step [default: one of 20 layers]"
+    )]
+    repositories: usize,
+    /// Also writes the table to this file.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Arguments { layers, repositories, save } = Arguments::parse();
+    let options = Options { layers, repositories, save };
+    report::exit("scale", interruptible(&options).await)
+}
+
+/// Every process that was started ends with the future that is dropped.
+async fn interruptible(options: &Options) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        done = Box::pin(scale::run(options)) => done,
+        _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted; all processes are ended"),
+        _ = terminate.recv() => anyhow::bail!("told to end; all processes are ended"),
+    }
+}

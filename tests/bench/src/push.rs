@@ -1,0 +1,179 @@
+//! From a push, told of by a webhook, to the plan of a layer that waits, beside a run of the same code that is made by hand.
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use crds::{TerraformLayer, TerraformRun, names};
+use futures::{Stream, StreamExt as _};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use super::lab::{Lab, run_waits, watched};
+use super::samples::{Samples, Unit};
+use super::stacks::Stack;
+use super::table::Table;
+use servers::{
+    git::GitServer,
+    repo::Repo,
+    webhook::{self, Hook},
+};
+
+/// Repository and layer.
+const STACK: &str = "stack";
+/// The goal: what a push may take besides the run, in seconds.
+const MORE: f64 = 1.0;
+/// The goal: how long after the last byte of a delivery it is taken, in seconds.
+const ANSWER: f64 = 0.05;
+/// After this long something is broken, not slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Measures both, one after the other, and leaves the server in the cluster.
+pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
+    lab.cluster.install(&webhook::values()).await?;
+    let followed = Followed::set(lab).await?;
+    let (mut pushed, mut made, mut by_hand) = (Samples::default(), Samples::default(), Samples::default());
+    // The first of each is not counted: images are unpacked, caches are filled.
+    for n in 0..=times {
+        let (commit, told, run, waits) = followed.push(n).await?;
+        let hand = followed.by_hand(n, &commit).await?;
+        if n > 0 {
+            pushed.push(waits - told);
+            made.push(run - told);
+            by_hand.push(hand);
+        }
+    }
+    let more = pushed.median() - by_hand.median();
+    table.plain("run made by hand to its plan that waits", by_hand.spread(Unit::Seconds));
+    table.plain("push told of by webhook to the layer's run", made.spread(Unit::Millis));
+    let figure = "push told of by webhook to the plan that waits";
+    table.bound(figure, pushed.spread(Unit::Seconds), "the run by hand + 1 s (medians)", more <= MORE);
+    table.plain("  more than the run by hand, of the medians", format!("{more:+.2} s"));
+    for (what, size) in [("1 KiB", 1 << 10), ("25 MiB, the largest that is taken", 25 << 20)] {
+        let mut answers = Samples::default();
+        for _ in 0..=times {
+            answers.seconds(followed.hook.answers(size).await?);
+        }
+        let figure = format!("last byte of a delivery of {what}, to its 202");
+        table.bound(&figure, answers.spread(Unit::Millis), "50 ms (median)", answers.median() <= ANSWER);
+    }
+    Ok(())
+}
+
+/// A repository that is followed, with one layer.
+struct Followed<'a> {
+    lab: &'a Lab,
+    namespace: String,
+    _root: tempfile::TempDir,
+    _git: GitServer,
+    repo: Repo,
+    hook: Hook,
+}
+
+type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<TerraformRun>>> + Send>>;
+
+impl<'a> Followed<'a> {
+    async fn set(lab: &'a Lab) -> Result<Self> {
+        let namespace = lab.namespace().await?;
+        let root = tempfile::tempdir()?;
+        let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
+        let repo = git.create(STACK)?;
+        repo.commit("main", &[("README.md", "a stack\n")])?;
+        // Within the measurement nothing but a delivery has it looked at.
+        let spec = json!({"url": git.url(STACK), "interval": "24h"});
+        let hook = Hook::set(&lab.cluster, &namespace, STACK, spec).await?;
+        let followed = Self { lab, namespace, _root: root, _git: git, repo, hook };
+        let spec = json!({"repository": {"name": STACK}, "path": STACK, "template": followed.template("layer")?});
+        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.0.clone(), &followed.namespace);
+        layers.create(&PostParams::default(), &TerraformLayer::new(STACK, serde_json::from_value(spec)?)).await?;
+        let begun = Instant::now();
+        while layers.get(STACK).await?.status.and_then(|status| status.source).is_none() {
+            ensure!(begun.elapsed() < PATIENCE, "the repository is not looked at");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(followed)
+    }
+
+    /// What both have in common: tool, resources, and a state of each one's own.
+    fn template(&self, name: &str) -> Result<Value> {
+        let spec = self.lab.run(&self.namespace, name, Stack::Tiny, "Manual")?.spec;
+        let spec = serde_json::to_value(spec)?;
+        Ok(json!({"tool": spec["tool"], "backend": spec["backend"], "runner": spec["runner"]}))
+    }
+
+    /// Pushes, and waits for the plan: the commit; in seconds since 1970 when it was told of, when the run was there, when it waited.
+    async fn push(&self, n: usize) -> Result<(String, f64, f64, f64)> {
+        let mut events = self.watch().await?;
+        let main = Stack::Tiny.files("", "").into_iter().map(|(_, text)| text).collect::<String>();
+        let commit = self.repo.commit("main", &[(&format!("{STACK}/main.tf"), &format!("# {n}\n{main}"))])?;
+        let told = seconds();
+        let answer = self.hook.push(&commit).await?;
+        ensure!(answer == StatusCode::ACCEPTED, "the server says {answer}");
+        let mut made = None;
+        let wait = async {
+            while let Some(event) = events.next().await {
+                let (Event::Apply(run) | Event::InitApply(run)) = event? else { continue };
+                if run.spec.source.repository.as_ref().is_none_or(|source| source.revision != commit) {
+                    continue;
+                }
+                let made = *made.get_or_insert_with(seconds);
+                if run_waits(&run)? {
+                    return Ok((commit.clone(), told, made, seconds(), run.name_any()));
+                }
+            }
+            bail!("the watch of the runs ended")
+        };
+        let found = tokio::time::timeout(PATIENCE, wait).await.context("no plan of the push waits")??;
+        let (commit, told, made, waits, name) = found;
+        self.deny(&name).await?;
+        Ok((commit, told, made, waits))
+    }
+
+    /// Watches all runs; what is there already has been told.
+    async fn watch(&self) -> Result<Events> {
+        let mut events: Events = Box::pin(watcher(self.lab.runs(&self.namespace), watcher::Config::default()));
+        while !matches!(events.next().await.context("the watch ended")??, Event::InitDone) {}
+        Ok(events)
+    }
+
+    /// Makes a run of the same commit: seconds until its plan waits.
+    async fn by_hand(&self, n: usize, commit: &str) -> Result<f64> {
+        let name = format!("by-hand-{n}");
+        let mut spec = self.template(&name)?;
+        spec["source"] = json!({"repository": {"name": STACK, "revision": commit, "path": STACK}});
+        spec["stack"] = name.as_str().into();
+        let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
+        run.metadata.namespace = Some(self.namespace.clone());
+        let (created, seen, _) = watched(self.lab.runs(&self.namespace), &run, run_waits).await?;
+        self.deny(&name).await?;
+        Ok(seen.duration_since(created).as_secs_f64())
+    }
+
+    /// Denies the plan, and waits until its pod has gone and its layer has seen it.
+    async fn deny(&self, name: &str) -> Result<()> {
+        let runs = self.lab.runs(&self.namespace);
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::DENY: "measured"}}}));
+        runs.patch(name, &PatchParams::default(), &patch).await?;
+        let begun = Instant::now();
+        loop {
+            let status = runs.get(name).await?.status.unwrap_or_default();
+            if status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open) {
+                break;
+            }
+            ensure!(begun.elapsed() < PATIENCE, "{name} does not end");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // Until the kubelet is done with the pod.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        Ok(())
+    }
+}
+
+fn seconds() -> f64 {
+    Timestamp::now().duration_since(Timestamp::UNIX_EPOCH).as_secs_f64()
+}

@@ -1,0 +1,251 @@
+//! What the figures are taken on: a real API server with all that the chart installs, a git server, and controller, sources and datastore
+//! as processes of this machine, each by the account that the chart gives it and no other. There is no node.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::process::Process;
+use harness::cluster::control_plane::free_ports;
+use harness::cluster::gobuild::Toolset;
+use harness::cluster::pki::{Identity, Pki};
+use harness::cluster::{ControlPlane, NAMESPACE, Options, command, images, report};
+use servers::git::GitServer;
+
+/// The bound on open attempts that the controller is given.
+pub(super) const SLOTS: u32 = 40;
+/// After this long something is broken, not slow.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Requests of Pawl's own processes are written down, without what is in them; those of the program itself, which plays everybody else, are
+/// not.
+const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, userGroups: ['system:serviceaccounts:pawl-system']}
+- {level: None}
+";
+
+/// All that runs. Its processes end with this value, those first that would miss others.
+pub(super) struct Lab {
+    controller: Option<Process>,
+    pub(super) sources: Process,
+    datastore: Process,
+    pub(super) git: GitServer,
+    pub(super) admin: Client,
+    pub(super) plane: ControlPlane,
+    place: Place,
+    http: reqwest::Client,
+    _directory: tempfile::TempDir,
+}
+
+/// Where what is started finds what.
+struct Place {
+    program: PathBuf,
+    directory: PathBuf,
+    datastore: u16,
+    /// Where datastore, sources and controller show their metrics.
+    metrics: [u16; 3],
+}
+
+impl Place {
+    fn path(&self, file: &str) -> String {
+        self.directory.join(file).display().to_string()
+    }
+
+    /// What every process is told that has to do with the datastore.
+    fn of_datastore(&self, name: &str) -> [String; 3] {
+        [
+            format!("--datastore-url=https://127.0.0.1:{}", self.datastore),
+            format!("--datastore-ca={}", self.path("ca.crt")),
+            format!("--datastore-token={}", self.path(&format!("{name}.datastore-token"))),
+        ]
+    }
+
+    fn start(&self, name: &'static str, arguments: &[String]) -> Result<Process> {
+        // As in the chart, but for the one that takes the place of a pod's account.
+        let variables = [
+            ("KUBECONFIG", self.path(&format!("{name}.kubeconfig"))),
+            ("RUST_LOG", "info".to_owned()),
+            ("MALLOC_ARENA_MAX", "2".to_owned()),
+            ("HOSTNAME", format!("pawl-{name}")),
+        ];
+        Process::start(name, &self.program, arguments, &variables, Path::new(&self.path(&format!("{name}.log"))))
+    }
+
+    fn start_datastore(&self) -> Result<Process> {
+        let arguments = [
+            "datastore".to_owned(),
+            format!("--store=file://{}", self.path("store")),
+            format!("--keys={}", self.path("keys")),
+            format!("--tls-cert={}", self.path("tls.crt")),
+            format!("--tls-key={}", self.path("tls.key")),
+            format!("--controller-account=system:serviceaccount:{NAMESPACE}:pawl-controller"),
+            format!("--sources-account=system:serviceaccount:{NAMESPACE}:pawl-sources"),
+            format!("--listen=127.0.0.1:{}", self.datastore),
+            format!("--metrics-listen=127.0.0.1:{}", self.metrics[0]),
+            "--no-read-api".to_owned(),
+        ];
+        self.start("datastore", &arguments)
+    }
+
+    fn start_sources(&self) -> Result<Process> {
+        let mut arguments = vec!["sources".to_owned(), format!("--mirrors={}", self.path("mirrors"))];
+        arguments.extend(self.of_datastore("sources"));
+        arguments.push(format!("--listen=127.0.0.1:{}", self.metrics[1]));
+        self.start("sources", &arguments)
+    }
+
+    fn start_controller(&self) -> Result<Process> {
+        let mut arguments = ["run", "--runner-image=pawl.invalid/runner-agent", "--runner-image-pull-policy=IfNotPresent"]
+            .map(str::to_owned)
+            .to_vec();
+        arguments.extend(["--runner-ephemeral-storage=1Gi".to_owned(), format!("--max-concurrent-runs={SLOTS}")]);
+        arguments.extend(self.of_datastore("controller"));
+        arguments.push(format!("--listen=127.0.0.1:{}", self.metrics[2]));
+        self.start("controller", &arguments)
+    }
+}
+
+impl Lab {
+    /// Starts everything, and waits until it is ready.
+    pub(super) async fn up() -> Result<Self> {
+        let program = tokio::task::block_in_place(|| images::programs(&["controller"]))?.remove(0);
+        let step = report::step("scale", "etcd, kube-apiserver, datastore, sources and controller");
+        let held = tempfile::tempdir().context("no directory for the processes")?;
+        let directory = held.path().to_owned();
+        let policy = directory.join("audit-policy.yaml");
+        fs::write(&policy, AUDIT_POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
+        // The last word counts.
+        let apiserver_flags = vec![format!("--audit-policy-file={}", policy.display())];
+        let plane = ControlPlane::start(Options { apiserver_flags, ..Options::default() }).await?;
+        tokio::task::block_in_place(|| install(&plane))?;
+        let admin = plane.client().await?;
+        let ports = free_ports(4)?;
+        let place = Place { program, directory, datastore: ports[0], metrics: [ports[1], ports[2], ports[3]] };
+        tokio::task::block_in_place(|| identities(&plane, &place))?;
+        let git = GitServer::start("127.0.0.1:0".parse()?, &place.directory.join("repositories")).await?;
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
+        let mut lab = Self {
+            controller: None,
+            datastore: place.start_datastore()?,
+            sources: place.start_sources()?,
+            git,
+            admin,
+            plane,
+            place,
+            http,
+            _directory: held,
+        };
+        lab.start_controller().await?;
+        step.done();
+        Ok(lab)
+    }
+
+    /// Starts the controller, and waits until it is ready; returns how long that took.
+    pub(super) async fn start_controller(&mut self) -> Result<Duration> {
+        ensure!(self.controller.is_none(), "the controller runs");
+        let started = Instant::now();
+        self.controller = Some(self.place.start_controller()?);
+        let ready = format!("http://127.0.0.1:{}/readyz", self.place.metrics[2]);
+        while !self.http.get(&ready).send().await.is_ok_and(|answer| answer.status().is_success()) {
+            self.check()?;
+            ensure!(started.elapsed() < PATIENCE, "the controller is not ready after {} s", PATIENCE.as_secs());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(started.elapsed())
+    }
+
+    /// Ends the controller as the kubelet does.
+    pub(super) async fn stop_controller(&mut self) -> Result<()> {
+        match self.controller.take() {
+            Some(controller) => controller.stop().await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn controller(&self) -> Result<&Process> {
+        self.controller.as_ref().context("the controller is not running")
+    }
+
+    /// An error when one of the processes has ended by itself.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.sources.check()?;
+        self.datastore.check()?;
+        self.controller.as_mut().map_or(Ok(()), Process::check)
+    }
+
+    pub(super) async fn controller_metrics(&self) -> Result<String> {
+        self.metrics(self.place.metrics[2]).await
+    }
+
+    pub(super) async fn sources_metrics(&self) -> Result<String> {
+        self.metrics(self.place.metrics[1]).await
+    }
+
+    async fn metrics(&self, port: u16) -> Result<String> {
+        let url = format!("http://127.0.0.1:{port}/metrics");
+        Ok(self.http.get(&url).send().await.with_context(|| format!("no answer from {url}"))?.text().await?)
+    }
+}
+
+/// What the chart installs.
+fn install(plane: &ControlPlane) -> Result<()> {
+    let tools = Toolset::ensure(&["helm"])?;
+    let chart = xtask::root().join("charts/pawl");
+    let mut helm = Command::new(tools.path("helm")?);
+    helm.args(["template", "pawl"]).arg(chart).args(["--namespace", NAMESPACE, "--kube-version", "1.34.4"]);
+    let rendered = command::run(&mut helm).context("helm cannot render the chart")?;
+    plane.kubectl(&["create", "namespace", NAMESPACE])?;
+    apply(plane, &rendered)?;
+    let definitions = ["crd/terraformruns.pawl.run", "crd/terraformlayers.pawl.run", "crd/terraformrepositories.pawl.run"];
+    // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
+    plane.kubectl(
+        &[["wait", "--for=jsonpath={.status.conditions}", "--timeout=60s"].as_slice(), definitions.as_slice()].concat(),
+    )?;
+    plane
+        .kubectl(&[["wait", "--for=condition=Established", "--timeout=60s"].as_slice(), definitions.as_slice()].concat())
+        .map(drop)
+}
+
+/// Applies manifests as the administrator.
+pub(super) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
+    let mut child = plane.kubectl_command(&["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    child.stdin.take().context("no standard input")?.write_all(manifests.as_bytes())?;
+    ensure!(child.wait()?.success(), "kubectl cannot apply what the chart installs");
+    Ok(())
+}
+
+/// Accounts, keys and certificates, as files.
+fn identities(plane: &ControlPlane, place: &Place) -> Result<()> {
+    let write = |file: &str, text: &str| fs::write(place.path(file), text).with_context(|| format!("cannot write {file}"));
+    let admin = fs::read_to_string(&plane.kubeconfig).context("no kubeconfig of the administrator")?;
+    let admin: Value = serde_json::from_str(&admin).context("the administrator's kubeconfig is no JSON")?;
+    for name in ["controller", "sources", "datastore"] {
+        let account = format!("pawl-{name}");
+        let token = |more: &[&str]| {
+            let arguments = [["-n", NAMESPACE, "create", "token", account.as_str(), "--duration=12h"].as_slice(), more].concat();
+            plane.kubectl(&arguments).map(|token| token.trim().to_owned())
+        };
+        let mut kubeconfig = admin.clone();
+        kubeconfig["users"][0]["user"] = json!({"token": token(&[])?});
+        kubeconfig["contexts"][0]["context"]["namespace"] = NAMESPACE.into();
+        write(&format!("{name}.kubeconfig"), &kubeconfig.to_string())?;
+        write(&format!("{name}.datastore-token"), &token(&["--audience=pawl-datastore"])?)?;
+    }
+    let pki = Pki::bare(&place.directory, "pawl-scale")?;
+    pki.issue(Identity { file: "tls", user: "pawl-datastore", group: "pawl", hosts: &["127.0.0.1"] })?;
+    for directory in ["keys", "store", "mirrors"] {
+        fs::create_dir(place.path(directory)).with_context(|| format!("cannot make {directory}"))?;
+    }
+    write("keys/key-1", &BASE64_STANDARD.encode(rand::random::<[u8; 32]>()))?;
+    write("keys/active", "key-1")
+}

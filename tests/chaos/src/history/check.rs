@@ -1,0 +1,56 @@
+//! The check: every rule over every run.
+
+use jiff::Timestamp;
+
+use super::{History, Missing, rules, shared};
+use played::trace::{self, Step, Violation};
+
+/// Stands in the place of an invariant where the check itself does not have what it needs.
+const LOG: &str = "log";
+
+/// Holds a history against the invariants. `ended_by`: until when every run has to have ended; none to leave that open.
+pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for versions in history.runs.values() {
+        let Some(last) = versions.last() else { continue };
+        let of = last.of();
+        let mut add = |invariant, text: Option<String>| {
+            if let Some(text) = text {
+                found.push(Violation { invariant, of: of.clone(), text });
+            }
+        };
+        let firsts = std::iter::once(None).chain(versions.iter().map(Some));
+        for (before, after) in firsts.zip(versions) {
+            let missing = before.map_or(Missing::Nothing, |before| history.missing(before, after));
+            let lost = || format!("the log lacks what {} stands on, and no write went unanswered", after.revision);
+            add(LOG, (missing == Missing::Unexplained).then(lost));
+            let step = Step {
+                before: before.map(|before| &before.run),
+                after: &after.run,
+                by: after.of_status.then_some(&after.by),
+                whole: missing == Missing::Nothing,
+            };
+            for (invariant, text) in trace::step(&step).into_iter().chain(trace::version(&after.run, after.status_bytes)) {
+                add(invariant, Some(text));
+            }
+        }
+        add("L1", ended_by.and_then(|_| rules::ended(versions, history)));
+        for text in rules::pods(versions, history) {
+            add("S9", Some(text));
+        }
+        for (invariant, text) in rules::truth(versions, history) {
+            add(invariant, Some(text));
+        }
+        for text in shared::forgotten(versions, history) {
+            add("S34", Some(text));
+        }
+    }
+    found.extend(shared::overlaps(history));
+    for text in ledger::violations_where(&history.ledger, |unlock| ledger::is_silent(&history.ledger, unlock)) {
+        found.push(Violation { invariant: "S1", of: "ledger".into(), text });
+    }
+    for line in &history.leaks {
+        found.push(Violation { invariant: "S15", of: "audit log".into(), text: format!("holds the secret: {line}") });
+    }
+    found
+}

@@ -1,0 +1,171 @@
+//! The cluster of the kill loop, its servers, and what is known of its runs.
+
+use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use crds::{TerraformLayer, TerraformRun};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::runtime::{WatchStreamExt as _, reflector, watcher};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{
+    CLUSTER,
+    kinds::Record,
+    shelf::{self, Shelf},
+};
+use harness::cluster::{Audit, Cluster, NAMESPACE, chart::Values, objects, victims};
+use harness::wait;
+pub(super) use played::patch::merge;
+use servers::{proxy::Proxy, state::StateServer};
+
+/// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
+pub(super) const SECRET: &str = "kept-by-a-pawl-8341-2207";
+/// Without it the API server would write its own address over that of the proxy.
+pub(super) const FLAG: &str = "--endpoint-reconciler-type=none";
+
+/// Everything that the loop works with.
+pub(super) struct Lab {
+    pub(super) cluster: Cluster,
+    pub(super) client: Client,
+    pub(super) state: StateServer,
+    pub(super) proxy: Proxy,
+    pub(super) namespace: String,
+    pub(super) record: Record,
+    /// What was read of runs that have ended.
+    pub(super) shelf: Shelf,
+    /// No further runs and strikes.
+    pub(super) over: AtomicBool,
+    /// The runs, as a watch sees them.
+    pub(super) seen: reflector::Store<TerraformRun>,
+}
+
+impl Lab {
+    pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
+        let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
+        let mut config = cluster.config().await?;
+        // An API server that is killed while it is asked may leave a request, or a watch, without an answer.
+        config.read_timeout = Some(Duration::from_secs(30));
+        let client = Client::try_from(config)?;
+        let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
+        let state = StateServer::start(host).await?;
+        let target = cluster.server.strip_prefix("https://").context("the API server's address is no URL")?.parse()?;
+        let proxy = Proxy::start(host, target).await?;
+        cluster.restart_apiserver(Duration::ZERO, &[FLAG.to_owned()]).await?;
+        // First of all: in a cluster that was kept, pods look for the proxy of the time before.
+        behind(&cluster, proxy.addr())?;
+        cluster.install(values).await?;
+        let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
+        let namespace = format!("kills-{seed}-{second:x}");
+        objects::namespace(&client, &namespace).await?;
+        let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "password"}, "stringData": {"value": SECRET}}))?;
+        Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &secret).await?;
+        let (seen, writer) = reflector::store();
+        let watching = Api::<TerraformRun>::namespaced(client.clone(), &namespace);
+        let events = watcher(watching, watcher::Config::default().timeout(20));
+        let mut events = events.default_backoff().reflect(writer).boxed();
+        tokio::spawn(async move { while events.next().await.is_some() {} });
+        let over = AtomicBool::new(false);
+        let (record, shelf) = (Record::default(), Shelf::default());
+        Ok(Self { cluster, client, state, proxy, namespace, record, shelf, over, seen })
+    }
+
+    pub(super) fn runs(&self) -> Api<TerraformRun> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// All there are; asked again while nobody answers.
+    pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(&self, of: &Api<K>) -> Result<Vec<K>> {
+        wait::until("a list at the end", Duration::from_secs(120), async || Ok(of.list(&ListParams::default()).await))
+            .await
+            .map(|list| list.items)
+    }
+
+    pub(super) fn layers(&self) -> Api<TerraformLayer> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(super) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(super) fn system_pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// What the datastore gives people to read, by its path below the namespace.
+    pub(super) async fn read(&self, path: &str) -> kube::Result<String> {
+        shelf::read(&self.client, &self.namespace, path).await
+    }
+
+    /// Keeps what the datastore gives people of a run that has ended.
+    pub(super) async fn keep(&self, name: &str) {
+        self.shelf.take(&self.client, &self.namespace, name, SECRET).await;
+    }
+
+    /// A run as the watch saw it last.
+    pub(super) fn run(&self, name: &str) -> Option<TerraformRun> {
+        self.seen.find(|run| run.metadata.name.as_deref() == Some(name)).map(|run| (*run).clone())
+    }
+
+    /// Waits until nothing of runs is left to do: their pods have ended.
+    pub(super) async fn settle(&self) {
+        for _ in 0..300 {
+            let pods = self.pods().list(&ListParams::default()).await;
+            if pods.is_ok_and(|pods| pods.items.iter().all(victims::has_ended)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Logs of containers on this machine that hold the secret.
+    pub(super) fn leaks(&self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.cluster.pod_logs()];
+        while let Some(dir) = dirs.pop() {
+            // Pods go while this looks.
+            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let ours = path.to_string_lossy().contains(&self.namespace);
+                if path.is_dir() {
+                    dirs.push(path);
+                } else if ours && std::fs::read_to_string(&path).is_ok_and(|text| text.contains(SECRET)) {
+                    found.push(format!("the log {} holds the secret", path.display()));
+                }
+            }
+        }
+        let events = self.cluster.kubectl(&["-n", &self.namespace, "get", "events", "-o", "json"])?;
+        found.extend(events.contains(SECRET).then(|| "an event holds the secret".to_owned()));
+        Ok(found)
+    }
+}
+
+/// Memory of a pod: much less than its tool takes, where that is to run out of it.
+pub(super) fn runner(tight: bool) -> Value {
+    let memory = if tight { "128Mi" } else { "256Mi" };
+    // A pod that went without an end is waited for as long as this and a minute, anew by each controller: the node is young.
+    json!({"terminationGracePeriodSeconds": 60,
+        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}}})
+}
+
+/// Lets pods reach the API server by the proxy only.
+fn behind(cluster: &Cluster, proxy: SocketAddr) -> Result<()> {
+    let (address, port) = (proxy.ip().to_string(), proxy.port());
+    let slice = json!({"endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]});
+    let endpoints =
+        json!({"subsets": [{"addresses": [{"ip": address}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]});
+    for (kind, patch) in [("endpointslice", slice), ("endpoints", endpoints)] {
+        cluster.kubectl(&["-n", "default", "patch", kind, "kubernetes", "--type=merge", "-p", &patch.to_string()])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! Layers of a repository that is committed to while what looks after them dies. Each push is told of once, as forges do, to whoever
+//! is there to hear it; what nobody heard is found when the refs are looked at the next time.
+
+mod verdict;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use crds::{TerraformLayer, TerraformRun, names};
+use kube::{
+    ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use reqwest::StatusCode;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{
+    cluster_faults,
+    kinds::Kind,
+    lab::{Lab, merge, runner},
+    person,
+    strikes::Aim,
+};
+use crate::history::{History, Violation};
+use servers::{git::GitServer, repo::Repo, webhook::Hook};
+
+use verdict::Kept;
+
+/// The repository, and what it is called in the cluster.
+const STACKS: &str = "stacks";
+/// How long layers may take that nothing is done to any more: the longest back-off of a server that was away, and plans.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A forge with one repository, and a layer for each of its directories.
+pub(super) struct Forge {
+    /// None while it is away.
+    git: Mutex<Option<GitServer>>,
+    address: SocketAddr,
+    root: TempDir,
+    repo: Repo,
+    hook: Hook,
+    pushed: Mutex<Pushed>,
+}
+
+#[derive(Debug, Default)]
+struct Pushed {
+    /// The newest round of each layer: the number that its newest relevant commit brought.
+    rounds: Vec<u64>,
+    relevant: u64,
+    others: u64,
+    /// Pushes that the server heard of.
+    told: u64,
+}
+
+impl Forge {
+    /// Makes the repository, and so many layers; every other is Automatic, and two of three keep their state with the datastore.
+    pub(super) async fn set(lab: &Lab, layers: u64) -> Result<Self> {
+        let root = tempfile::tempdir()?;
+        let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
+        let repo = git.create(STACKS)?;
+        let count = usize::try_from(layers)?;
+        let first: Vec<_> = (0..count).flat_map(|n| files(lab, n, 0)).collect();
+        commit(&repo, &first)?;
+        // The shortest there is: what no delivery told of is found by it.
+        let spec = json!({"url": git.url(STACKS), "interval": "30s"});
+        let hook = Hook::set(&lab.cluster, &lab.namespace, STACKS, spec).await?;
+        for n in 0..count {
+            let place = if is_managed(n) {
+                json!({"stack": name(n)})
+            } else {
+                json!({"backend": {"type": "http", "config": lab.state.backend_config(&id(lab, n))}})
+            };
+            let mut spec = json!({
+                "repository": {"name": STACKS}, "path": name(n), "runHistory": 50,
+                "remediation": {"onCommit": if n.is_multiple_of(2) { "Automatic" } else { "Manual" }},
+                "template": {
+                    "tool": {"name": "OpenTofu", "version": "0.0.1"},
+                    "runner": runner(false),
+                },
+            });
+            merge(&mut spec["template"], &place);
+            let layer = TerraformLayer::new(&name(n), serde_json::from_value(spec)?);
+            lab.layers().create(&PostParams::default(), &layer).await.context("cannot make a layer")?;
+        }
+        let pushed = Mutex::new(Pushed { rounds: vec![0; count], ..Pushed::default() });
+        Ok(Self { address: git.addr(), git: Mutex::new(Some(git)), root, repo, hook, pushed })
+    }
+
+    fn pushed(&self) -> MutexGuard<'_, Pushed> {
+        self.pushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pushes until the loop is over: commits that a layer has to do with, and others.
+    pub(super) async fn push(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
+        let mut random = StdRng::seed_from_u64(seed ^ 0x9054);
+        while !lab.over.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(random.random_range(300..2_500))).await;
+            let files = {
+                let mut pushed = self.pushed();
+                if random.random_bool(0.7) {
+                    let n = random.random_range(0..pushed.rounds.len());
+                    pushed.rounds[n] += 1;
+                    pushed.relevant += 1;
+                    files(&lab, n, pushed.rounds[n])
+                } else {
+                    pushed.others += 1;
+                    // Also beside the directories of layers, under a name that begins as theirs do.
+                    let place = if random.random_bool(0.5) { "docs" } else { "l0-old" };
+                    vec![(format!("{place}/a.md"), pushed.others.to_string())]
+                }
+            };
+            let commit = commit(&self.repo, &files)?;
+            let heard = matches!(self.hook.push(&commit).await, Ok(StatusCode::ACCEPTED));
+            self.pushed().told += u64::from(heard);
+        }
+        Ok(())
+    }
+
+    /// Strikes what layers alone need until the loop is over; leaves it up.
+    pub(super) async fn strike(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
+        let mut random = StdRng::seed_from_u64(seed ^ 0xf026);
+        while !lab.over.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(random.random_range(1_000..9_000))).await;
+            let kind = [Kind::Sources, Kind::Server, Kind::GitServer][random.random_range(0..3)];
+            let struck = match kind {
+                Kind::Sources => cluster_faults::kill(&lab, "sources", "/controller").await,
+                Kind::Server => cluster_faults::kill(&lab, "server", "/controller").await,
+                _ => {
+                    let gone = self.git.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    drop(gone);
+                    tokio::time::sleep(Duration::from_millis(random.random_range(0..6_000))).await;
+                    // The socket goes a moment after its server.
+                    let mut again = GitServer::start(self.address, self.root.path()).await;
+                    for _ in 0..100 {
+                        if again.is_ok() {
+                            break;
+                        }
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        again = GitServer::start(self.address, self.root.path()).await;
+                    }
+                    let again = again.context("the Git server does not come back")?;
+                    *self.git.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
+                    true
+                }
+            };
+            if struck {
+                lab.record.add(kind, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Strikes the pods of layers until the loop is over, one run after the other, wherever it is.
+    pub(super) async fn haunt(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
+        let mut random = StdRng::seed_from_u64(seed ^ 0x4a07);
+        while !lab.over.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(random.random_range(500..2_500))).await;
+            let n = random.random_range(0..self.pushed().rounds.len());
+            let is_of_layer = |run: &TerraformRun| run.labels().get(names::LABEL_LAYER) == Some(&name(n));
+            let is_open = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| !status.is_terminal());
+            // A layer has one at a time.
+            let Some(run) = lab.seen.find(|run| is_of_layer(run) && is_open(run)) else { continue };
+            Aim::draw(&mut random).strike(&lab, &run).await?;
+        }
+        Ok(())
+    }
+
+    /// The stacks whose states are with the datastore.
+    pub(super) fn stacks(&self) -> Vec<String> {
+        (0..self.pushed().rounds.len()).filter(|n| is_managed(*n)).map(name).collect()
+    }
+
+    /// Does what layers wait for until the loop is over and all of them are at rest, or take too long.
+    pub(super) async fn tend(self: Arc<Self>, lab: Arc<Lab>) -> Result<()> {
+        let mut over = None;
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if lab.over.load(Ordering::Relaxed) {
+                let since: &mut Instant = over.get_or_insert_with(Instant::now);
+                if since.elapsed() > PATIENCE {
+                    return Ok(());
+                }
+            }
+            // The API server may be away.
+            let Ok(layers) = lab.layers().list(&ListParams::default()).await else { continue };
+            for layer in &layers.items {
+                attend(&lab, layer).await;
+            }
+            if over.is_some() && self.kept(&lab, &layers.items).await.iter().all(Kept::is_at_rest) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn kept(&self, lab: &Lab, layers: &[TerraformLayer]) -> Vec<Kept> {
+        let (rounds, ledger) = (self.pushed().rounds.clone(), lab.state.ledger());
+        let mut kept = Vec::new();
+        for (n, newest) in rounds.iter().enumerate() {
+            let status = layers.iter().find(|layer| layer.name_any() == name(n)).and_then(|layer| layer.status.clone());
+            let state = if is_managed(n) {
+                lab.read(&format!("states/{}/download", name(n))).await.unwrap_or_default()
+            } else {
+                lab.state.current(&id(lab, n)).unwrap_or_default().to_string()
+            };
+            kept.push(Kept::of(&id(lab, n), *newest, status.unwrap_or_default(), &ledger, &state));
+        }
+        kept
+    }
+
+    /// Everything that must never happen to layers and did.
+    pub(super) async fn judge(&self, lab: &Lab, history: &History) -> Result<Vec<Violation>> {
+        let layers = lab.all(&lab.layers()).await?;
+        Ok(verdict::judge(&self.kept(lab, &layers).await, history))
+    }
+
+    /// A line of the report.
+    pub(super) fn summary(&self, history: &History) -> String {
+        let pushed = self.pushed();
+        let runs = history.runs.values().filter(|versions| verdict::layer_of(versions).is_some()).count();
+        format!(
+            "\nLayers: {}; {} commits for them and {} others, {} of which the server heard of; {runs} of the runs.",
+            pushed.rounds.len(),
+            pushed.relevant,
+            pushed.others,
+            pushed.told
+        )
+    }
+}
+
+/// Approves what waits; asks again for what failed.
+async fn attend(lab: &Lab, layer: &TerraformLayer) {
+    let status = layer.status.clone().unwrap_or_default();
+    if let Some(pending) = &status.pending {
+        let plan = lab.run(&pending.run).and_then(|run| Some((run.annotations().clone(), run.status?.plan?.checksum)));
+        if let Some((annotations, checksum)) = plan
+            && annotations.get(names::APPROVE) != Some(&checksum)
+        {
+            // It may be another by now, and is looked at again.
+            person::annotate(lab, &pending.run, person::approval(&checksum)).await;
+        }
+    } else if status.failures.is_some() && status.current_run.is_none() {
+        let asked = layer.annotations().get(names::PLAN);
+        if asked.is_none() || asked == status.last_handled_plan.as_ref() {
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {names::PLAN: "now"}}}));
+            // The next look asks again.
+            let _ = lab.layers().patch(&layer.name_any(), &PatchParams::default(), &patch).await;
+        }
+    }
+}
+
+/// Whether the datastore keeps the state of a layer.
+const fn is_managed(n: usize) -> bool {
+    !n.is_multiple_of(3)
+}
+
+fn name(n: usize) -> String {
+    format!("l{n}")
+}
+
+/// What the state of a layer is called, and the scripts of its rounds before their number.
+fn id(lab: &Lab, n: usize) -> String {
+    format!("{}/{}", lab.namespace, name(n))
+}
+
+/// The directory of a layer in a round: each makes something new in place of what the round before made.
+fn files(lab: &Lab, n: usize, round: u64) -> Vec<(String, String)> {
+    let script = json!({
+        "name": verdict::script(&id(lab, n), round), "ledger": lab.state.ledger_url(),
+        "resources": [verdict::resource(round)], "apply_ms": 200,
+    });
+    let main = "# played by a script\n".to_owned();
+    vec![(format!("{}/main.tf", name(n)), main), (format!("{}/pawl-script.json", name(n)), script.to_string())]
+}
+
+fn commit(repo: &Repo, files: &[(String, String)]) -> Result<String> {
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    repo.commit("main", &files)
+}

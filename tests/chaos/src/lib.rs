@@ -1,0 +1,164 @@
+//! The kill loop: runs on the real cluster, of which something dies all the time, layers that are committed to meanwhile, and a check
+//! afterwards that reads what really happened. `cargo chaos`; the short form is a stage of `cargo ci`.
+
+mod cluster_faults;
+pub mod history;
+mod kinds;
+mod lab;
+mod layers;
+mod person;
+mod report;
+mod shelf;
+mod states;
+mod strikes;
+mod workload;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use crds::names;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use tokio::task::JoinHandle;
+
+use self::history::Violation;
+use harness::cluster::{Cluster, chart::Values, report as progress};
+use servers::webhook;
+
+use lab::Lab;
+use layers::Forge;
+
+const CLUSTER: &str = "kills";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Ends after so many kills.
+    pub kills: u64,
+    /// Ends after this time, whatever was killed; runs that are under way come to their end.
+    pub limit: Duration,
+    /// Chooses what is killed and when.
+    pub seed: u64,
+    /// Runs at a time.
+    pub workers: u64,
+    /// Layers that are committed to meanwhile.
+    pub layers: u64,
+    /// Where the report is written as well, as Markdown.
+    pub save: Option<PathBuf>,
+    /// Leave the cluster up.
+    pub keep: bool,
+}
+
+/// Runs the loop, checks, and prints the report.
+///
+/// # Errors
+/// When the cluster cannot be had, or something happened that must never happen.
+pub async fn run(options: &Options) -> Result<()> {
+    let values = if options.layers > 0 { webhook::values() } else { Values::new() };
+    let lab = Arc::new(Lab::up(options.seed, &values).await?);
+    let result = Box::pin(strike(&lab, options)).await;
+    if options.keep {
+        println!("the cluster stays up: {}", lab.cluster.env());
+    } else {
+        Cluster::down_by_name(CLUSTER)?;
+    }
+    let violations = result?;
+    if violations.is_empty() {
+        println!("test kills::{}_kills_with_seed_{} ... ok", lab.record.kills(), options.seed);
+        println!("test result: ok. 1 passed; 0 failed");
+        return Ok(());
+    }
+    println!("test result: FAILED. 0 passed; {} failed", violations.len());
+    bail!("{} violations with seed {}; the first: {}", violations.len(), options.seed, violations[0])
+}
+
+async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
+    let since = history::end(&lab.cluster.audit_log)?;
+    let forge = match options.layers {
+        0 => None,
+        count => Some(Arc::new(Forge::set(lab, count).await?)),
+    };
+    let step = progress::step("kills", format!("{} kills, seed {}", options.kills, options.seed));
+    let ending = {
+        let (lab, kills, limit) = (lab.clone(), options.kills, options.limit);
+        tokio::spawn(async move {
+            let started = tokio::time::Instant::now();
+            let mut told = started;
+            while lab.record.kills() < kills && started.elapsed() < limit {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                if told.elapsed() > Duration::from_secs(30) {
+                    told = tokio::time::Instant::now();
+                    println!("kills {} of {kills} after {} s", lab.record.kills(), started.elapsed().as_secs());
+                }
+            }
+            lab.over.store(true, Ordering::Relaxed);
+        })
+    };
+    let workers: Vec<_> = (0..options.workers).map(|n| tokio::spawn(workload::work(lab.clone(), options.seed, n))).collect();
+    let faults = tokio::spawn(cluster_faults::go_on(lab.clone(), options.seed));
+    let seed = options.seed;
+    let followed: Vec<JoinHandle<Result<()>>> = forge
+        .iter()
+        .flat_map(|forge| {
+            [
+                tokio::spawn(forge.clone().push(lab.clone(), seed)),
+                tokio::spawn(forge.clone().strike(lab.clone(), seed)),
+                tokio::spawn(forge.clone().haunt(lab.clone(), seed)),
+                tokio::spawn(forge.clone().tend(lab.clone())),
+            ]
+        })
+        .collect();
+    ending.await.context("the clock of the loop failed")?;
+    // The faults stop first, so that what is under way can come to its end.
+    faults.await.context("the faults of the cluster failed")??;
+    let mut stuck = Vec::new();
+    for worker in workers {
+        stuck.extend(worker.await.context("a worker failed")??);
+    }
+    for part in followed {
+        part.await.context("a part of the layers' loop failed")??;
+    }
+    let left = states::close(lab).await?;
+    step.done();
+    lab.settle().await;
+    let now = Timestamp::now();
+    let mut history = history::read(&lab.cluster.audit_log, since, std::slice::from_ref(&lab.namespace), lab::SECRET)?;
+    history.ledger = lab.state.ledger();
+    history.gaps = lab.record.gaps();
+    history.outages = lab.record.outages();
+    history.states = states::known(lab, &forge.iter().flat_map(|forge| forge.stacks()).collect::<Vec<_>>()).await?;
+    let runs = lab.all(&lab.runs()).await?;
+    for run in runs.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
+        lab.keep(&run.name_any()).await;
+    }
+    history.journals = lab.shelf.journals();
+    history.last = runs.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
+    let mut violations = history::check(&history, Some(now));
+    violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
+    violations.extend(left.into_iter().map(|(of, text)| Violation { invariant: "L40", of, text }));
+    violations.extend(lab.leaks()?.into_iter().chain(lab.shelf.leaks()).map(|text| Violation {
+        invariant: "S15",
+        of: "logs".into(),
+        text,
+    }));
+    if let Some(forge) = &forge {
+        violations.extend(forge.judge(lab, &history).await?);
+    }
+    let mut text = report::markdown(lab, &history, &violations, options);
+    text.extend(forge.iter().map(|forge| forge.summary(&history)));
+    println!("{text}");
+    if let Some(file) = &options.save {
+        std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    for violation in &violations {
+        println!("must never happen: {violation}");
+    }
+    let of: BTreeSet<_> = violations.iter().map(|violation| violation.of.as_str()).collect();
+    for text in of.into_iter().map(|run| history::evidence(&history, run)).filter(|text| !text.is_empty()).take(3) {
+        print!("{text}");
+    }
+    Ok(violations)
+}

@@ -1,0 +1,147 @@
+//! Where the states of runs are: one of its own for some, and for the others one of a few that runs compete for, with the datastore or
+//! elsewhere. At the end each of the few has to be of use to the next run.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use crds::{RunResult, TerraformRun};
+use kube::{ResourceExt as _, api::PostParams};
+use rand::{Rng as _, rngs::StdRng};
+use serde_json::{Value, json};
+
+use super::lab::{Lab, merge, runner};
+use harness::wait;
+
+/// So many states of each kind are competed for.
+const MANAGED: usize = 4;
+const ELSEWHERE: usize = 2;
+/// How long the last run on a state may take that nothing is done to any more. It covers the wait for a node whose pod is gone.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Where a run's state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the state server, under the run's own name.
+    Own,
+    /// In the state server.
+    Elsewhere(usize),
+    /// With the datastore: the run names no backend.
+    Managed(usize),
+}
+
+impl Place {
+    pub(super) fn draw(random: &mut StdRng) -> Self {
+        match random.random_range(0..100) {
+            0..4 => Self::Managed(random.random_range(0..MANAGED)),
+            4..6 => Self::Elsewhere(random.random_range(0..ELSEWHERE)),
+            _ => Self::Own,
+        }
+    }
+
+    fn shared() -> impl Iterator<Item = Self> {
+        (0..MANAGED).map(Self::Managed).chain((0..ELSEWHERE).map(Self::Elsewhere))
+    }
+
+    /// Its name below the namespace, given that of the run.
+    fn name(self, run: &str) -> String {
+        match self {
+            Self::Own => run.to_owned(),
+            Self::Elsewhere(n) => format!("shared{n}"),
+            Self::Managed(n) => format!("managed{n}"),
+        }
+    }
+
+    /// What the spec says of it.
+    pub(super) fn spec(self, lab: &Lab, run: &str) -> Value {
+        let name = self.name(run);
+        match self {
+            Self::Managed(_) => json!({"stack": name}),
+            Self::Own | Self::Elsewhere(_) => {
+                let config = lab.state.backend_config(&format!("{}/{name}", lab.namespace));
+                json!({"backend": {"type": "http", "config": config}})
+            }
+        }
+    }
+
+    /// What the run makes. In a state that others use too these are objects of its own, in place of theirs.
+    pub(super) fn resources(self, run: &str, count: usize) -> Value {
+        match self {
+            Self::Own => json!(count),
+            Self::Elsewhere(_) | Self::Managed(_) => {
+                (0..count.min(4)).map(|n| format!("terraform_data.r[\"{run}-{n}\"]")).collect()
+            }
+        }
+    }
+
+    /// Removes, as a person does, a lock elsewhere whose run was deleted: nobody proves its end any more, so that Pawl leaves it alone.
+    async fn unlock_what_nobody_proves(self, lab: &Lab) -> Result<()> {
+        let Self::Elsewhere(_) = self else { return Ok(()) };
+        let Some(who) = self.lock(lab).await? else { return Ok(()) };
+        let runs = lab.all(&lab.runs()).await?;
+        if !runs.iter().any(|run| who.starts_with(&format!("pawl@{}-", run.name_any()))) {
+            lab.state.force_unlock(&format!("{}/{}", lab.namespace, self.name("")));
+        }
+        Ok(())
+    }
+
+    /// Who holds the lock of one that runs compete for.
+    async fn lock(self, lab: &Lab) -> Result<Option<String>> {
+        let name = self.name("");
+        if let Self::Managed(_) = self {
+            let state: Value = serde_json::from_str(&lab.read(&format!("states/{name}")).await?)?;
+            return Ok((!state["lock"].is_null()).then(|| state["lock"].to_string()));
+        }
+        Ok(lab.state.lock(&format!("{}/{name}", lab.namespace)).map(|lock| lock.who))
+    }
+}
+
+/// All that the states know at the end, those of `more` stacks with the datastore besides.
+pub(super) async fn known(lab: &Lab, more: &[String]) -> Result<String> {
+    let mut known = lab.state.all(&format!("{}/", lab.namespace));
+    let own = Place::shared().filter(|place| matches!(place, Place::Managed(_))).map(|place| place.name(""));
+    for stack in own.chain(more.iter().cloned()) {
+        // One that nothing was applied to has no version.
+        known.push(lab.read(&format!("states/{stack}/download")).await.unwrap_or_default());
+    }
+    Ok(known.concat())
+}
+
+/// One more run on each of the states that runs competed for. What is wrong with which.
+pub(super) async fn close(lab: &Lab) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for (n, place) in Place::shared().enumerate() {
+        place.unlock_what_nobody_proves(lab).await?;
+        let run = last(lab, place, n)?;
+        lab.runs().create(&PostParams::default(), &run).await?;
+        if let Some(text) = ends(lab, &run.name_any()).await? {
+            found.push((place.name(""), text));
+        }
+        if let Some(holder) = place.lock(lab).await? {
+            found.push((place.name(""), format!("its lock is left: {holder}")));
+        }
+    }
+    Ok(found)
+}
+
+fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
+    let name = format!("last-{n}");
+    let script = json!({"name": format!("{}/{name}", lab.namespace), "ledger": lab.state.ledger_url(), "resources": place.resources(&name, 1)});
+    let mut spec = json!({
+        "source": {"inline": {"files": {"main.tf": "# played by a script\n", "pawl-script.json": script.to_string()}}},
+        "tool": {"name": "OpenTofu", "version": "0.0.1"}, "approval": {"mode": "Automatic"},
+        "runner": runner(false),
+    });
+    merge(&mut spec, &place.spec(lab, &name));
+    let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
+    run.metadata.namespace = Some(lab.namespace.clone());
+    Ok(run)
+}
+
+/// How a run stands that did not apply.
+async fn ends(lab: &Lab, name: &str) -> Result<Option<String>> {
+    let ended = async || Ok(lab.runs().get(name).await?.status.is_some_and(|status| status.is_terminal()).then_some(()));
+    let waited = wait::until(format!("{name} ends"), PATIENCE, ended).await;
+    let status = lab.runs().get(name).await?.status.unwrap_or_default();
+    let well = waited.is_ok() && status.result == Some(RunResult::Applied);
+    Ok((!well).then(|| format!("the next run says {:?} {:?} {:?}", status.phase, status.result, status.message)))
+}

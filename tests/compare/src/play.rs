@@ -1,0 +1,321 @@
+//! Both sides of a case, run one after the other at the same path, so that what has the path in it is the same.
+
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use crds::{TerraformRunStatus, text::clip};
+use serde_json::Value;
+
+use super::{
+    cases::{self, Case},
+    lab::{Lab, Tool},
+    outcome::{End, Outcome, Rest, Stage},
+};
+use harness::cluster::cache;
+
+/// Seconds that a tool which was told to end has for it.
+const GRACE: &str = "20";
+/// What the tools write of the providers they installed.
+const LOCK_FILE: &str = ".terraform.lock.hcl";
+
+/// Runs a case by the bare tool and by Pawl.
+pub(super) fn both(lab: &Lab, case: &Case, tool: &Tool, number: usize) -> Result<(Outcome, Outcome)> {
+    let side = |name, play| Side::run(lab, case, tool, &lab.place(number), name, play);
+    let outcomes = side("bare", bare).and_then(|bare| Ok((bare, side("pawl", pawl)?)));
+    lab.leave(number)?;
+    outcomes
+}
+
+/// What is done by one side.
+type Play = fn(&Side) -> Result<Outcome>;
+
+fn bare(side: &Side) -> Result<Outcome> {
+    let alone = side.alone(|| side.plan("plan-alone", &[]))?;
+    // People leave it to Terragrunt, which has no outputs of others for `init` by itself.
+    if !side.unit {
+        let init = side.tool("init", &["init", "-input=false", "-no-color"])?;
+        if init.code != Some(0) {
+            return Ok(Outcome::planned(alone, Stage::of_tool(init.end(false), &init.said())));
+        }
+    }
+    let plan = side.plan("plan", &[])?;
+    if !matches!(plan.end, End::Changes | End::NoChanges) {
+        return Ok(Outcome::planned(alone, plan));
+    }
+    let apply = side.carry_out("apply", &plan)?;
+    let (state, outputs) = (side.state("state")?, side.outputs()?);
+    let second = side.plan("second-plan", &[])?;
+    let destroy = side.carry_out("destroy", &side.plan("plan-destroy", &["-destroy"])?)?;
+    let after = side.state("state-after")?;
+    let rest = Some(Rest { apply, state, outputs, second, destroy, after });
+    Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
+}
+
+fn pawl(side: &Side) -> Result<Outcome> {
+    let alone = side.alone(|| side.agent("plan-alone", "plan"))?;
+    let plan = side.agent("plan", "plan")?;
+    if !matches!(plan.end, End::Changes | End::NoChanges) {
+        return Ok(Outcome::planned(alone, plan));
+    }
+    let apply = side.agent("apply", "apply")?;
+    let (state, outputs) = (side.state("state")?, side.outputs()?);
+    let second = side.agent("second-plan", "plan")?;
+    let destroy = side.agent("destroy", "destroy")?;
+    let after = side.state("state-after")?;
+    let rest = Some(Rest { apply, state, outputs, second, destroy, after });
+    Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
+}
+
+/// A copy of a case, and what works on it.
+struct Side<'a> {
+    lab: &'a Lab,
+    tool: &'a Tool,
+    unit: bool,
+    /// All that is of this side; `folder` is in `tree` below it.
+    work: PathBuf,
+    folder: PathBuf,
+    begun: Instant,
+    steps: Cell<usize>,
+}
+
+struct Ended {
+    /// None when it took too long.
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    fn end(&self, tells_changes: bool) -> End {
+        match (self.code, tells_changes) {
+            (None, _) => End::TimedOut,
+            (Some(0), true) => End::NoChanges,
+            (Some(0), false) => End::Done,
+            (Some(2), true) => End::Changes,
+            (Some(_), _) => End::Failed,
+        }
+    }
+
+    fn said(&self) -> String {
+        format!("{}\n{}", self.out, self.err)
+    }
+
+    /// What it printed as JSON; nothing when it printed nothing. What `run_cmd` prints stands before it.
+    fn value(&self) -> Value {
+        let begins = |line: &str| line.as_ptr().addr() - self.out.as_ptr().addr();
+        let json = |line: &str| serde_json::from_str(&self.out[begins(line)..]).ok();
+        match self.code {
+            Some(0) => self.out.lines().filter(|line| line.starts_with('{')).find_map(json).unwrap_or_default(),
+            _ => Value::String("cannot be read".to_owned()),
+        }
+    }
+}
+
+impl<'a> Side<'a> {
+    fn run(lab: &'a Lab, case: &Case, tool: &'a Tool, place: &Path, name: &str, play: Play) -> Result<Outcome> {
+        let (work, extent) = (place.join("work"), cases::extent(case)?);
+        let tree = work.join("tree");
+        cases::copy(&extent, &tree)?;
+        for below in ["home", "said"] {
+            cache::create_dir(&work.join(below))?;
+        }
+        let folder = tree.join(case.folder.strip_prefix(&extent)?);
+        if case.unit {
+            // `--tool` would name Terragrunt, which has another tool beneath.
+            let (name, version) = tool.word.split_once('@').context("a tool has a version")?;
+            fs::write(folder.join(format!(".{name}-version")), version)?;
+        }
+        let before: BTreeSet<_> = cases::files(&tree)?.into_iter().collect();
+        let side = Self { lab, tool, unit: case.unit, work, folder, begun: Instant::now(), steps: Cell::new(0) };
+        let mut outcome = play(&side)?;
+        for file in cases::files(&tree)?.into_iter().filter(|file| !before.contains(file)) {
+            let is_lock = Path::new(&file).file_name().is_some_and(|name| name == LOCK_FILE);
+            let text = if is_lock { fs::read_to_string(tree.join(&file))? } else { String::new() };
+            let name = if case.unit { in_unit(&file) } else { Some(file) };
+            outcome.left.extend(name.map(|name| (name, text)));
+        }
+        fs::rename(&side.work, place.join(name)).with_context(|| format!("{} cannot be moved", side.work.display()))?;
+        Ok(outcome)
+    }
+
+    /// The plan of a unit while nothing that it depends on is there, which is applied then; nothing where it depends on nothing.
+    fn alone(&self, plan: impl FnOnce() -> Result<Stage>) -> Result<Option<Stage>> {
+        let units = if self.unit { cases::dependencies(&self.folder)? } else { Vec::new() };
+        if units.is_empty() {
+            return Ok(None);
+        }
+        let planned = plan()?;
+        for unit in units {
+            let arguments = ["run", "--", "apply", "-auto-approve", "-input=false"];
+            self.command_in(&unit, "dependency", Path::new("terragrunt"), &arguments)?;
+        }
+        Ok(Some(planned))
+    }
+
+    /// A command of the tool in the case's folder.
+    fn tool(&self, name: &str, arguments: &[&str]) -> Result<Ended> {
+        if self.unit {
+            return self.command(name, Path::new("terragrunt"), &[&["run", "--"], arguments].concat());
+        }
+        self.command(name, Path::new(self.tool.binary), arguments)
+    }
+
+    /// A plan of the bare tool, which is shown as well.
+    fn plan(&self, name: &str, more: &[&str]) -> Result<Stage> {
+        let (file, out) = (self.plan_file(), format!("-out={}", self.plan_file()));
+        let arguments = [&["plan", "-json", "-input=false", "-detailed-exitcode", &out], more].concat();
+        let plan = self.tool(name, &arguments)?;
+        // Terragrunt ends with the code of an error that it was told to ignore, where changes have one of their own.
+        let ignored = self.unit && plan.err.contains("Ignoring error");
+        let mut stage = self.of_tool(if ignored { End::NoChanges } else { plan.end(true) }, &plan);
+        // Of a unit it may ask for outputs that only a plan may have from mocks.
+        if matches!(stage.end, End::NoChanges | End::Changes) && !self.unit {
+            let show = self.tool("show", &["show", "-json", &file])?;
+            if show.code != Some(0) {
+                stage = self.of_tool(show.end(false), &show);
+            }
+        }
+        Ok(stage)
+    }
+
+    fn of_tool(&self, end: End, ended: &Ended) -> Stage {
+        let said = ended.said();
+        let stage = Stage::of_tool(end, &said);
+        // Terragrunt's last words are advice.
+        if self.unit { Stage { said: said.split_whitespace().collect::<Vec<_>>().join(" "), ..stage } } else { stage }
+    }
+
+    /// Applies the plan that was made last. One with nothing to do is not applied: Pawl applies none, and whoever looks at the exit
+    /// code does not. `destroy` itself would write an empty state.
+    fn carry_out(&self, name: &str, plan: &Stage) -> Result<Stage> {
+        match plan.end {
+            End::Changes => {
+                let apply = self.tool(name, &["apply", "-json", "-input=false", &self.plan_file()])?;
+                Ok(Stage { counts: plan.counts, ..self.of_tool(apply.end(false), &apply) })
+            }
+            End::NoChanges => Ok(Stage { end: End::Done, ..plan.clone() }),
+            End::Done | End::Failed | End::TimedOut => Ok(plan.clone()),
+        }
+    }
+
+    /// Where the bare tool's plan is; not among what is left in the folder.
+    fn plan_file(&self) -> String {
+        self.work.join("plan.bin").display().to_string()
+    }
+
+    /// A run of Pawl.
+    fn agent(&self, name: &str, verb: &str) -> Result<Stage> {
+        let mut arguments = vec!["local", verb, ".", "--json"];
+        if verb != "plan" {
+            arguments.push("--auto-approve");
+        }
+        if !self.unit {
+            arguments.extend(["--tool", &self.tool.word]);
+        }
+        let ended = self.command(name, &self.lab.agent, &arguments)?;
+        // Each change of the status is a line; the last one is how it ended.
+        let status = ended.out.lines().rev().find_map(|line| serde_json::from_str::<TerraformRunStatus>(line).ok());
+        let mut stage = Stage::of_run(&status.clone().unwrap_or_default(), verb == "plan");
+        if status.is_none() {
+            stage.words = clip(&ended.err, 1024);
+        }
+        if ended.code.is_none() {
+            stage.end = End::TimedOut;
+        }
+        Ok(stage)
+    }
+
+    fn state(&self, name: &str) -> Result<Value> {
+        Ok(self.tool(name, &["state", "pull"])?.value())
+    }
+
+    fn outputs(&self) -> Result<Value> {
+        Ok(self.tool("output", &["output", "-json"])?.value())
+    }
+
+    fn command(&self, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
+        self.command_in(&self.folder, name, program, arguments)
+    }
+
+    /// Runs a program to its end, or to the end of the time that the case has. What it prints goes to files: what it leaves running
+    /// may hold them for ever.
+    fn command_in(&self, folder: &Path, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
+        let step = self.steps.replace(self.steps.get() + 1);
+        let said = |end: &str| self.work.join("said").join(format!("{step:02}-{name}.{end}"));
+        let create = |path: &PathBuf| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let (out, err) = (said("out"), said("err"));
+        let left = self.lab.limit.saturating_sub(self.begun.elapsed().as_secs()).max(1);
+        let mut command = Command::new("timeout");
+        command.args(["--signal=INT", "--kill-after", GRACE, &left.to_string()]).arg(program).args(arguments);
+        command
+            .current_dir(folder)
+            .env_clear()
+            .env("HOME", self.work.join("home"))
+            .env("PATH", self.lab.path(self.tool))
+            .env("TF_CLI_CONFIG_FILE", self.lab.config())
+            .env("CHECKPOINT_DISABLE", "1")
+            .env("USER", "alice");
+        if self.unit {
+            command
+                .env("TG_TF_PATH", self.tool.binary)
+                .env("TG_NON_INTERACTIVE", "true")
+                .env("TG_NO_COLOR", "true")
+                .env("TG_TF_FORWARD_STDOUT", "true");
+        }
+        let status = command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&err)?).status();
+        let status = status.context("cannot start timeout, of coreutils")?;
+        let text = |path: &PathBuf| -> Result<String> {
+            let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        // 124 is what `timeout` says of a program that it told to end; where it had to kill it, it dies in the same way.
+        let code = status.code().filter(|code| *code != 124);
+        Ok(Ended { code, out: text(&out)?, err: text(&err)? })
+    }
+}
+
+/// A file as it is called in either's data directory, which is the unit's own with Pawl, and in Terragrunt's copy without (design 0017);
+/// nothing for the link between the two, and for locks on providers: Terragrunt's cache has them, which Pawl leaves off.
+fn in_unit(file: &str) -> Option<String> {
+    let parts: Vec<_> = file.split('/').collect();
+    if file.contains(".terraform/providers/") && Path::new(file).extension().is_some_and(|end| end == "lock") {
+        return None;
+    }
+    let copy = parts.iter().position(|part| *part == ".terragrunt-cache");
+    match copy.filter(|copy| parts.get(copy + 3) == Some(&".terraform")) {
+        Some(copy) if parts.len() == copy + 4 => None,
+        Some(copy) => Some([&parts[..copy], &parts[copy + 3..]].concat().join("/")),
+        None => Some(file.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_directory_is_the_same_wherever_it_is() {
+        let name = |file| in_unit(file).unwrap_or_default();
+        assert_eq!(name("a/.terragrunt-cache/x/y/.terraform/providers/p"), "a/.terraform/providers/p");
+        for dropped in ["a/.terragrunt-cache/x/y/.terraform", ".terraform/providers/h/n/t/1.0.0/linux_amd64.lock"] {
+            assert_eq!(name(dropped), "");
+        }
+        for other in ["a/.terragrunt-cache/x/y/main.tf", "a/.terraform/environment", "main.tf"] {
+            assert_eq!(name(other), other);
+        }
+    }
+
+    #[test]
+    fn json_is_found_behind_what_else_is_printed() {
+        let value = |out: &str| Ended { code: Some(0), out: out.to_owned(), err: String::new() }.value();
+        assert_eq!(value("a {b\n{no json\n{\n \"c\": 1\n}\n"), serde_json::json!({"c": 1}));
+        assert_eq!((value(""), value("{")), (Value::Null, Value::Null));
+    }
+}

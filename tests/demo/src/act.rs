@@ -1,0 +1,132 @@
+//! One run on the screen: followed to its plan, approved or denied, and followed to its end.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client, ResourceExt as _};
+
+use super::approve::{self, Answer};
+use super::follow::Follower;
+use super::screen::{self, Step};
+use super::stack::NAMESPACE;
+use super::{Approval, ENV, NOT_APPROVED, log};
+use harness::cluster::Cluster;
+
+/// Long enough for a busy machine: on a quiet one the plan is there after two seconds.
+const PLANNED_WITHIN: Duration = Duration::from_secs(300);
+const APPLIED_WITHIN: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Applied,
+    /// The person said no.
+    Denied,
+    /// Nobody answered; it goes on waiting.
+    Left,
+    /// Otherwise: the run says why.
+    Failed,
+}
+
+impl Ended {
+    /// The exit code of a demo that ends so.
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::Applied | Self::Denied => 0,
+            Self::Failed => 1,
+            Self::Left => NOT_APPROVED,
+        }
+    }
+}
+
+/// Who plays runs.
+pub(super) struct Act<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) client: Client,
+    pub(super) runs: Api<TerraformRun>,
+    pods: Api<Pod>,
+    approval: Approval,
+}
+
+impl<'a> Act<'a> {
+    pub(super) fn new(cluster: &'a Cluster, client: Client, approval: Approval) -> Self {
+        let (runs, pods) = (Api::namespaced(client.clone(), NAMESPACE), Api::namespaced(client.clone(), NAMESPACE));
+        Self { cluster, client, runs, pods, approval }
+    }
+
+    /// Follows a run to its end; `step` is the number of its apply.
+    pub(super) async fn play(&self, run: &TerraformRun, step: u8) -> Result<Ended> {
+        let name = run.name_any();
+        let mut follower = Follower::start(self.runs.clone(), run);
+        let waits = |s: &TerraformRunStatus| s.phase == Some(Phase::AwaitingApproval) || s.is_terminal();
+        let planned = follower.until(PLANNED_WITHIN, waits).await?;
+        if planned.is_terminal() {
+            screen::say("The run ended before a plan waited; describe says why, and what to do next.");
+            return Ok(Ended::Failed);
+        }
+        let pod = planned.attempt.as_ref().map(|attempt| attempt.pod_name.clone()).context("a plan without a pod")?;
+        let plan = planned.plan.as_ref().context("a run that waits without a plan")?;
+        match log::plan(&self.pods, &pod).await {
+            Some(text) => screen::block(&text),
+            // The log is a help; the status has the changes as well.
+            None => screen::block(&plan.changes.join("\n")),
+        }
+        screen::say(&format!("Plan {}  {}", plan.summary, plan.checksum));
+        screen::say(&format!("Approve with:\n\n  {}\n", planned.next_step.as_deref().unwrap_or_default()));
+
+        if self.approval == Approval::ByItself {
+            screen::say("Approved by the demo itself, as --yes says.");
+            approve::approve(&self.client, &self.runs, &name, &plan.checksum).await?;
+        } else if approve::somebody_is_there() {
+            screen::say(&format!("in another terminal (after {ENV}),"));
+            match approve::ask(&mut follower).await? {
+                Answer::Yes => approve::approve(&self.client, &self.runs, &name, &plan.checksum).await?,
+                Answer::No => approve::deny(&self.runs, &name).await?,
+                Answer::Elsewhere => screen::say("Answered in another terminal."),
+                Answer::Left => return Ok(leave(&name, "It goes on waiting.")),
+            }
+        } else {
+            return Ok(leave(&name, "There is no terminal to ask at, and --yes was not given, so nothing was approved."));
+        }
+        self.apply(&mut follower, &pod, step).await
+    }
+
+    /// Shows the apply, and the end.
+    async fn apply(&self, follower: &mut Follower, pod: &str, step: u8) -> Result<Ended> {
+        let step = Step::begin(step, "apply");
+        let printed = log::lines(&self.pods, pod).await.map_or(0, |lines| lines.len());
+        let words = tokio::spawn(log::follow(self.pods.clone(), pod.to_owned(), printed, move |line| {
+            if !line.trim().is_empty() {
+                screen::line(line);
+            }
+        }));
+        let ended = follower.until(APPLIED_WITHIN, TerraformRunStatus::is_terminal).await;
+        // The log ends with the pod, a moment after the run.
+        let _ = tokio::time::timeout(Duration::from_secs(3), words).await;
+        let ended = ended?;
+        step.done(&ended.message.clone().unwrap_or_default());
+        Ok(match ended.result {
+            Some(RunResult::Applied) => Ended::Applied,
+            Some(RunResult::Rejected) => Ended::Denied,
+            _ => Ended::Failed,
+        })
+    }
+
+    /// What `kubectl describe` says of an object.
+    pub(super) fn describe(&self, kind: &str, name: &str) -> Result<()> {
+        let text = self.cluster.kubectl(&["describe", "-n", NAMESPACE, kind, name])?;
+        screen::say(&format!("$ kubectl describe -n {NAMESPACE} {kind} {name}"));
+        screen::block(&text);
+        Ok(())
+    }
+}
+
+/// Ends without an answer: everything stays as it is.
+fn leave(name: &str, why: &str) -> Ended {
+    screen::say(&format!(
+        "{why}\nTo approve it, paste the line above into a shell that uses the cluster: {ENV}\n\
+         Then: kubectl describe -n {NAMESPACE} terraformrun {name}   (cargo demo --yes approves by itself; cargo demo --down ends all)"
+    ));
+    Ended::Left
+}

@@ -1,0 +1,123 @@
+//! A run as it changes, and the lines that a person sees of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use crds::{Phase, TerraformRun, TerraformRunStatus, conditions};
+use futures::StreamExt as _;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, ResourceExt as _};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::screen;
+use harness::cluster::report;
+
+/// A run, watched.
+#[derive(Debug)]
+pub(super) struct Follower {
+    name: String,
+    seen: watch::Receiver<TerraformRunStatus>,
+    task: JoinHandle<()>,
+    /// How much of it was printed.
+    lines: usize,
+    pending_since: Option<Instant>,
+    said: String,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Follower {
+    pub(super) fn start(runs: Api<TerraformRun>, run: &TerraformRun) -> Self {
+        let name = run.name_any();
+        let (sender, seen) = watch::channel(run.status.clone().unwrap_or_default());
+        let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let task = tokio::spawn(async move {
+            // The watcher comes back by itself after an error; only what it sees counts.
+            let mut stream = watcher(runs, config).default_backoff().applied_objects().map(Result::ok).boxed();
+            while let Some(run) = stream.next().await {
+                let Some(status) = run.and_then(|run: TerraformRun| run.status) else { continue };
+                if sender.send(status).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { name, seen, task, lines: 0, pending_since: Some(Instant::now()), said: String::new() }
+    }
+
+    pub(super) fn status(&self) -> TerraformRunStatus {
+        self.seen.borrow().clone()
+    }
+
+    /// Waits for a change.
+    pub(super) async fn changed(&mut self) -> TerraformRunStatus {
+        if self.seen.changed().await.is_err() {
+            // The task never ends before the follower does.
+            std::future::pending::<()>().await;
+        }
+        self.seen.borrow_and_update().clone()
+    }
+
+    /// Prints what happens until the run is as asked.
+    pub(super) async fn until(
+        &mut self,
+        within: Duration,
+        done: impl Fn(&TerraformRunStatus) -> bool,
+    ) -> Result<TerraformRunStatus> {
+        let deadline = tokio::time::Instant::now() + within;
+        let mut status = self.status();
+        loop {
+            self.print(&status);
+            if done(&status) {
+                return Ok(status);
+            }
+            let Ok(next) = tokio::time::timeout_at(deadline, self.changed()).await else {
+                bail!(
+                    "{} has not gone on after {}: {}; look at it: eval \"$(cargo demo --env)\" && kubectl describe -n {} tfrun/{}",
+                    self.name,
+                    report::duration(within),
+                    status.message.unwrap_or_else(|| "it says nothing; is the controller well?".to_owned()),
+                    super::stack::NAMESPACE,
+                    self.name,
+                );
+            };
+            status = next;
+        }
+    }
+
+    /// Prints what is new: a line for each phase that is over, what holds the run up, and how far the tool is.
+    pub(super) fn print(&mut self, status: &TerraformRunStatus) {
+        if status.phase.is_some_and(|phase| phase != Phase::Pending)
+            && let Some(since) = self.pending_since.take()
+        {
+            let pod = status.attempt.as_ref().map(|attempt| attempt.pod_name.clone()).unwrap_or_default();
+            screen::line(&format!("Pending  {}  pod {pod}", report::duration(since.elapsed())));
+        }
+        // History is bounded: after many attempts its oldest lines go, and the rest is printed.
+        for line in status.history.iter().skip(self.lines.min(status.history.len())) {
+            screen::line(line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest));
+        }
+        self.lines = status.history.len();
+        let said = hold_up(status).or_else(|| progress(status)).unwrap_or_default();
+        if said != self.said && !said.is_empty() {
+            screen::line(&said);
+        }
+        self.said = said;
+    }
+}
+
+/// What holds the run up, if something does.
+fn hold_up(status: &TerraformRunStatus) -> Option<String> {
+    let stalled = status.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+    Some(format!("waits: {}: {}", stalled.reason, stalled.message))
+}
+
+fn progress(status: &TerraformRunStatus) -> Option<String> {
+    let progress = status.progress.as_ref().filter(|p| p.total > 0 && status.phase == Some(Phase::Apply))?;
+    let current = progress.current.as_deref().unwrap_or_default();
+    Some(format!("{}/{} {current}", progress.done, progress.total))
+}

@@ -1,0 +1,105 @@
+//! The demo: a cluster, a repository, a run, a person's approval, and what came of it; then a layer, a commit, and drift.
+//!
+//! What it starts stays up when it ends: the cluster, and a process that serves repositories (`servers`). Every
+//! demo makes a new commit and a new run, so it can be repeated on the same cluster.
+
+mod act;
+mod approve;
+mod follow;
+mod layer;
+mod log;
+mod screen;
+mod servers;
+mod stack;
+mod story;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use ::servers::{git::GitServer, objects::ObjectServer};
+use harness::cluster::chart::{PawlImages, Values};
+use harness::cluster::gobuild::DEMO_IN_PODS;
+use harness::cluster::{Audit, Cluster, cache, prepare};
+
+use self::screen::Step;
+use self::servers::Servers;
+pub use self::servers::serve;
+
+const CLUSTER: &str = "demo";
+/// What makes a shell use the cluster.
+const ENV: &str = "eval \"$(cargo demo --env)\"";
+/// Exit code when there is nobody to approve.
+pub const NOT_APPROVED: u8 = 2;
+
+/// Who approves the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// The person at the terminal, or somebody in another one.
+    Ask,
+    /// The demo, in the administrator's name.
+    ByItself,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub approval: Approval,
+    /// Begin with a new cluster.
+    pub fresh: bool,
+}
+
+/// The whole demo; the result is the exit code.
+pub async fn run(options: &Options) -> Result<u8> {
+    let begun = Instant::now();
+    if options.fresh {
+        down().await?;
+    }
+    let cache = cache::Cache::open()?;
+    let mark = cache.path("demo-was-up");
+    let step = Step::begin(1, "tools");
+    prepare(DEMO_IN_PODS).context("the tools are not ready; run `cargo demo` again")?;
+    step.done("Kubernetes, Helm, OpenTofu ready");
+
+    let step = Step::begin(2, "cluster");
+    let cluster = Cluster::up(CLUSTER, Audit::Requests)
+        .await
+        .context("the cluster is not up; `cargo demo --fresh` begins anew, and its logs are in the directory named here")?;
+    let servers = Servers::ensure(&cluster).await?;
+    step.done("node ready, git server up");
+
+    let step = Step::begin(3, "pawl");
+    let images = PawlImages::build(DEMO_IN_PODS)?;
+    cluster.install_images(&images, &Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
+    step.done("images imported, chart installed, controller ready");
+    cache::write(&mark, "")?;
+
+    Box::pin(story::tell(&cluster, &servers, options.approval, begun)).await
+}
+
+/// Plays it on a cluster that is up, with servers that end with it. Whoever wants to be asked has to be at a terminal.
+///
+/// # Errors
+/// As [`run`].
+pub async fn rehearse(cluster: &Cluster, approval: Approval) -> Result<u8> {
+    let (host, files) = (SocketAddr::new(IpAddr::V4(cluster.host()), 0), tempfile::tempdir()?);
+    let (git, objects) = (GitServer::start(host, files.path()).await?, ObjectServer::start(host).await?);
+    let servers = Servers::of(git.addr(), objects.addr(), files.path());
+    Box::pin(story::tell(cluster, &servers, approval, Instant::now())).await
+}
+
+/// Prints the lines that make a shell use the cluster.
+pub async fn env() -> Result<()> {
+    let cluster = Cluster::attach(CLUSTER).await.context("there is no cluster to use; run `cargo demo` first")?;
+    print!("{}", cluster.env());
+    Ok(())
+}
+
+/// Ends the servers and the cluster.
+pub async fn down() -> Result<()> {
+    let state = Cluster::status(CLUSTER).await?.state;
+    Servers::end(&state);
+    Cluster::down_by_name(CLUSTER).context("run `cargo demo --down` again")?;
+    harness::cluster::report::note("demo", "the cluster and its servers are down");
+    Ok(())
+}

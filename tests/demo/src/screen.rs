@@ -1,0 +1,44 @@
+//! What the demo prints: numbered steps with their times, and lines in between.
+
+use std::time::Instant;
+
+use harness::cluster::report;
+
+const STEPS: u8 = 9;
+
+/// A paragraph.
+pub(super) fn say(text: &str) {
+    println!("{text}");
+}
+
+/// A line of what happens within a step.
+pub(super) fn line(text: &str) {
+    println!("      {text}");
+}
+
+/// A long text, such as a plan, set apart.
+pub(super) fn block(text: &str) {
+    println!();
+    for line in text.trim_end().lines() {
+        println!("  {line}");
+    }
+    println!();
+}
+
+/// A numbered step; it is printed with its time when it is done.
+#[derive(Debug)]
+pub(super) struct Step {
+    number: u8,
+    name: &'static str,
+    begun: Instant,
+}
+
+impl Step {
+    pub(super) fn begin(number: u8, name: &'static str) -> Self {
+        Self { number, name, begun: Instant::now() }
+    }
+
+    pub(super) fn done(self, text: &str) {
+        println!("[{}/{STEPS}] {:9} {text} ({})", self.number, self.name, report::duration(self.begun.elapsed()));
+    }
+}

@@ -1,0 +1,86 @@
+//! The repository of the demo, and a run on it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use crds::{TerraformRun, datastore::StateId};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::servers::Servers;
+use harness::cluster::Cluster;
+use harness::cluster::objects;
+use servers::repo::Repo;
+
+pub(super) const NAMESPACE: &str = "demo";
+pub(super) const REPOSITORY: &str = "infrastructure";
+/// The directory of the run.
+const DIRECTORY: &str = "network";
+/// The layer, and its directory.
+pub(super) const LAYER: &str = "greeting";
+const STACK: &str = include_str!("../../fixtures/stacks/demo/main.tf");
+
+/// A commit of the stack: the demo's number is in it, so that each demo has something to change.
+pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
+    let repo = Repo::create(&servers.repository(REPOSITORY))?;
+    let files = [
+        (format!("{DIRECTORY}/main.tf"), STACK.to_owned()),
+        (format!("{DIRECTORY}/demo.auto.tfvars"), format!("generation = {number}\n")),
+    ];
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
+}
+
+/// A commit of the layer's directory: the text that it keeps.
+pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
+    let repo = Repo::create(&servers.repository(REPOSITORY))?;
+    let main = include_str!("../../fixtures/layers/greeting/main.tf");
+    let values = format!("greeting = {}\n", json!(text));
+    let files = [(format!("{LAYER}/main.tf"), main), (format!("{LAYER}/greeting.auto.tfvars"), values.as_str())];
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+    repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
+}
+
+/// Makes the namespace, unless it is there.
+pub(super) async fn namespace(client: &Client) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    if namespaces.get_opt(NAMESPACE).await?.is_none() {
+        objects::namespace(client, NAMESPACE).await?;
+    }
+    Ok(())
+}
+
+/// The number of the next demo: one more than the runs have had.
+pub(super) async fn next_number(client: &Client) -> Result<u32> {
+    let runs = Api::<TerraformRun>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?;
+    let number = |run: &TerraformRun| run.name_any().rsplit_once('-').and_then(|(_, number)| number.parse::<u32>().ok());
+    Ok(runs.iter().filter_map(number).max().unwrap_or(0) + 1)
+}
+
+pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) -> Result<TerraformRun> {
+    // Neither a backend nor a cloud: the state is with Pawl's own datastore.
+    let spec = json!({
+        "source": {"git": {"url": servers.git_url(REPOSITORY), "revision": "main", "path": DIRECTORY}},
+        "tool": {"name": "OpenTofu"},
+    });
+    let run = TerraformRun::new(&format!("network-{number}"), serde_json::from_value(spec)?);
+    let runs = Api::namespaced(client.clone(), NAMESPACE);
+    runs.create(&PostParams::default(), &run).await.context("cannot create the run; `cargo demo --fresh` begins anew")
+}
+
+/// Where the run's source is, for people.
+pub(super) fn origin(servers: &Servers) -> String {
+    format!("{} //{DIRECTORY}", servers.git_url(REPOSITORY))
+}
+
+/// The outputs of the stack as they are in its state.
+pub(super) fn outputs(cluster: &Cluster, run: &TerraformRun) -> Result<BTreeMap<String, Value>> {
+    let id = StateId::of(&run.name_any(), &run.spec);
+    let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{NAMESPACE}/states/{}/download", id.stack);
+    let text = cluster.kubectl(&["get", "--raw", &path])?;
+    let state: Value = serde_json::from_str(&text).context("the datastore has no state of the stack")?;
+    let outputs = state["outputs"].as_object().into_iter().flatten();
+    Ok(outputs.map(|(name, output)| (name.clone(), output["value"].clone())).collect())
+}

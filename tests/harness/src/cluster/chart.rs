@@ -1,0 +1,154 @@
+//! Pawl itself in a cluster: its images imported, its chart installed by Helm.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::command::run;
+use super::datastore;
+use super::gobuild::{IN_PODS, Toolset};
+use super::images::{self, Builder, Image};
+use super::report;
+use super::whole::{Cluster, NAMESPACE};
+use crate::wait;
+
+/// Values of the chart, by their path: what `--set` takes.
+pub type Values = BTreeMap<String, String>;
+
+impl Cluster {
+    /// Builds Pawl from this checkout, imports its images and installs the chart; what has not changed costs little. In pods are the
+    /// tools of the tests.
+    pub async fn install(&self, values: &Values) -> Result<()> {
+        self.install_images(&PawlImages::build(IN_PODS)?, values).await
+    }
+
+    /// Imports images of Pawl and installs the chart.
+    pub async fn install_images(&self, images: &PawlImages, values: &Values) -> Result<()> {
+        self.import(&images.runner)?;
+        self.import(&images.controller)?;
+        images.sources.iter().try_for_each(|image| self.import(image))?;
+        let mut all = images.values();
+        all.extend(values.clone());
+        self.install_chart(&all).await
+    }
+
+    /// Makes an image available to pods.
+    pub fn import(&self, image: &Image) -> Result<()> {
+        let step = report::step("images", format!("{} imported", image.name));
+        if images::import(self.state(), image)? {
+            step.done();
+        }
+        Ok(())
+    }
+
+    /// Installs or upgrades the chart and waits until it is ready.
+    pub async fn install_chart(&self, values: &Values) -> Result<()> {
+        self.install_chart_of(images::root(), values).await
+    }
+
+    /// The same with the chart of another checkout.
+    pub async fn install_chart_of(&self, checkout: &Path, values: &Values) -> Result<()> {
+        let step = report::step("pawl", "installing the chart");
+        self.make_datastore_volume()?;
+        let mut command = self.helm(&["upgrade", "--install", "pawl"])?;
+        command.arg(format!("--set=datastore.persistence.existingClaim={}", datastore::CLAIM));
+        command.arg(checkout.join("charts/pawl")).args(["-n", NAMESPACE, "--create-namespace"]);
+        for (path, value) in values {
+            if value.starts_with(['{', '[']) {
+                command.arg(format!("--set-json={path}={value}"));
+                continue;
+            }
+            // Numbers that the schema wants as such.
+            let flag = if path.ends_with("replicas") { "--set" } else { "--set-string" };
+            command.arg(format!("{flag}={path}={}", value.replace(',', "\\,")));
+        }
+        run(&mut command).context("helm cannot install the chart")?;
+        self.wait_rolled_out().await?;
+        step.done_with("chart installed, all of it ready");
+        Ok(())
+    }
+
+    /// Real Helm as the administrator.
+    pub fn helm(&self, args: &[&str]) -> Result<Command> {
+        let mut command = Command::new(self.tools().path("helm")?);
+        // Helm's own notes belong to the cluster too.
+        for (variable, directory) in [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")] {
+            command.env(variable, self.state().join("helm").join(directory));
+        }
+        command.env("KUBECONFIG", &self.kubeconfig).args(args);
+        Ok(command)
+    }
+
+    /// Waits until controller and datastore are ready.
+    async fn wait_rolled_out(&self) -> Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.client().await?, NAMESPACE);
+        let look = async || {
+            let all = deployments.list(&ListParams::default()).await.context("cannot read Pawl's Deployments")?;
+            Ok(!all.items.is_empty() && all.items.iter().all(is_rolled_out))
+        };
+        wait::until("Pawl is ready", Duration::from_secs(180), look).await.with_context(|| {
+            let seen = self.kubectl(&["-n", NAMESPACE, "get", "pods,events"]).unwrap_or_default();
+            let log = |name: &str| self.kubectl(&["-n", NAMESPACE, "logs", name, "--tail=10"]).unwrap_or_default();
+            [seen, log("deployment/pawl-controller"), log("deployment/pawl-datastore")].join("\n")
+        })
+    }
+}
+
+/// Whether every replica is of the newest generation and available.
+pub fn is_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    deployment.status.as_ref().is_some_and(|status| {
+        status.observed_generation == deployment.metadata.generation
+            && status.updated_replicas.unwrap_or(0) == wanted
+            && status.available_replicas.unwrap_or(0) == wanted
+            && status.replicas.unwrap_or(0) == wanted
+    })
+}
+
+/// The images of Pawl, built from this checkout.
+#[derive(Clone, Debug)]
+pub struct PawlImages {
+    /// The runner, with tools for tests.
+    pub runner: Image,
+    pub controller: Image,
+    /// What follows repositories; none of a release that had none.
+    pub sources: Option<Image>,
+}
+
+impl PawlImages {
+    /// Builds them; the runner holds these tools, and the scripted one, which is built like the program that runs in any case.
+    pub fn build(in_pods: &[&str]) -> Result<Self> {
+        let programs = images::programs(&["runner-agent", "controller"])?;
+        let scripted = images::programs(&["scripted-tool"])?.remove(0);
+        let files = images::test_files(&Toolset::ensure(in_pods)?, &scripted)?;
+        let builder = Builder::new()?;
+        Ok(Self {
+            runner: builder.runner(&programs[0], &files)?,
+            controller: builder.controller(&programs[1])?,
+            sources: Some(builder.sources(&programs[1])?),
+        })
+    }
+
+    /// The chart's values that name them.
+    pub fn values(&self) -> Values {
+        // No test cluster has a network beyond this machine; whoever has a mirror says so.
+        let mut values = Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
+        // Kubelets of tests do not count what is on the disk.
+        values.insert("runner.ephemeralStorage".to_owned(), String::new());
+        let sources = self.sources.iter().map(|image| ("sources.image", image));
+        for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)].into_iter().chain(sources)
+        {
+            let (repository, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
+            for (key, value) in [("repository", repository), ("tag", tag), ("pullPolicy", "Never")] {
+                values.insert(format!("{place}.{key}"), value.to_owned());
+            }
+        }
+        values
+    }
+}

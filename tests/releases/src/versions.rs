@@ -1,0 +1,97 @@
+//! The versions that tests and benchmarks ask for: two that CI builds from source for other reasons, and four that are built only on
+//! request, since each takes minutes.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use tool_versions::Tool;
+
+use super::Release;
+use harness::cluster::cache::{self, Cache, Lock};
+use harness::cluster::command::run;
+use harness::cluster::gobuild::Toolset;
+use harness::cluster::images;
+
+/// A tool, its version, and what it is called in [`harness::cluster::gobuild`].
+pub type Known = (Tool, &'static str, &'static str);
+
+/// Those that CI has the real programs of.
+const BUILT: [Known; 2] = [(Tool::OpenTofu, "1.10.6", "tofu"), (Tool::Terraform, "1.5.7", "terraform")];
+
+/// The others.
+const OTHERS: [Known; 3] = [
+    (Tool::OpenTofu, "1.9.4", "tofu-1.9.4"),
+    (Tool::OpenTofu, "1.12.6", "tofu-1.12.6"),
+    (Tool::Terraform, "1.8.5", "terraform-1.8.5"),
+];
+
+/// One that no mirror serves: `cargo compare` runs it.
+const COMPARED: [Known; 1] = [(Tool::Terraform, "1.13.3", "terraform-1.13.3")];
+
+/// All of them, those that CI has first.
+pub fn known() -> impl Iterator<Item = Known> {
+    BUILT.into_iter().chain(OTHERS).chain(COMPARED)
+}
+
+/// Which of the versions are real programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Programs {
+    /// Two, and the others are scripted.
+    #[default]
+    Some,
+    /// All; those that are not there yet are built from source.
+    Real,
+    /// None.
+    Scripted,
+}
+
+/// OpenTofu 1.9.4, 1.10.6 and 1.12.6, Terraform 1.5.7 and 1.8.5. What is missing is built.
+pub fn all(programs: Programs) -> Result<Vec<Release>> {
+    let (real, scripted) = match programs {
+        Programs::Some => (BUILT.to_vec(), OTHERS.to_vec()),
+        Programs::Real => ([&BUILT[..], &OTHERS].concat(), Vec::new()),
+        Programs::Scripted => (Vec::new(), [&BUILT[..], &OTHERS].concat()),
+    };
+    let tools = Toolset::ensure(&real.iter().map(|known| known.2).collect::<Vec<_>>())?;
+    let mut releases = Vec::new();
+    for (tool, version, name) in real {
+        releases.push(Release::new(tool, version, tools.path(name)?)?);
+    }
+    if !scripted.is_empty() {
+        let program = scripted_tool()?;
+        for (tool, version, _) in scripted {
+            releases.push(Release::scripted(tool, version, &program)?);
+        }
+    }
+    Ok(releases)
+}
+
+/// The scripted tool, built from this checkout, without what debuggers need: that is twenty times as large.
+pub fn scripted_tool() -> Result<PathBuf> {
+    let built = images::programs(&["scripted-tool"])?.pop().context("the scripted tool was not built")?;
+    let cache = Cache::open()?;
+    let stripped = cache.path(format!("releases/{}/scripted-tool", cache::file_key(&built)?));
+    let _lock = Lock::wait(&stripped.with_extension("lock"))?;
+    if !stripped.exists() {
+        Cache::install(&stripped, |temporary| {
+            run(Command::new("strip").args(["--strip-debug", "-o"]).arg(temporary).arg(&built)).map(drop)
+        })?;
+    }
+    Ok(stripped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pinned_versions_are_the_ones_that_are_named() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools");
+        for (tool, version, group) in known() {
+            let pins = std::fs::read_to_string(directory.join(group).join("go.mod")).unwrap();
+            let module = if tool == Tool::OpenTofu { "opentofu/opentofu" } else { "hashicorp/terraform" };
+            assert!(pins.contains(&format!("\nrequire github.com/{module} v{version}\n")), "{group}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A blocking HTTP/1.0 client for plain `http://`, as small as the protocols of the state server need: in 1.1 an answer could come in chunks.
+//!
+//! The tool is synchronous on purpose, so that its order of effects is the order of its lines; one request per connection.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use ledger::basic_header;
+
+/// Long enough for a server that a test slows down, short enough that a lost server ends the tool within its deadline.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+/// Sends one request; `user` is for basic authentication.
+pub fn request(method: &str, url: &str, user: Option<(&str, &str)>, body: &[u8]) -> anyhow::Result<Answer> {
+    let Some(rest) = url.strip_prefix("http://") else { bail!("only http:// is spoken here, not `{url}`") };
+    let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+    let host = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+    let addr = host
+        .to_socket_addrs()
+        .with_context(|| format!("failed to look up `{host}`"))?
+        .next()
+        .with_context(|| format!("`{host}` has no address"))?;
+    let mut stream = TcpStream::connect_timeout(&addr, TIMEOUT).with_context(|| format!("{method} {url}: dial tcp {addr}"))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let authorization =
+        user.map(|(name, password)| format!("Authorization: {}\r\n", basic_header(name, password))).unwrap_or_default();
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).with_context(|| format!("{method} {url}"))?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).with_context(|| format!("{method} {url}"))?;
+    parse(&answer).with_context(|| format!("{method} {url}"))
+}
+
+fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").context("the answer has no end of header")?;
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).context("the answer has no status")?;
+    let body = &answer[end + 4..];
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    if let Some(length) = length.and_then(|length| length.trim().parse::<usize>().ok())
+        && body.len() < length
+    {
+        bail!("the answer broke off after {} of {length} bytes", body.len());
+    }
+    Ok(Answer { status, body: body.to_vec() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_whole_or_not_at_all() {
+        let answer = parse(b"HTTP/1.1 423 Locked\r\nContent-Length: 2\r\n\r\n{}").unwrap();
+        assert_eq!(answer, Answer { status: 423, body: b"{}".to_vec() });
+        assert!(parse(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}").is_err());
+        assert!(parse(b"").is_err());
+        assert!(request("GET", "https://127.0.0.1/", None, b"").is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! The tool's side of the ledger: every entry is kept by the other side before the tool goes on.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::http;
+use ledger::{Ack, Entry};
+
+/// How long a ledger may be away; an effect without its entry would make every check worthless.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Writes entries that all carry this process, its command and its script.
+#[derive(Clone, Debug)]
+pub(super) struct Recorder {
+    /// Where entries are posted; without it nowhere.
+    url: Option<String>,
+    who: String,
+    common: Value,
+}
+
+impl Recorder {
+    pub(super) fn new(url: Option<&str>, script: &str, command: &str) -> Self {
+        let common = json!({"script": script, "command": command, "pid": std::process::id()});
+        Self { url: url.map(str::to_owned), who: hostname(), common }
+    }
+
+    /// Writes an entry and waits until it is kept.
+    pub(super) fn note(&self, what: &str, detail: Value) -> anyhow::Result<Ack> {
+        let mut entry = Entry::new(&self.who, what, self.common.clone());
+        if let Value::Object(detail) = detail {
+            entry.detail.extend(detail);
+        }
+        self.url.as_ref().map_or(Ok(Ack { seq: 0, nth: 1 }), |url| post(url, &entry))
+    }
+}
+
+fn post(url: &str, entry: &Entry) -> anyhow::Result<Ack> {
+    let begun = Instant::now();
+    loop {
+        // Only a connection that was never made is tried again: the entry must not be there twice.
+        match http::request("POST", url, None, entry.line().as_bytes()) {
+            Ok(answer) if answer.status == 200 => {
+                return serde_json::from_slice(&answer.body).context("the ledger's answer is not understood");
+            }
+            Ok(answer) => bail!("the ledger answered {}", answer.status),
+            Err(error) if begun.elapsed() > PATIENCE || !format!("{error:#}").contains("dial tcp") => {
+                return Err(error.context("the ledger did not take an entry"));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// The host's name, which in a pod is the pod's.
+pub(super) fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}

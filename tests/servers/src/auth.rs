@@ -1,0 +1,57 @@
+//! Who may use a repository or a state: HTTP `Authorization` headers.
+
+use axum::http::{HeaderMap, header};
+
+pub use ledger::basic_header;
+
+/// Whom a server lets in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    #[default]
+    Public,
+    /// Whoever knows this user and password.
+    Basic { user: String, password: String },
+    /// Whoever sends this bearer token.
+    Bearer(String),
+}
+
+impl Access {
+    pub fn basic(user: &str, password: &str) -> Self {
+        Self::Basic { user: user.to_owned(), password: password.to_owned() }
+    }
+
+    /// Whether a request with these headers is let in.
+    pub fn admits(&self, headers: &HeaderMap) -> bool {
+        let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        match self {
+            Self::Public => true,
+            Self::Basic { user, password } => sent == Some(basic_header(user, password).as_str()),
+            Self::Bearer(token) => sent == Some(format!("Bearer {token}").as_str()),
+        }
+    }
+
+    /// The challenge to answer with when a request is not let in.
+    pub fn challenge(&self) -> &'static str {
+        match self {
+            Self::Bearer(_) => "Bearer realm=\"tests\"",
+            Self::Public | Self::Basic { .. } => "Basic realm=\"tests\"",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_header_is_let_in() {
+        let with = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
+        let basic = Access::basic("u", "p");
+        assert!(basic.admits(&with("Basic dTpw")));
+        assert!(!basic.admits(&with("Basic dTpx")));
+        assert!(!basic.admits(&HeaderMap::new()));
+        assert!(Access::Bearer("t".into()).admits(&with("Bearer t")));
+        assert!(!Access::Bearer("t".into()).admits(&with("Bearer u")));
+        assert!(Access::Public.admits(&HeaderMap::new()));
+    }
+}
