@@ -1,5 +1,5 @@
-//! What must hold of every run, whoever watched it: the simulator and the model as it happens, the kill loop afterwards in the audit
-//! log. One rule for each, and one place that asks them all; the numbers are those of `design/invariants.md`.
+//! The invariants of every run, one function each, and one function that checks them all. The simulator checks them as a life goes
+//! on, the kill loop afterwards in the audit log. The numbers are those of `design/invariants.md`.
 
 mod deeds;
 mod rules;
