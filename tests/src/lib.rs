@@ -9,7 +9,6 @@ pub mod history;
 #[cfg(test)]
 mod invariants;
 pub mod ledger;
-pub mod mutants;
 pub mod played;
 pub mod releases;
 #[cfg(test)]
