@@ -148,7 +148,10 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
         ),
         (
             "two controllers, cancelled and deleted in mid-apply",
-            scene(Scene { two: true, ..plain }, &[held[0], (When::Applies(500), Gesture::Cancel), (When::Applies(900), Gesture::Delete)]),
+            scene(
+                Scene { two: true, ..plain },
+                &[held[0], (When::Applies(500), Gesture::Cancel), (When::Applies(900), Gesture::Delete)],
+            ),
         ),
     ]
 }

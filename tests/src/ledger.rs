@@ -26,7 +26,7 @@ pub mod what {
     pub const FORCED_EXIT: &str = "forced_exit";
     /// A process left in the background by the script lives.
     pub const BACKGROUND: &str = "background";
-    /// A line that a script asked for.
+    /// A line of a test, or of a tool that asks: whether it has a terminal.
     pub const MARK: &str = "mark";
     /// A state was locked.
     pub const LOCK: &str = "lock";

@@ -40,7 +40,7 @@ fn post(url: &str, entry: &Entry) -> anyhow::Result<Ack> {
     let begun = Instant::now();
     loop {
         // Only a connection that was never made is tried again: the entry must not be there twice.
-        match http::request("POST", url, None, entry.line().as_bytes()) {
+        match http::request("POST", url, entry.line().as_bytes()) {
             Ok(answer) if answer.status == 200 => {
                 return serde_json::from_slice(&answer.body).context("the ledger's answer is not understood");
             }

@@ -17,8 +17,6 @@ pub struct Script {
     pub name: String,
     /// Where its ledger is: a URL to post to.
     pub ledger: Option<String>,
-    /// URL of an `http` backend, as if the stack had this backend block.
-    pub state: Option<String>,
     /// What the stack consists of.
     pub resources: Resources,
     /// How long one resource takes to apply, in milliseconds.
@@ -26,7 +24,7 @@ pub struct Script {
     /// How often a resource in progress says so, in milliseconds.
     pub progress_ms: u64,
     pub persist: Persist,
-    /// Steps by command: `version`, `init`, `workspace`, `plan`, `show`, `apply`.
+    /// Steps by command: `init`, `plan`, `show`, `apply`.
     pub commands: BTreeMap<String, Vec<Step>>,
 }
 
@@ -35,7 +33,6 @@ impl Default for Script {
         Self {
             name: String::new(),
             ledger: None,
-            state: None,
             resources: Resources::Count(1),
             apply_ms: 0,
             progress_ms: 10_000,
@@ -89,7 +86,7 @@ impl Resources {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ResourceForm")]
 pub struct Resource {
-    /// Address, for example `module.m.terraform_data.r["key"]`.
+    /// Address in the root module, for example `terraform_data.r["key"]`.
     pub address: String,
     /// How long it takes to apply, instead of the script's `apply_ms`.
     pub apply_ms: Option<u64>,

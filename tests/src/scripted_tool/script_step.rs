@@ -59,8 +59,6 @@ pub enum Action {
     HoldLock(bool),
     /// Never end.
     Hang,
-    /// Write a line to the ledger.
-    Mark(String),
     /// Send itself this signal, for example 9 as the kernel does when memory runs out.
     KillSelf(i32),
 }

@@ -57,14 +57,9 @@ impl Tool {
             }
             Action::HoldLock(_) => {
                 self.lock(&self.backend()?, "OperationTypePlan")?;
-                loop {
-                    std::thread::sleep(Duration::from_secs(3600));
-                }
+                hang();
             }
-            Action::Hang => loop {
-                std::thread::sleep(Duration::from_secs(3600));
-            },
-            Action::Mark(text) => drop(self.recorder.note(what::MARK, json!({"text": text}))?),
+            Action::Hang => hang(),
             Action::KillSelf(number) => {
                 let signal = Signal::try_from(*number).context("no such signal")?;
                 kill(Pid::this(), signal).context("failed to send a signal")?;
@@ -123,6 +118,12 @@ impl Tool {
     }
 }
 
+fn hang() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
 fn exec(words: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = words.split_first().context("`exec` without a program")?;
     let status = Command::new(program)
@@ -153,7 +154,7 @@ pub(super) fn live_in_background(detail: &str) -> anyhow::Result<()> {
     }
     let text = |key: &str| detail[key].as_str();
     let recorder = super::record::Recorder::new(text("ledger"), text("script").unwrap_or_default(), "background");
-    let view = super::view::View { flavor: super::view::Flavor::Tofu, version: String::new(), json: false, dir: ".".into() };
+    let view = super::view::View { command: "tofu", version: String::new(), json: false, dir: ".".into() };
     let signals = if spawn.ignore_signals { Some(Signals::catch(recorder.clone(), view)?) } else { None };
     signals.iter().for_each(Signals::ignore);
     let end = std::time::Instant::now() + Duration::from_secs(spawn.seconds);

@@ -8,7 +8,7 @@ async fn server() -> StateServer {
 
 async fn ask(method: &'static str, url: String, body: Value) -> Answer {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    tokio::task::spawn_blocking(move || request(method, &url, None, &body).unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || request(method, &url, &body).unwrap()).await.unwrap()
 }
 
 fn lock(id: &str) -> Value {
