@@ -40,10 +40,6 @@ pub mod what {
     pub const WRITE: &str = "write";
     /// A write without the lock, or with the wrong one.
     pub const WRITE_REFUSED: &str = "write_refused";
-    /// A state was deleted.
-    pub const DELETE: &str = "delete";
-    /// The state server failed a request because a test asked for it.
-    pub const FAULT: &str = "fault";
 }
 
 /// One line of a ledger.

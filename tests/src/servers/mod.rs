@@ -24,6 +24,5 @@ pub mod registry;
 pub mod repo;
 pub mod ssh;
 pub mod state;
-mod state_store;
 pub(crate) mod tls;
 pub mod webhook;
