@@ -8,7 +8,8 @@ use tool_versions::Digest;
 
 use super::Tool;
 use super::backend::Backend;
-use super::plan::{self, Act, Change, Counts, Plan, random_uuid};
+use super::plan::{self, Change, Plan};
+use super::resource::{Act, Counts, random_uuid};
 use super::script::{Diagnostic, Persist};
 use super::steps::Scope;
 use super::tool_state::ToolState;

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::http;
-use super::plan::random_uuid;
 use super::record::hostname;
+use super::resource::random_uuid;
 use super::script::Diagnostic;
 use super::view::View;
 use crate::servers::state::LockInfo;
 
 /// The backend block that the agent puts beside the code. Blocks elsewhere are not read.
-pub(super) const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
+pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
 
 /// A backend block: its type and its attributes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

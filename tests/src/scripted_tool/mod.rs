@@ -64,6 +64,7 @@ pub mod http;
 mod installed;
 mod plan;
 mod record;
+mod resource;
 pub mod script;
 mod script_step;
 mod signals;
@@ -81,6 +82,7 @@ use serde_json::json;
 use tool_versions::Platform;
 
 use self::args::Args;
+pub use self::backend::BACKEND_FILE;
 use self::backend::{Backend, Config, LockFailure};
 use self::installed::Installed;
 pub use self::installed::trailer;

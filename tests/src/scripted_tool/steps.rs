@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Tool;
-use super::plan::Act;
+use super::resource::Act;
 use super::script::{Action, Diagnostic, Spawn};
 use super::signals::Signals;
 use super::view::{error_line, line};

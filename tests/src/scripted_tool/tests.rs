@@ -43,7 +43,7 @@ impl Bench {
         script["ledger"] = json!(bench.server.ledger_url());
         script["name"] = json!("bench");
         let backend = json!({"terraform": {"backend": {"http": bench.server.backend_config("s")}}});
-        for (file, content) in [(super::SCRIPT_FILE, script), (super::backend::BACKEND_FILE, backend)] {
+        for (file, content) in [(super::SCRIPT_FILE, script), (super::BACKEND_FILE, backend)] {
             std::fs::write(bench.path().join(file), content.to_string()).unwrap();
         }
         bench
@@ -328,7 +328,7 @@ async fn a_background_process_outlives_the_tool() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_backend_the_state_is_a_local_file() {
     let bench = Bench::with(json!({})).await;
-    std::fs::remove_file(bench.path().join(super::backend::BACKEND_FILE)).unwrap();
+    std::fs::remove_file(bench.path().join(super::BACKEND_FILE)).unwrap();
     bench.good("init").await;
     assert!(!bench.path().join(".terraform/terraform.tfstate").exists());
     bench.good("plan -json -out=p").await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::plan::Address;
+use super::resource::Address;
 
 /// A state in memory.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use super::plan::{Act, Address, Counts};
+use super::resource::{Act, Address, Counts};
 use super::script::Diagnostic;
 
 /// Where and how a command prints.
