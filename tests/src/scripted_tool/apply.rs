@@ -1,4 +1,4 @@
-//! `apply`: one resource after the other, state written as the script says, everything real in the ledger first.
+//! `apply`: changes one resource after the other and writes the state when the script asks for it. Each change is in the ledger first.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ struct Apply<'a> {
 pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
     let bytes = plan::read_file(tool)?;
     let plan = Plan::read(&bytes)?;
-    // As with the real tools: where the state is, the plan says.
+    // The real tools too take the backend of the plan, not that of the directory.
     let backend = Backend::open(plan.backend.clone(), &tool.dir);
     let lock = tool.lock(&backend, "OperationTypeApply")?;
     let done = with_lock(tool, &backend, lock.as_deref(), &plan, &Digest::of(&bytes).to_string());
@@ -52,7 +52,7 @@ fn with_lock(tool: &Tool, backend: &Backend, lock: Option<&str>, plan: &Plan, di
 }
 
 impl Apply<'_> {
-    /// Applies each change until one is interrupted; what failed is said at the end, as the real tools do.
+    /// Applies each change until one is interrupted; failures are printed at the end, as by the real tools.
     fn run(&mut self, plan: &Plan) -> Vec<Diagnostic> {
         let mut failures = Vec::new();
         for change in plan.real() {

@@ -17,13 +17,13 @@ pub(super) struct Installed {
     pub(super) version: String,
 }
 
-/// What has to be appended to the program, so that it is this version of the tool with this executable.
+/// The text to append to the program, so that it plays this version of the tool.
 pub fn trailer(tool: &str, version: &str) -> String {
     format!("\n{MARK}{tool} {version}\n")
 }
 
 impl Installed {
-    /// What this program is, if it says so.
+    /// The tool and version of this program, if it has a trailer.
     pub(super) fn own() -> Option<Self> {
         Self::read(&std::env::current_exe().ok()?)
     }

@@ -1,4 +1,4 @@
-//! A tool that behaves like OpenTofu (or Terraform) on the command line and does what a script says.
+//! A tool that behaves like OpenTofu (or Terraform) on the command line and follows a script.
 //!
 //! Tests use it where the real tools cannot be made to stop, fail or die at an exact point. It speaks the `-json` stream,
 //! the plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11, and writes everything it really
@@ -25,7 +25,7 @@
 //! - `resources`: a number N (`terraform_data.r[0]` to `r[N-1]`), or a list of addresses and of `{"address", "apply_ms", "steps": […]}`.
 //!   What a plan does follows from this list and the state: new ones are created, missing ones deleted.
 //! - `persist`: `end` writes the state once (a kill before loses it, as with the real tools), `each` after each resource.
-//! - The state is where the agent's backend file says, in an `http` backend; without one, in `terraform.tfstate` of the work directory.
+//! - The state is in the `http` backend of the agent's backend file; without that file, in `terraform.tfstate` of the work directory.
 //! - `commands`: steps by command, in order. `"default"` is what the command does by itself; if it is not in the list, it
 //!   comes last. A step with `"only": [n, …]` counts for the n-th execution of this command only (counted from 1 in the
 //!   ledger, by `name`, across pods).
@@ -43,7 +43,7 @@
 //! | `{"exec": ["sh", "-c", "…"]}` | runs a program |
 //! | `{"allocate_mb": 100}`, `{"flood_mb": 10}`, `{"line_mb": 10}` | takes memory; prints lines; prints one line |
 //! | `{"hold_lock": true}` | takes the state's lock and never ends |
-//! | `"hang"` | never ends, whatever the first interrupt says |
+//! | `"hang"` | never ends; ignores the first interrupt |
 //! | `{"kill_self": 9}` | dies of a signal |
 //!
 //! # Signals
@@ -93,7 +93,7 @@ use self::steps::Scope;
 use self::view::{View, error_line, line};
 use crate::ledger::what;
 
-/// The version of a tool that nobody gave one.
+/// The version of a copy without a trailer.
 const VERSION: &str = "1.10.6";
 
 /// One execution of the tool.
@@ -108,7 +108,7 @@ struct Tool {
     nth: u64,
     /// The work directory.
     dir: PathBuf,
-    /// Where `init` leaves things.
+    /// The data directory, which `init` writes.
     data_dir: PathBuf,
 }
 
@@ -237,7 +237,7 @@ impl Tool {
         Ok(Backend::open(self.initialized()?, &self.dir))
     }
 
-    /// Takes the lock, for as long as `-lock-timeout` says.
+    /// Takes the lock; retries until `-lock-timeout` is over.
     fn lock(&self, backend: &Backend, operation: &str) -> Result<Option<String>, Diagnostic> {
         let end = Instant::now() + self.args.value("lock-timeout").map_or(Duration::ZERO, duration);
         loop {

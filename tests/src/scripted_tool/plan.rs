@@ -11,7 +11,7 @@ use super::script::{Diagnostic, Resource, Script, Step};
 use super::tool_state::ToolState;
 use super::view::line;
 
-/// What is planned for one resource.
+/// The planned change of one resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Change {
     pub(super) address: String,
@@ -43,7 +43,7 @@ impl Plan {
         counts
     }
 
-    /// What there is to apply.
+    /// The changes that an apply makes.
     pub(super) fn real(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.act != Act::NoOp)
     }
@@ -112,7 +112,7 @@ pub(super) fn read_file(tool: &Tool) -> anyhow::Result<Vec<u8>> {
     std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to load \"{file}\" as a plan file"))
 }
 
-/// The changes that lead from a state to what a script wants. What was changed outside of the tool is played by nobody.
+/// The changes that lead from a state to the resources of a script. Drift is not played.
 fn changes(script: &Script, state: &ToolState, destroy: bool) -> Vec<Change> {
     let wanted = script.resources.list();
     let is_wanted = |address: &str| wanted.iter().any(|resource| resource.address == address);

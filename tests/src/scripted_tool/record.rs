@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Writes entries that all carry this process, its command and its script.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {
-    /// Where entries are posted; without it nowhere.
+    /// URL that entries are posted to; without it they are dropped.
     url: Option<String>,
     who: String,
     common: Value,

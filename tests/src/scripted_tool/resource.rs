@@ -1,4 +1,4 @@
-//! Resources: their addresses and ids, and what is done to one.
+//! Resources: address, id, and the action of a plan.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,12 +21,12 @@ impl Act {
         }
     }
 
-    /// As a message says it when it begins.
+    /// In a message at its beginning.
     pub(super) fn begun(self) -> &'static str {
         if self == Self::Delete { "Destroying" } else { "Creating" }
     }
 
-    /// As a message says it when it is over.
+    /// In a message at its end.
     pub(super) fn noun(self) -> &'static str {
         if self == Self::Delete { "Destruction" } else { "Creation" }
     }

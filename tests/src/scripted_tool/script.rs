@@ -15,13 +15,13 @@ pub const SCRIPT_FILE: &str = "pawl-script.json";
 pub struct Script {
     /// Free name, recorded as `script` in each ledger entry; `only` counts commands of this name.
     pub name: String,
-    /// Where its ledger is: a URL to post to.
+    /// URL of its ledger, to post to.
     pub ledger: Option<String>,
-    /// What the stack consists of.
+    /// The resources of the stack.
     pub resources: Resources,
     /// How long one resource takes to apply, in milliseconds.
     pub apply_ms: u64,
-    /// How often a resource in progress says so, in milliseconds.
+    /// Interval of progress messages of a resource, in milliseconds.
     pub progress_ms: u64,
     pub persist: Persist,
     /// Steps by command: `init`, `plan`, `show`, `apply`.

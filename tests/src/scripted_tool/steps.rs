@@ -19,7 +19,7 @@ use crate::ledger::what;
 /// First argument of a process that a script leaves in the background.
 pub(super) const BACKGROUND: &str = "__background";
 
-/// Where a step stands.
+/// The list that a step is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope<'a> {
     /// In the list of a command, which an interrupt ends between and during steps.
@@ -102,7 +102,7 @@ impl Tool {
     }
 
     fn ask(&self, question: &str) -> Result<(), Diagnostic> {
-        // Where real programs ask first, whatever their standard input is.
+        // Real programs ask the terminal first and ignore standard input.
         let terminal = if std::fs::File::open("/dev/tty").is_ok() { "terminal" } else { "no terminal" };
         self.recorder.note(what::MARK, json!({"text": terminal}))?;
         let mut out = std::io::stdout().lock();

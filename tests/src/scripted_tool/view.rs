@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::resource::{Act, Address, Counts};
 use super::script::Diagnostic;
 
-/// Where and how a command prints.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// Executable name of the tool that is played: `tofu` or `terraform`.

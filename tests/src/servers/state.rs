@@ -25,7 +25,7 @@ pub struct LockInfo {
     /// Random id, which the holder sends with each write.
     #[serde(rename = "ID")]
     pub id: String,
-    /// What it is held for, for example `OperationTypeApply`.
+    /// The operation, for example `OperationTypeApply`.
     pub operation: String,
     /// Free text.
     pub info: String,
@@ -35,7 +35,7 @@ pub struct LockInfo {
     pub version: String,
     /// When it was taken (RFC 3339).
     pub created: String,
-    /// Where the state is; filled by some backends.
+    /// Path of the state; filled by some backends.
     pub path: String,
 }
 
@@ -91,7 +91,7 @@ impl StateServer {
         format!("http://{}/state/{path}", self.listener.addr())
     }
 
-    /// Where tools post their ledger entries.
+    /// The URL to which tools post their ledger entries.
     pub fn ledger_url(&self) -> String {
         format!("http://{}/ledger", self.listener.addr())
     }

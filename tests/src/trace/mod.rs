@@ -76,7 +76,7 @@ pub fn version(run: &TerraformRun, bytes: usize) -> Vec<(&'static str, String)> 
     found.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))).collect()
 }
 
-/// The invariant that is violated where a run ended otherwise than its tool: `changes` is what its failure says was changed.
+/// The invariant that a run violates whose result differs from what its tool did. `changes` is from its failure.
 pub fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
     rules::truth(result, changes, claimed, deeds)
 }
