@@ -278,7 +278,7 @@ async fn evicted(scene: Scene) -> Result<()> {
         *times.entry(entry.text("address").unwrap_or_default()).or_default() += 1;
     }
     ensure!(times.len() == 30 && times.values().all(|made| *made == 1), "made more than once, or not at all: {times:?}");
-    let versions: Vec<Value> = scene.suite.state.versions(&path).iter().map(servers::state::Version::json).collect();
+    let versions: Vec<Value> = scene.suite.state.versions(&path);
     let lineages = versions.iter().filter(|version| version["lineage"] == versions[0]["lineage"]).count();
     ensure!(lineages == versions.len(), "a state was begun anew: {versions:?}");
     ensure!(versions.iter().map(|version| version["serial"].as_u64()).is_sorted_by(|a, b| a < b), "{versions:?}");

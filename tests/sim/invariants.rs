@@ -53,7 +53,7 @@ pub(crate) struct Watcher {
 
 pub(crate) fn gone(world: &mut World, run: &TerraformRun) {
     let status = run.status.clone().unwrap_or_default();
-    if status.attempt.is_some_and(|attempt| attempt.open) && status.adopted.is_some() {
+    if status.attempt.is_some_and(|attempt| attempt.open) {
         world.violated("L2", "a run went while its attempt was open");
     }
     world.watcher.endings.insert("deleted");

@@ -259,7 +259,7 @@ impl Schedule {
             no_image: c.one_in(40),
             objects: c.pick(&[1, 3, 8, 20, 84]),
             second: if c.one_in(8) { Some(c.pick(&[0, 5, 20, 60])) } else { None },
-            two: c.one_in(3),
+            two: c.one_in(2),
             hooks: of_hooks.one_in(4),
             hook_tampers: of_hooks.one_in(12),
             hook_fails: if of_hooks.one_in(6) { Some(of_hooks.pick(&[Failing::BeforeApply, Failing::AfterApply])) } else { None },

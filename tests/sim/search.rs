@@ -134,7 +134,25 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
             scene(Scene { hooks: true, ..plain.clone() }, &[held[0], (When::Applies(200), Gesture::Cancel)]),
         ),
         ("one slot", scene(Scene { slots: 1, crowd: 1, second: Some(1), rival: true, ..plain.clone() }, &held)),
-        ("two controllers", scene(Scene { two: true, ..plain }, &held)),
+        ("two controllers", scene(Scene { two: true, ..plain.clone() }, &held)),
+        (
+            "two controllers and two runs of one state",
+            scene(Scene { two: true, automatic: true, second: Some(1), objects: 1, ..plain.clone() }, &[]),
+        ),
+        (
+            "two controllers, withdrawn and approved again",
+            scene(
+                Scene { two: true, ..plain.clone() },
+                &[held[0], (When::Waits(1_002), Gesture::Withdraw), (When::Waits(4_000), Gesture::Approve)],
+            ),
+        ),
+        (
+            "two controllers, cancelled and deleted in mid-apply",
+            scene(
+                Scene { two: true, ..plain },
+                &[held[0], (When::Applies(500), Gesture::Cancel), (When::Applies(900), Gesture::Delete)],
+            ),
+        ),
     ]
 }
 

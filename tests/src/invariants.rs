@@ -1,5 +1,6 @@
-//! `design/invariants.md` says which test shows each invariant, and `design/peers-bugs.md` which one each weakness of Burrito; here it is
-//! seen that they name one, that those are there, and of the latter that they cite the number.
+//! `design/invariants.md` names the test that shows each invariant, `design/peers-bugs.md` the one for each weakness of Burrito, and
+//! `design/mutants.md` the one that sees each fault. These tests check that each row names one, that it exists, and that a test of a
+//! weakness cites its number.
 
 #[cfg(test)]
 mod tests {
@@ -145,6 +146,16 @@ mod tests {
             let missing = names(cell).into_iter().filter(|name| !is_there(name, &tests));
             wrong.extend(missing.map(|name| format!("{number}: there is no test {name}")));
         }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn every_fault_names_a_test_that_exists() {
+        let (page, tests) = page_and_tests("mutants.md");
+        let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert!(rows.len() >= 20, "{rows:?}");
+        let of = |row: &str| names(row).first().is_some_and(|name| is_there(name, &tests));
+        let wrong: Vec<_> = rows.iter().filter(|row| !of(row)).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 

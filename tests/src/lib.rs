@@ -1,7 +1,6 @@
 //! Structure of the tree: modules use each other in one direction (`rooms`), and the invariants name their tests (`invariants`).
 #[cfg(test)]
 mod invariants;
-pub mod mutants;
 #[cfg(test)]
 mod rooms;
 pub mod upgrade;

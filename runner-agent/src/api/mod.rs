@@ -8,4 +8,5 @@ mod write;
 pub use client::KubeApi;
 pub use patch::{PatchError, patch};
 pub use watch::follow;
-pub use write::{Kind, Outcome, Writer, backoff, backoff_of, is_leased};
+pub(crate) use write::is_leased;
+pub use write::{Kind, Outcome, Writer, backoff, backoff_of};

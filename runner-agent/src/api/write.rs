@@ -308,7 +308,7 @@ fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kin
 }
 
 /// Whether the run holds the lease on the state of its plan. A plan without a key needs none.
-pub fn is_leased(run: &TerraformRun) -> bool {
+pub(crate) fn is_leased(run: &TerraformRun) -> bool {
     let Some(status) = &run.status else { return false };
     let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
     key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))

@@ -20,6 +20,7 @@ use super::stacks::{Commands, Stack};
 use harness::cluster::chart::{PawlImages, Values};
 use harness::cluster::gobuild::{IN_PODS, Toolset};
 use harness::cluster::{Audit, Cluster, node, objects};
+use scripted_tool::BACKEND_FILE;
 use servers::state::StateServer;
 
 /// After this long something is broken, not slow.
@@ -119,7 +120,7 @@ impl Lab {
         let id = format!("{namespace}/{name}");
         let mut files = stack.files(&id, &self.state.ledger_url());
         let backend = json!({"terraform": {"backend": {"http": self.state.backend_config(&id)}}});
-        files.push(("backend.tf.json", backend.to_string()));
+        files.push((BACKEND_FILE, backend.to_string()));
         let mut env = vec![
             json!({"name": "TOOL", "value": format!("{}/opentofu/{}/tofu", pod_env::TOOLS_DIR, stack.version(&self.tofu))}),
             json!({"name": "HOME", "value": "/tmp"}),

@@ -30,7 +30,7 @@ pub mod what {
     pub const FORCED_EXIT: &str = "forced_exit";
     /// A process left in the background by the script lives.
     pub const BACKGROUND: &str = "background";
-    /// A line that a script asked for.
+    /// A line of a test, or of a tool that asks: whether it has a terminal.
     pub const MARK: &str = "mark";
     /// A state was locked.
     pub const LOCK: &str = "lock";
@@ -44,10 +44,6 @@ pub mod what {
     pub const WRITE: &str = "write";
     /// A write without the lock, or with the wrong one.
     pub const WRITE_REFUSED: &str = "write_refused";
-    /// A state was deleted.
-    pub const DELETE: &str = "delete";
-    /// The state server failed a request because a test asked for it.
-    pub const FAULT: &str = "fault";
 }
 
 /// One line of a ledger.

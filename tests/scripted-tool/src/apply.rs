@@ -1,4 +1,4 @@
-//! `apply`: one resource after the other, state written as the script says, everything real in the ledger first.
+//! `apply`: changes one resource after the other and writes the state when the script asks for it. Each change is in the ledger first.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use tool_versions::Digest;
 
 use super::Tool;
 use super::backend::Backend;
-use super::plan::{Act, Change, Counts, Plan, random_uuid};
-use super::plan_command;
+use super::plan::{self, Change, Plan};
+use super::resource::{Act, Counts, random_uuid};
 use super::script::{Diagnostic, Persist};
 use super::steps::Scope;
-use super::tool_state::{Known, ToolState};
+use super::tool_state::ToolState;
 use ledger::what;
 
 /// An apply that holds its lock.
@@ -25,25 +25,12 @@ struct Apply<'a> {
 }
 
 pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
-    let file = match tool.args.words.first() {
-        Some(file) => {
-            let bytes =
-                std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to load \"{file}\" as a plan file"))?;
-            Some((Plan::read(&bytes)?, Digest::of(&bytes).to_string()))
-        }
-        None if tool.args.has("auto-approve") => None,
-        None => {
-            let detail = "This command cannot ask for interactive approval. You can either apply a saved plan file, or enable the -auto-approve option.";
-            return Err(Diagnostic::error("Plan file or auto-approve required", detail));
-        }
-    };
-    let backend = match &file {
-        // As with the real tools: where the state is, the plan says.
-        Some((plan, _)) => Backend::open(plan.backend.as_ref(), &tool.dir, &plan.workspace)?,
-        None => tool.backend()?,
-    };
+    let bytes = plan::read_file(tool)?;
+    let plan = Plan::read(&bytes)?;
+    // The real tools too take the backend of the plan, not that of the directory.
+    let backend = Backend::open(plan.backend.clone(), &tool.dir);
     let lock = tool.lock(&backend, "OperationTypeApply")?;
-    let done = with_lock(tool, &backend, lock.as_deref(), file);
+    let done = with_lock(tool, &backend, lock.as_deref(), &plan, &Digest::of(&bytes).to_string());
     let unlocked = tool.unlock(&backend, lock.as_deref());
     let counts = done?;
     unlocked?;
@@ -51,50 +38,24 @@ pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
     Ok(0)
 }
 
-fn with_lock(tool: &Tool, backend: &Backend, lock: Option<&str>, file: Option<(Plan, String)>) -> Result<Counts, Diagnostic> {
+fn with_lock(tool: &Tool, backend: &Backend, lock: Option<&str>, plan: &Plan, digest: &str) -> Result<Counts, Diagnostic> {
     let state = ToolState::from_json(&backend.read()?);
-    let (plan, digest) = match file {
-        Some((plan, digest)) => {
-            check(tool, &plan, &state)?;
-            plan.changes.iter().for_each(|change| tool.view.planned_change(change));
-            (plan, Some(digest))
-        }
-        None => (plan_command::make(tool, &state)?, None),
-    };
-    tool.recorder.note(
-        what::APPLY,
-        json!({"plan_sha256": digest, "serial": state.serial, "mode": plan.mode, "changes": plan.changes.len()}),
-    )?;
-    let mut apply = Apply { tool, backend, lock, state, counts: Counts::default() };
-    let failures = apply.run(&plan);
-    apply.finish(failures)
-}
-
-/// Whether a saved plan may be applied to this state by this tool.
-fn check(tool: &Tool, plan: &Plan, state: &ToolState) -> Result<(), Diagnostic> {
-    if (plan.tool.as_str(), &plan.version) != (tool.view.command(), &tool.view.version) {
-        let detail = format!(
-            "plan file was created by {} {}, but this is {}; plan files cannot be transferred between different versions",
-            plan.tool, plan.version, tool.view.version
-        );
-        return Err(Diagnostic::error("Failed to read plan from plan file", &detail));
-    }
-    if !plan.lineage.is_empty() && !state.lineage.is_empty() && plan.lineage != state.lineage {
-        let detail = "The given plan file can not be applied because it was created from a different state lineage.";
-        return Err(Diagnostic::error("Saved plan does not match the given state", detail));
-    }
-    if plan.serial != state.serial {
+    if (plan.serial, &plan.lineage) != (state.serial, &state.lineage) {
         let detail = "The given plan file can no longer be applied because the state was changed by another operation after the plan was created.";
         return Err(Diagnostic::error("Saved plan is stale", detail));
     }
-    Ok(())
+    plan.real().for_each(|change| tool.view.planned_change(&change.address, change.act));
+    tool.recorder.note(what::APPLY, json!({"plan_sha256": digest, "serial": state.serial}))?;
+    let mut apply = Apply { tool, backend, lock, state, counts: Counts::default() };
+    let failures = apply.run(plan);
+    apply.finish(failures)
 }
 
 impl Apply<'_> {
-    /// Applies each change until one is interrupted; what failed is said at the end, as the real tools do.
+    /// Applies each change until one is interrupted; failures are printed at the end, as by the real tools.
     fn run(&mut self, plan: &Plan) -> Vec<Diagnostic> {
         let mut failures = Vec::new();
-        for change in plan.changes.iter().filter(|change| change.act != Act::NoOp) {
+        for change in plan.real() {
             if self.tool.signals.interrupted() {
                 break;
             }
@@ -127,19 +88,16 @@ impl Apply<'_> {
             }
         }
         self.wait(address, act, change.apply_ms, begun);
-        let id = match (act, id) {
-            (Act::Delete, Some(id)) => id.clone(),
-            _ => random_uuid(),
-        };
+        let id = id.clone().unwrap_or_else(random_uuid);
         // From here on it is real, whether or not the tool lives to say so.
         self.tool.recorder.note(what::RESOURCE, json!({"address": address, "action": act.word(), "id": id}))?;
         if act == Act::Delete {
             self.state.resources.remove(address);
         } else {
-            self.state.resources.insert(address.clone(), Known { id: id.clone(), input: change.input.clone() });
+            self.state.resources.insert(address.clone(), id.clone());
         }
         self.counts.count(act);
-        view.apply_complete(address, act, Some(&id), begun.elapsed().as_secs());
+        view.apply_complete(address, act, &id, begun.elapsed().as_secs());
         Ok(())
     }
 
@@ -181,11 +139,7 @@ impl Apply<'_> {
         let Err(error) = backend.write(&json, *lock) else { return Ok(()) };
         std::fs::write(tool.dir.join("errored.tfstate"), json.to_string()).context("failed to write errored.tfstate")?;
         tool.view.diagnostic(&Diagnostic::error("Failed to save state", &format!("Error saving state: {error:#}")));
-        let detail = format!(
-            "The error shown above has prevented {name} from writing the updated state to the configured backend. To allow for recovery, the state has been written to the file \"errored.tfstate\" in the current working directory.\n\nRunning \"{command} apply\" again at this point will create a forked state, making it harder to recover.\n\nTo retry writing this state, use the following command:\n    {command} state push errored.tfstate\n",
-            name = tool.view.name(),
-            command = tool.view.command(),
-        );
-        Err(Diagnostic::error("Failed to persist state to backend", &detail))
+        let detail = "The error shown above has prevented the updated state from being written to the configured backend. To allow for recovery, the state has been written to the file \"errored.tfstate\" in the current working directory.";
+        Err(Diagnostic::error("Failed to persist state to backend", detail))
     }
 }

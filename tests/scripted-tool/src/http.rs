@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use ledger::basic_header;
-
 /// Long enough for a server that a test slows down, short enough that a lost server ends the tool within its deadline.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -19,8 +17,8 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Sends one request; `user` is for basic authentication.
-pub fn request(method: &str, url: &str, user: Option<(&str, &str)>, body: &[u8]) -> anyhow::Result<Answer> {
+/// Sends one request.
+pub fn request(method: &str, url: &str, body: &[u8]) -> anyhow::Result<Answer> {
     let Some(rest) = url.strip_prefix("http://") else { bail!("only http:// is spoken here, not `{url}`") };
     let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
     let host = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
@@ -32,10 +30,8 @@ pub fn request(method: &str, url: &str, user: Option<(&str, &str)>, body: &[u8])
     let mut stream = TcpStream::connect_timeout(&addr, TIMEOUT).with_context(|| format!("{method} {url}: dial tcp {addr}"))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let authorization =
-        user.map(|(name, password)| format!("Authorization: {}\r\n", basic_header(name, password))).unwrap_or_default();
     let head = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).with_context(|| format!("{method} {url}"))?;
@@ -68,6 +64,6 @@ mod tests {
         assert_eq!(answer, Answer { status: 423, body: b"{}".to_vec() });
         assert!(parse(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}").is_err());
         assert!(parse(b"").is_err());
-        assert!(request("GET", "https://127.0.0.1/", None, b"").is_err());
+        assert!(request("GET", "https://127.0.0.1/", b"").is_err());
     }
 }

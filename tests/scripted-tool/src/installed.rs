@@ -12,18 +12,18 @@ const LONGEST: u64 = 128;
 /// The tool and version that a copy is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Installed {
-    /// Name of the executable: `tofu`, `terraform` or `terragrunt`.
+    /// Name of the executable: `tofu` or `terraform`.
     pub(super) tool: String,
     pub(super) version: String,
 }
 
-/// What has to be appended to the program, so that it is this version of the tool with this executable.
+/// The text to append to the program, so that it plays this version of the tool.
 pub fn trailer(tool: &str, version: &str) -> String {
     format!("\n{MARK}{tool} {version}\n")
 }
 
 impl Installed {
-    /// What this program is, if it says so.
+    /// The tool and version of this program, if it has a trailer.
     pub(super) fn own() -> Option<Self> {
         Self::read(&std::env::current_exe().ok()?)
     }
@@ -89,6 +89,5 @@ mod tests {
         assert!(says("terraform", "1.8.5", &["version"]).contains("\nTerraform v1.8.5\non "));
         assert!(says("tofu", "1.12.6", &["-version"]).contains("\nOpenTofu v1.12.6\non "));
         assert!(says("tofu", "1.9.4", &["version", "-json"]).contains("\"terraform_version\": \"1.9.4\""));
-        assert!(says("terragrunt", "0.93.10", &["--version"]).contains("\nterragrunt version v0.93.10\n"));
     }
 }

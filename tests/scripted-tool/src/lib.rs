@@ -1,13 +1,13 @@
-//! A tool that behaves like OpenTofu (or Terraform) on the command line and does what a script says.
+//! A tool that behaves like OpenTofu (or Terraform) on the command line and follows a script.
 //!
 //! Tests use it where the real tools cannot be made to stop, fail or die at an exact point. It speaks the `-json` stream,
 //! the plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11, and writes everything it really
 //! does to a [`ledger`], waiting for each entry to be kept before it goes on.
 //!
-//! Commands: `version`, `init`, `workspace show|list|select|new`, `plan`, `show` of a plan, `apply`, `state pull`, `force-unlock`, with the flags a
-//! runner uses (`-chdir`, `-json`, `-out`, `-destroy`, `-refresh-only`, `-detailed-exitcode`, `-lock`, `-lock-timeout`,
-//! `-backend-config`, `-auto-approve`); others are accepted and have no effect. A copy with a [`trailer`]
-//! plays the tool and version that it names; any other, called as `terraform`, plays Terraform, else OpenTofu.
+//! Commands: `version`, `init`, `plan`, `show` of a plan, `apply` of a plan, `state pull`, `force-unlock`. Flags that count: `-json`, `-out=`,
+//! `-destroy`, `-detailed-exitcode`, `-lock-timeout=`; others are accepted and have no effect. What needs no exact timing is tested with the
+//! real tools. A copy with a [`trailer`] plays the tool and version that it names; any other, called as `terraform`, plays Terraform,
+//! else OpenTofu.
 //!
 //! # The script
 //!
@@ -16,7 +16,6 @@
 //! ```json
 //! {
 //!   "name": "run-a",            "ledger": "http://10.88.0.1:4000/ledger",
-//!   "state": "http://10.88.0.1:4000/state/a",
 //!   "resources": 3,             "apply_ms": 200,           "progress_ms": 10000,
 //!   "persist": "end",
 //!   "commands": {"plan": [{"sleep_ms": 500}, {"only": [1], "kill_self": 9}, "default", {"print": "after"}]}
@@ -26,8 +25,7 @@
 //! - `resources`: a number N (`terraform_data.r[0]` to `r[N-1]`), or a list of addresses and of `{"address", "apply_ms", "steps": […]}`.
 //!   What a plan does follows from this list and the state: new ones are created, missing ones deleted.
 //! - `persist`: `end` writes the state once (a kill before loses it, as with the real tools), `each` after each resource.
-//! - `state` stands for a backend block; one in a `*.tf.json` of the work directory wins, and among those an override file.
-//!   Without any, the state is `terraform.tfstate` in the work directory, and `init` writes no backend.
+//! - The state is in the `http` backend of the agent's backend file; without that file, in `terraform.tfstate` of the work directory.
 //! - `commands`: steps by command, in order. `"default"` is what the command does by itself; if it is not in the list, it
 //!   comes last. A step with `"only": [n, …]` counts for the n-th execution of this command only (counted from 1 in the
 //!   ledger, by `name`, across pods).
@@ -45,8 +43,7 @@
 //! | `{"exec": ["sh", "-c", "…"]}` | runs a program |
 //! | `{"allocate_mb": 100}`, `{"flood_mb": 10}`, `{"line_mb": 10}` | takes memory; prints lines; prints one line |
 //! | `{"hold_lock": true}` | takes the state's lock and never ends |
-//! | `"hang"` | never ends, whatever the first interrupt says |
-//! | `{"mark": "…"}` | a line in the ledger |
+//! | `"hang"` | never ends; ignores the first interrupt |
 //! | `{"kill_self": 9}` | dies of a signal |
 //!
 //! # Signals
@@ -60,20 +57,16 @@
 //! to a backend are not retried; the plan file is JSON (with random bytes in it, never the same twice); configuration in HCL
 //! is not read.
 
-mod address;
 mod apply;
 mod args;
 mod backend;
-mod backend_config;
 pub mod http;
-mod init;
 mod installed;
 mod plan;
-mod plan_command;
 mod record;
+mod resource;
 pub mod script;
 mod script_step;
-mod show;
 mod signals;
 mod steps;
 #[cfg(test)]
@@ -86,20 +79,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::json;
+use tool_versions::Platform;
 
 use self::args::Args;
-use self::backend::{Backend, LockFailure};
-use self::backend_config::Config;
+pub use self::backend::BACKEND_FILE;
+use self::backend::{Backend, Config, LockFailure};
 use self::installed::Installed;
 pub use self::installed::trailer;
 use self::record::Recorder;
 use self::script::{Action, Diagnostic, SCRIPT_FILE, Script};
 use self::signals::Signals;
 use self::steps::Scope;
-use self::view::{Flavor, View, error_line};
+use self::view::{View, error_line, line};
 use ledger::what;
 
-/// The version of a tool that nobody gave one.
+/// The version of a copy without a trailer.
 const VERSION: &str = "1.10.6";
 
 /// One execution of the tool.
@@ -114,7 +108,7 @@ struct Tool {
     nth: u64,
     /// The work directory.
     dir: PathBuf,
-    /// Where `init` leaves things.
+    /// The data directory, which `init` writes.
     data_dir: PathBuf,
 }
 
@@ -125,7 +119,7 @@ pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
     let arguments: Vec<String> = arguments.collect();
     let result = match arguments.as_slice() {
         [first, detail] if first == steps::BACKGROUND => steps::live_in_background(detail).map(|()| 0),
-        _ => Tool::start(&program, Args::parse(arguments.iter().cloned()), &arguments).and_then(|tool| tool.command()),
+        _ => Tool::start(&program, &arguments).and_then(|tool| tool.command()),
     };
     result.unwrap_or_else(|error| {
         // Not a diagnostic: what fails here is the fake, not what it plays.
@@ -135,60 +129,38 @@ pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
 }
 
 impl Tool {
-    fn start(program: &str, args: Args, arguments: &[String]) -> anyhow::Result<Self> {
-        if let Some(dir) = args.value("chdir") {
-            std::env::set_current_dir(dir).with_context(|| format!("failed to change to `{dir}`"))?;
-        }
+    fn start(program: &str, arguments: &[String]) -> anyhow::Result<Self> {
+        let args = Args::parse(arguments.iter().cloned());
         let dir = std::env::current_dir().context("no work directory")?;
-        let (script, broken) = match Script::load(&dir) {
-            Ok(script) => (script, None),
-            Err(error) => (Script::default(), Some(error)),
-        };
-        let called = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-        let installed = Installed::own();
-        let flavor = match installed.as_ref().map(|installed| installed.tool.as_str()) {
-            Some("terragrunt") => Flavor::Terragrunt,
-            Some("terraform") => Flavor::Terraform,
-            None if called.starts_with("terraform") => Flavor::Terraform,
-            _ => Flavor::Tofu,
-        };
-        let version = installed.map(|installed| installed.version);
-        let view =
-            View { flavor, version: version.unwrap_or_else(|| VERSION.to_owned()), json: args.has("json"), dir: dir.clone() };
-        if let Some(error) = broken {
+        let called = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Installed { tool, version } =
+            Installed::own().unwrap_or_else(|| Installed { tool: called, version: VERSION.to_owned() });
+        let command = if tool.starts_with("terraform") { "terraform" } else { "tofu" };
+        let view = View { command, version, json: args.has("json"), dir: dir.clone() };
+        let script = Script::load(&dir).unwrap_or_else(|error| {
             let file = Some(SCRIPT_FILE.to_owned());
             view.diagnostic(&Diagnostic { file, line: Some(1), ..Diagnostic::from(error) });
             std::process::exit(1);
-        }
+        });
         let recorder = Recorder::new(script.ledger.as_deref(), &script.name, &args.command);
         let signals = Signals::catch(recorder.clone(), view.clone())?;
         let data_dir = std::env::var_os("TF_DATA_DIR").map_or_else(|| dir.join(".terraform"), PathBuf::from);
-        let mut tool = Self { args, script, view, signals, recorder, nth: 1, dir, data_dir };
-        tool.nth = tool.note_start(arguments)?;
-        Ok(tool)
-    }
-
-    fn note_start(&self, arguments: &[String]) -> anyhow::Result<u64> {
-        let detail = json!({"arguments": arguments, "directory": self.dir});
-        Ok(self.recorder.note(what::COMMAND_START, detail)?.nth)
-    }
-
-    fn note_end(&self, code: i32) -> anyhow::Result<()> {
-        let detail = json!({"exit": code, "signals": self.signals.received()});
-        self.recorder.note(what::COMMAND_END, detail).map(drop)
+        let detail = json!({"arguments": arguments, "directory": dir});
+        let nth = recorder.note(what::COMMAND_START, detail)?.nth;
+        Ok(Self { args, script, view, signals, recorder, nth, dir, data_dir })
     }
 
     /// Runs the command with the script's steps around it.
     fn command(&self) -> anyhow::Result<i32> {
-        let streams = ["init", "plan", "apply"].contains(&self.args.command.as_str());
-        if streams {
+        if ["init", "plan", "apply"].contains(&self.args.command.as_str()) {
             self.view.hello();
         }
         let code = self.steps().unwrap_or_else(|failure| {
             self.view.diagnostic(&failure);
             1
         });
-        self.note_end(code)?;
+        let detail = json!({"exit": code, "signals": self.signals.received()});
+        self.recorder.note(what::COMMAND_END, detail)?;
         Ok(code)
     }
 
@@ -209,49 +181,64 @@ impl Tool {
         if self.signals.interrupted() {
             return Err(Diagnostic::error("execution halted", ""));
         }
-        match self.args.command.as_str() {
-            "version" => init::version(self),
-            "" if self.args.has("version") => init::version(self),
-            "init" => init::init(self),
-            "workspace" => init::workspace(self),
-            "plan" => plan_command::plan(self),
-            "show" => show::show(self),
-            "state" => show::pull(self),
-            "apply" => apply::apply(self),
-            "force-unlock" => self.force_unlock(),
-            other => Err(Diagnostic::error(&format!("the command \"{other}\" is not played by this tool"), "")),
+        let word = self.args.words.first().map_or("", String::as_str);
+        match (self.args.command.as_str(), word) {
+            ("version", _) => self.version(),
+            ("", _) if self.args.has("version") => self.version(),
+            ("init", _) => self.init()?,
+            ("plan", _) => return plan::plan(self),
+            ("show", _) => return plan::show(self),
+            ("apply", _) => return apply::apply(self),
+            ("state", "pull") => {
+                let state = self.backend()?.read()?;
+                Some(state).filter(|state| !state.is_null()).iter().for_each(|state| line(&state.to_string()));
+            }
+            // As OpenTofu does it: that lock and no other.
+            ("force-unlock", _) => self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?,
+            (command, word) => {
+                return Err(Diagnostic::error(&format!("the command \"{command} {word}\" is not played by this tool"), ""));
+            }
+        }
+        Ok(0)
+    }
+
+    fn version(&self) {
+        let version = &self.view.version;
+        if self.args.has("json") {
+            // OpenTofu keeps the other tool's name for this field.
+            line(&json!({"terraform_version": version, "platform": Platform::here().to_string()}).to_string());
+        } else {
+            line(&format!("{} v{version}\non {}", self.view.name(), Platform::here()));
         }
     }
 
-    fn workspace(&self) -> String {
-        let chosen = || std::fs::read_to_string(self.data_dir.join("environment")).ok();
-        let name = std::env::var("TF_WORKSPACE").ok().or_else(chosen).unwrap_or_default();
-        if name.trim().is_empty() { "default".to_owned() } else { name.trim().to_owned() }
+    fn init(&self) -> Result<(), Diagnostic> {
+        self.view.event("Initializing the backend...", "output", json!({}));
+        if let Some(config) = Config::find(&self.dir)? {
+            config.initialize(&self.data_dir)?;
+            let read = self.backend()?.read();
+            read.map_err(|error| Diagnostic::error(&format!("Error refreshing state: {error:#}"), ""))?;
+        }
+        self.view.event(&format!("{} has been successfully initialized!", self.view.name()), "output", json!({}));
+        Ok(())
     }
 
     /// The backend that `init` configured; an error if there should be one and `init` never ran.
     fn initialized(&self) -> Result<Option<Config>, Diagnostic> {
-        match std::fs::read_to_string(self.data_dir.join("terraform.tfstate")) {
-            Ok(text) => Ok(Some(Config::read_initialized(&text)?)),
-            Err(_) if Config::find(&self.dir, self.script.state.as_deref(), &[])?.is_none() => Ok(None),
-            Err(_) => {
-                let command = self.view.command();
-                let summary = format!("Backend initialization required, please run \"{command} init\"");
-                Err(Diagnostic::error(&summary, "Reason: Initial configuration of the requested backend"))
-            }
+        let config = Config::initialized(&self.data_dir)?;
+        if config.is_none() && Config::find(&self.dir)?.is_some() {
+            let summary = format!("Backend initialization required, please run \"{} init\"", self.view.command);
+            return Err(Diagnostic::error(&summary, "Reason: Initial configuration of the requested backend"));
         }
+        Ok(config)
     }
 
     fn backend(&self) -> Result<Backend, Diagnostic> {
-        let config = self.initialized()?;
-        Ok(Backend::open(config.as_ref(), &self.dir, &self.workspace())?)
+        Ok(Backend::open(self.initialized()?, &self.dir))
     }
 
-    /// Takes the lock, for as long as `-lock-timeout` says.
+    /// Takes the lock; retries until `-lock-timeout` is over.
     fn lock(&self, backend: &Backend, operation: &str) -> Result<Option<String>, Diagnostic> {
-        if self.args.value("lock") == Some("false") {
-            return Ok(None);
-        }
         let end = Instant::now() + self.args.value("lock-timeout").map_or(Duration::ZERO, duration);
         loop {
             match backend.lock(operation, &self.view) {
@@ -262,13 +249,6 @@ impl Tool {
                 Err(failure) => return Err(failure.diagnostic(self.view.name())),
             }
         }
-    }
-
-    /// `force-unlock -force ID`, as OpenTofu does it: that lock and no other.
-    fn force_unlock(&self) -> Result<i32, Diagnostic> {
-        let id = self.args.words.last().map(String::as_str);
-        self.unlock(&self.backend()?, id)?;
-        Ok(0)
     }
 
     fn unlock(&self, backend: &Backend, id: Option<&str>) -> Result<(), Diagnostic> {
@@ -283,14 +263,13 @@ impl Tool {
     }
 }
 
-/// A duration in Go's words, with one unit.
+/// A duration in Go's words, with one unit: milliseconds, seconds or minutes.
 fn duration(text: &str) -> Duration {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     let number = digits.parse().unwrap_or(0);
     match &text[digits.len()..] {
         "ms" => Duration::from_millis(number),
         "m" => Duration::from_secs(number * 60),
-        "h" => Duration::from_secs(number * 3600),
         _ => Duration::from_secs(number),
     }
 }

@@ -1,87 +1,25 @@
-//! What a plan consists of, how it is made from script and state, and its file.
-
-use std::collections::BTreeMap;
-use std::path::Path;
+//! A plan: made from script and state, written to its file, read and shown.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::backend_config::Config;
-use super::script::{self, Script, Step};
+use super::Tool;
+use super::backend::Config;
+use super::resource::{Act, Address, Counts, random_uuid};
+use super::script::{Diagnostic, Resource, Script, Step};
 use super::tool_state::ToolState;
+use super::view::line;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Act {
-    NoOp,
-    Create,
-    Delete,
-}
-
-impl Act {
-    /// As events call it.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::NoOp => "noop",
-            Self::Create => "create",
-            Self::Delete => "delete",
-        }
-    }
-
-    /// As a message says it when it begins.
-    pub(super) fn begun(self) -> &'static str {
-        match self {
-            Self::Delete => "Destroying",
-            Self::NoOp | Self::Create => "Creating",
-        }
-    }
-
-    /// As a message says it when it is over.
-    pub(super) fn noun(self) -> &'static str {
-        match self {
-            Self::Delete => "Destruction",
-            Self::NoOp | Self::Create => "Creation",
-        }
-    }
-}
-
-/// What is planned for one resource.
+/// The planned change of one resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Change {
     pub(super) address: String,
     pub(super) act: Act,
     /// Its id in the state, if it is there.
     pub(super) id: Option<String>,
-    pub(super) input: Value,
     pub(super) apply_ms: u64,
     pub(super) steps: Vec<Step>,
-}
-
-/// How many resources are changed in which way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) add: u64,
-    pub(super) remove: u64,
-}
-
-impl Counts {
-    pub(super) fn count(&mut self, act: Act) {
-        match act {
-            Act::NoOp => {}
-            Act::Create => self.add += 1,
-            Act::Delete => self.remove += 1,
-        }
-    }
-}
-
-/// What a plan is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Mode {
-    Normal,
-    Destroy,
-    RefreshOnly,
 }
 
 /// A saved plan.
@@ -90,111 +28,132 @@ pub(super) enum Mode {
 pub(super) struct Plan {
     /// Random, so that no two plan files are alike, as with the real tools.
     pub(super) nonce: String,
-    pub(super) tool: String,
-    pub(super) version: String,
-    pub(super) mode: Mode,
     /// Serial and lineage of the state that the plan was made on.
     pub(super) serial: u64,
     pub(super) lineage: String,
-    pub(super) workspace: String,
     /// With credentials, like the real plan file.
     pub(super) backend: Option<Config>,
     pub(super) changes: Vec<Change>,
-    pub(super) created: String,
 }
 
 impl Plan {
-    /// Whether there is something to apply.
-    pub(super) fn applyable(&self) -> bool {
-        self.counts() != Counts::default()
-    }
-
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         self.changes.iter().for_each(|change| counts.count(change.act));
         counts
     }
 
-    pub(super) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let bytes = serde_json::to_vec(self).context("failed to encode the plan")?;
-        std::fs::write(file, bytes).with_context(|| format!("failed to write the plan file `{}`", file.display()))
+    /// The changes that an apply makes.
+    pub(super) fn real(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter().filter(|change| change.act != Act::NoOp)
     }
 
     /// Reads the plan in the bytes of a file.
     pub(super) fn read(bytes: &[u8]) -> anyhow::Result<Self> {
         serde_json::from_slice(bytes).context("the given file is not a plan file")
     }
+
+    /// As far as programs read format 1.2.
+    fn json(&self) -> Value {
+        let change = |change: &Change| {
+            let Address { kind, name, key } = Address::parse(&change.address);
+            let values = change.id.as_ref().map_or(Value::Null, |id| json!({"id": id}));
+            let after = if change.act == Act::Delete { Value::Null } else { json!({}) };
+            json!({"address": change.address, "mode": "managed", "type": kind, "name": name, "index": key,
+                "change": {"actions": [change.act.word()], "before": values, "after": after}})
+        };
+        json!({"format_version": "1.2", "resource_changes": self.changes.iter().map(change).collect::<Vec<_>>(),
+            "output_changes": {}, "applyable": self.real().next().is_some(), "complete": true, "errored": false})
+    }
 }
 
-/// The changes that lead from a state to what a script wants. What was changed outside of the tool is played by nobody.
-pub(super) fn changes(script: &Script, state: &ToolState, mode: Mode) -> Vec<Change> {
-    if mode == Mode::RefreshOnly {
-        return Vec::new();
+/// `plan`.
+pub(super) fn plan(tool: &Tool) -> Result<i32, Diagnostic> {
+    let backend = tool.backend()?;
+    let lock = tool.lock(&backend, "OperationTypePlan")?;
+    let read = backend.read();
+    tool.unlock(&backend, lock.as_deref())?;
+    let state = ToolState::from_json(&read?);
+    state.resources.iter().for_each(|(address, id)| tool.view.refresh(address, id));
+    let plan = Plan {
+        nonce: random_uuid(),
+        serial: state.serial,
+        lineage: state.lineage.clone(),
+        backend: tool.initialized()?,
+        changes: changes(&tool.script, &state, tool.args.has("destroy")),
+    };
+    plan.real().for_each(|change| tool.view.planned_change(&change.address, change.act));
+    tool.view.planned(plan.counts());
+    if let Some(out) = tool.args.value("out") {
+        let bytes = serde_json::to_vec(&plan).context("failed to encode the plan")?;
+        std::fs::write(tool.dir.join(out), bytes).with_context(|| format!("failed to write the plan file `{out}`"))?;
     }
-    let wanted: BTreeMap<String, script::Resource> =
-        script.resources.list().into_iter().map(|resource| (resource.address.clone(), resource)).collect();
-    let of_script = wanted.iter().filter_map(|(address, resource)| {
-        let known = state.resources.get(address);
-        let act = match (mode, known) {
-            (Mode::Destroy, None) => return None,
-            (Mode::Destroy, Some(_)) => Act::Delete,
-            (_, None) => Act::Create,
-            (_, Some(_)) => Act::NoOp,
+    Ok(if tool.args.has("detailed-exitcode") && plan.real().next().is_some() { 2 } else { 0 })
+}
+
+/// `show` of a plan file, for programs and for people.
+pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
+    let plan = Plan::read(&read_file(tool)?)?;
+    if tool.args.has("json") {
+        line(&plan.json().to_string());
+        return Ok(0);
+    }
+    for Change { address, act, .. } in plan.real() {
+        line(&format!("  # {address} will be {}", if *act == Act::Delete { "destroyed" } else { "created" }));
+    }
+    let Counts { add, remove } = plan.counts();
+    line(&format!("\nPlan: {add} to add, 0 to change, {remove} to destroy."));
+    Ok(0)
+}
+
+/// The plan file that a command names.
+pub(super) fn read_file(tool: &Tool) -> anyhow::Result<Vec<u8>> {
+    let file = tool.args.words.last().with_context(|| format!("`{}` without a plan file", tool.args.command))?;
+    std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to load \"{file}\" as a plan file"))
+}
+
+/// The changes that lead from a state to the resources of a script. Drift is not played.
+fn changes(script: &Script, state: &ToolState, destroy: bool) -> Vec<Change> {
+    let wanted = script.resources.list();
+    let is_wanted = |address: &str| wanted.iter().any(|resource| resource.address == address);
+    let of_script = wanted.iter().filter_map(|Resource { address, apply_ms, steps }| {
+        let id = state.resources.get(address).cloned();
+        let act = match (destroy, &id) {
+            (true, None) => return None,
+            (true, Some(_)) => Act::Delete,
+            (false, None) => Act::Create,
+            (false, Some(_)) => Act::NoOp,
         };
-        Some(Change {
-            address: address.clone(),
-            act,
-            id: known.map(|known| known.id.clone()),
-            input: known.map_or_else(|| Value::from("x"), |known| known.input.clone()),
-            apply_ms: resource.apply_ms.unwrap_or(script.apply_ms),
-            steps: resource.steps.clone(),
-        })
+        let apply_ms = apply_ms.unwrap_or(script.apply_ms);
+        Some(Change { address: address.clone(), act, id, apply_ms, steps: steps.clone() })
     });
-    let gone = state.resources.iter().filter(|(address, _)| !wanted.contains_key(*address)).map(|(address, known)| Change {
+    let gone = state.resources.iter().filter(|(address, _)| !is_wanted(address)).map(|(address, id)| Change {
         address: address.clone(),
         act: Act::Delete,
-        id: Some(known.id.clone()),
-        input: known.input.clone(),
+        id: Some(id.clone()),
         apply_ms: script.apply_ms,
         steps: Vec::new(),
     });
-    of_script.chain(gone).collect()
-}
-
-/// A random id in the form of a UUID.
-pub(super) fn random_uuid() -> String {
-    let hex = format!("{:032x}", rand::random::<u128>());
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    let mut changes: Vec<_> = of_script.collect();
+    changes.sort_by(|a, b| a.address.cmp(&b.address));
+    changes.into_iter().chain(gone).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::tool_state::Known;
-
-    fn script(resources: &Value) -> Script {
-        serde_json::from_value(json!({"resources": resources})).unwrap()
-    }
-
-    fn state() -> ToolState {
-        let known = Known { id: "1".to_owned(), input: json!("x") };
-        ToolState { resources: ["a.a", "a.b", "a.c"].map(|at| (at.to_owned(), known.clone())).into(), ..ToolState::default() }
-    }
-
-    fn acts(script: &Script, mode: Mode) -> Vec<(String, Act)> {
-        changes(script, &state(), mode).into_iter().map(|change| (change.address, change.act)).collect()
-    }
 
     #[test]
     fn every_change_follows_from_script_and_state() {
-        let script = script(&json!(["a.a", {"address": "a.b"}, {"address": "a.d"}]));
+        let script: Script =
+            serde_json::from_value(json!({"resources": ["a.a", {"address": "a.b"}, {"address": "a.d"}]})).unwrap();
+        let known = ["a.a", "a.b", "a.c"].map(|at| (at.to_owned(), "1".to_owned()));
+        let state = ToolState { resources: known.into(), ..ToolState::default() };
+        let acts = |destroy| {
+            changes(&script, &state, destroy).into_iter().map(|change| (change.address, change.act)).collect::<Vec<_>>()
+        };
         let at = |address: &str, act| (address.to_owned(), act);
-        let normal = [at("a.a", Act::NoOp), at("a.b", Act::NoOp), at("a.d", Act::Create), at("a.c", Act::Delete)];
-        assert_eq!(acts(&script, Mode::Normal), normal);
-        let destroy = [at("a.a", Act::Delete), at("a.b", Act::Delete), at("a.c", Act::Delete)];
-        assert_eq!(acts(&script, Mode::Destroy), destroy);
-        assert_eq!(acts(&script, Mode::RefreshOnly), []);
+        assert_eq!(acts(false), [at("a.a", Act::NoOp), at("a.b", Act::NoOp), at("a.d", Act::Create), at("a.c", Act::Delete)]);
+        assert_eq!(acts(true), [at("a.a", Act::Delete), at("a.b", Act::Delete), at("a.c", Act::Delete)]);
     }
 }

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Writes entries that all carry this process, its command and its script.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {
-    /// Where entries are posted; without it nowhere.
+    /// URL that entries are posted to; without it they are dropped.
     url: Option<String>,
     who: String,
     common: Value,
@@ -40,7 +40,7 @@ fn post(url: &str, entry: &Entry) -> anyhow::Result<Ack> {
     let begun = Instant::now();
     loop {
         // Only a connection that was never made is tried again: the entry must not be there twice.
-        match http::request("POST", url, None, entry.line().as_bytes()) {
+        match http::request("POST", url, entry.line().as_bytes()) {
             Ok(answer) if answer.status == 200 => {
                 return serde_json::from_slice(&answer.body).context("the ledger's answer is not understood");
             }

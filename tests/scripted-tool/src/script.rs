@@ -15,18 +15,16 @@ pub const SCRIPT_FILE: &str = "pawl-script.json";
 pub struct Script {
     /// Free name, recorded as `script` in each ledger entry; `only` counts commands of this name.
     pub name: String,
-    /// Where its ledger is: a URL to post to.
+    /// URL of its ledger, to post to.
     pub ledger: Option<String>,
-    /// URL of an `http` backend, as if the stack had this backend block.
-    pub state: Option<String>,
-    /// What the stack consists of.
+    /// The resources of the stack.
     pub resources: Resources,
     /// How long one resource takes to apply, in milliseconds.
     pub apply_ms: u64,
-    /// How often a resource in progress says so, in milliseconds.
+    /// Interval of progress messages of a resource, in milliseconds.
     pub progress_ms: u64,
     pub persist: Persist,
-    /// Steps by command: `version`, `init`, `workspace`, `plan`, `show`, `apply`.
+    /// Steps by command: `init`, `plan`, `show`, `apply`.
     pub commands: BTreeMap<String, Vec<Step>>,
 }
 
@@ -35,7 +33,6 @@ impl Default for Script {
         Self {
             name: String::new(),
             ledger: None,
-            state: None,
             resources: Resources::Count(1),
             apply_ms: 0,
             progress_ms: 10_000,
@@ -89,7 +86,7 @@ impl Resources {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ResourceForm")]
 pub struct Resource {
-    /// Address, for example `module.m.terraform_data.r["key"]`.
+    /// Address in the root module, for example `terraform_data.r["key"]`.
     pub address: String,
     /// How long it takes to apply, instead of the script's `apply_ms`.
     pub apply_ms: Option<u64>,

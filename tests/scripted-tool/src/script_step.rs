@@ -19,7 +19,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What to do in the `nth` execution of the command, if anything.
+    /// The action in the `nth` execution of the command, if any.
     pub fn action(&self, nth: u64) -> Option<&Action> {
         match self {
             Self::Word(action) => Some(action),
@@ -59,8 +59,6 @@ pub enum Action {
     HoldLock(bool),
     /// Never end.
     Hang,
-    /// Write a line to the ledger.
-    Mark(String),
     /// Send itself this signal, for example 9 as the kernel does when memory runs out.
     KillSelf(i32),
 }
@@ -76,7 +74,7 @@ pub struct Spawn {
     pub hold_stdout: bool,
     /// Let it ignore SIGINT and SIGTERM, as providers do with SIGINT.
     pub ignore_signals: bool,
-    /// How often it says in the ledger that it lives, in milliseconds; never with 0.
+    /// Interval of its ledger entries, in milliseconds; 0 writes none.
     pub beat_ms: u64,
 }
 

@@ -84,7 +84,8 @@ impl Signals {
             let ignored = self.0.ignored.load(Ordering::SeqCst);
             let second = !ignored && self.interrupted();
             let detail = json!({"signal": name, "count": count, "ignored": ignored});
-            // Whoever asks whether to end waits until the signal is in the ledger, and whoever sees it there finds that it is to end.
+            // Hold the lock over the ledger entry: a caller of `interrupted` waits until the signal is in the ledger, and a test that sees
+            // the entry can rely on the flag.
             let mut interrupted = self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
             *interrupted |= !ignored;
             recorder.note(what::SIGNAL, detail.clone())?;

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::Tool;
-use super::plan::Act;
+use super::resource::Act;
 use super::script::{Action, Diagnostic, Spawn};
 use super::signals::Signals;
 use super::view::{error_line, line};
@@ -19,7 +19,7 @@ use ledger::what;
 /// First argument of a process that a script leaves in the background.
 pub(super) const BACKGROUND: &str = "__background";
 
-/// Where a step stands.
+/// The list that a step is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope<'a> {
     /// In the list of a command, which an interrupt ends between and during steps.
@@ -57,14 +57,9 @@ impl Tool {
             }
             Action::HoldLock(_) => {
                 self.lock(&self.backend()?, "OperationTypePlan")?;
-                loop {
-                    std::thread::sleep(Duration::from_secs(3600));
-                }
+                hang();
             }
-            Action::Hang => loop {
-                std::thread::sleep(Duration::from_secs(3600));
-            },
-            Action::Mark(text) => drop(self.recorder.note(what::MARK, json!({"text": text}))?),
+            Action::Hang => hang(),
             Action::KillSelf(number) => {
                 let signal = Signal::try_from(*number).context("no such signal")?;
                 kill(Pid::this(), signal).context("failed to send a signal")?;
@@ -107,7 +102,7 @@ impl Tool {
     }
 
     fn ask(&self, question: &str) -> Result<(), Diagnostic> {
-        // Where real programs ask first, whatever their standard input is.
+        // Real programs ask the terminal first and ignore standard input.
         let terminal = if std::fs::File::open("/dev/tty").is_ok() { "terminal" } else { "no terminal" };
         self.recorder.note(what::MARK, json!({"text": terminal}))?;
         let mut out = std::io::stdout().lock();
@@ -120,6 +115,12 @@ impl Tool {
             return Err(Diagnostic::error("Error asking for input to configure the provider", &format!("{question}: EOF")));
         }
         Ok(())
+    }
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
     }
 }
 
@@ -153,7 +154,7 @@ pub(super) fn live_in_background(detail: &str) -> anyhow::Result<()> {
     }
     let text = |key: &str| detail[key].as_str();
     let recorder = super::record::Recorder::new(text("ledger"), text("script").unwrap_or_default(), "background");
-    let view = super::view::View { flavor: super::view::Flavor::Tofu, version: String::new(), json: false, dir: ".".into() };
+    let view = super::view::View { command: "tofu", version: String::new(), json: false, dir: ".".into() };
     let signals = if spawn.ignore_signals { Some(Signals::catch(recorder.clone(), view)?) } else { None };
     signals.iter().for_each(Signals::ignore);
     let end = std::time::Instant::now() + Duration::from_secs(spawn.seconds);

@@ -37,20 +37,16 @@ struct Bench {
 }
 
 impl Bench {
-    async fn with(script: Value) -> Self {
+    async fn with(mut script: Value) -> Self {
         let server = StateServer::start("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let bench = Self { server, dir: tempfile::tempdir().unwrap() };
-        bench.write_script(script);
-        bench
-    }
-
-    fn write_script(&self, mut script: Value) {
-        script["ledger"] = json!(self.server.ledger_url());
+        script["ledger"] = json!(bench.server.ledger_url());
         script["name"] = json!("bench");
-        if script.get("state").is_none() {
-            script["state"] = json!(self.server.url("s"));
+        let backend = json!({"terraform": {"backend": {"http": bench.server.backend_config("s")}}});
+        for (file, content) in [(super::SCRIPT_FILE, script), (super::BACKEND_FILE, backend)] {
+            std::fs::write(bench.path().join(file), content.to_string()).unwrap();
         }
-        std::fs::write(self.path().join(super::SCRIPT_FILE), script.to_string()).unwrap();
+        bench
     }
 
     fn path(&self) -> &Path {
@@ -155,7 +151,10 @@ async fn a_plan_is_shown_and_applied_once() {
     let shown: Value = show.text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).next_back().unwrap();
     assert_eq!(shown["format_version"], "1.2");
     assert_eq!(shown["resource_changes"][2]["change"]["actions"], json!(["create"]));
-    assert!(bench.good("show -no-color p").await.text.contains("Plan: 3 to add, 0 to change, 0 to destroy."));
+    let text = bench.good("show -no-color p").await.text;
+    assert!(
+        text.contains("# terraform_data.r[2] will be created") && text.contains("Plan: 3 to add, 0 to change, 0 to destroy.")
+    );
 
     let apply = bench.good("apply -json -input=false p").await;
     assert_eq!(apply.events("apply_complete").len(), 3);
@@ -179,11 +178,13 @@ async fn a_plan_is_shown_and_applied_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_interrupt_ends_an_apply_with_its_state() {
-    let first = json!({"address": "terraform_data.a", "steps": [{"mark": "under way"}, gate(), {"sleep_ms": 500}]});
+    let first = json!({"address": "terraform_data.a", "steps": [{"exec": ["touch", "begun"]}, gate(), {"sleep_ms": 500}]});
     let bench = Bench::with(json!({"resources": [first, "terraform_data.b", "terraform_data.c"]})).await;
     bench.good("init").await;
     bench.good("plan -json -out=p").await;
-    let child = bench.until("apply -json p", what::MARK).await;
+    let child = bench.command("apply -json p").spawn().unwrap();
+    let begun = async || Ok(bench.path().join("begun").exists());
+    wait::until("the first resource is under way", Duration::from_secs(60), begun).await.unwrap();
     signal(&child, Signal::SIGINT);
     bench.wait_for(what::SIGNAL, 1).await;
     bench.open();
@@ -249,7 +250,7 @@ async fn a_held_lock_is_waited_for_as_long_as_asked() {
 async fn steps_do_what_they_say() {
     let bench = Bench::with(json!({"commands": {
         "init": [{"only": [1], "diagnostic": {"summary": "bad", "detail": "worse", "file": "main.tf", "line": 2}}],
-        "plan": [{"print": "raw"}, "default", {"flood_mb": 1}, {"exec": ["true"]}, {"mark": "here"}, {"allocate_mb": 1}],
+        "plan": [{"print": "raw"}, "default", {"flood_mb": 1}, {"exec": ["true"]}, {"allocate_mb": 1}],
         "show": [{"kill_self": 9}],
     }}))
     .await;
@@ -266,7 +267,6 @@ async fn steps_do_what_they_say() {
     assert_eq!(bench.run("show p").await.code, None);
     let ends: Vec<_> = bench.server.ledger().into_iter().filter(|entry| entry.what == what::COMMAND_END).collect();
     assert_eq!(ends.iter().map(|end| end.number("exit")).collect::<Vec<_>>(), [Some(1), Some(0), Some(0)]);
-    assert_eq!(bench.wait_for(what::MARK, 1).await[0].text("text"), Some("here"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,7 +295,7 @@ async fn a_resource_can_fail_and_a_provider_can_be_killed() {
 async fn a_provider_that_works_has_a_heartbeat_and_a_question_needs_an_answer() {
     let bench = Bench::with(json!({"progress_ms": 200, "resources": [
         {"address": "terraform_data.a", "steps": [{"provider": {"seconds": 4}}]},
-    ], "commands": {"show": [{"ask": "provider.scripted.token"}], "workspace": [{"line_mb": 2}]}}))
+    ], "commands": {"show": [{"ask": "provider.scripted.token"}], "state": [{"line_mb": 2}]}}))
     .await;
     bench.good("init").await;
     bench.good("plan -json -out=p").await;
@@ -306,7 +306,7 @@ async fn a_provider_that_works_has_a_heartbeat_and_a_question_needs_an_answer() 
     assert!(asked.text.contains("provider.scripted.token\n  Enter a value: \n"), "{}", asked.text);
     assert_eq!((asked.code, asked.summary().as_str()), (Some(1), "Error asking for input to configure the provider"));
     assert_eq!(bench.wait_for(what::MARK, 1).await.len(), 1);
-    let longest = bench.good("workspace show").await.text.lines().map(str::len).max();
+    let longest = bench.good("state pull").await.text.lines().map(str::len).max();
     assert_eq!(longest, Some(2 << 20));
 }
 
@@ -327,19 +327,13 @@ async fn a_background_process_outlives_the_tool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_backend_the_state_is_a_local_file() {
-    let bench = Bench::with(json!({"state": null})).await;
-    bench.good("init -json").await;
+    let bench = Bench::with(json!({})).await;
+    std::fs::remove_file(bench.path().join(super::BACKEND_FILE)).unwrap();
+    bench.good("init").await;
     assert!(!bench.path().join(".terraform/terraform.tfstate").exists());
     bench.good("plan -json -out=p").await;
     bench.good("apply -json p").await;
     assert!(bench.path().join("terraform.tfstate").exists());
-    assert_eq!(bench.run("workspace select x").await.code, Some(1));
-    bench.good("workspace select -or-create=true x").await;
-    assert!(bench.good("workspace show").await.text.contains("x\n"));
-    assert!(bench.good("workspace list").await.text.contains("  default\n* x\n"));
-    bench.good("plan -json -out=p").await;
-    bench.good("apply -json p").await;
-    assert!(bench.path().join("terraform.tfstate.d/x/terraform.tfstate").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

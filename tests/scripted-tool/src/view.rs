@@ -1,4 +1,4 @@
-//! What the tool prints: the `-json` stream of OpenTofu 1.10 and Terraform 1.11, or text.
+//! Output of the tool: the `-json` stream of OpenTofu 1.10 and Terraform 1.11; without `-json` the messages of its events alone.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -6,23 +6,14 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use super::address::Address;
-use super::plan::{Act, Change, Counts};
+use super::resource::{Act, Address, Counts};
 use super::script::Diagnostic;
 
-/// Which tool is played.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flavor {
-    Tofu,
-    Terraform,
-    /// It can say its version, and no more of what it plays is its own.
-    Terragrunt,
-}
-
-/// Where and how a command prints.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    pub(super) flavor: Flavor,
+    /// Executable name of the tool that is played: `tofu` or `terraform`.
+    pub(super) command: &'static str,
     pub(super) version: String,
     pub(super) json: bool,
     /// For the source lines of diagnostics.
@@ -42,40 +33,25 @@ pub(super) fn error_line(text: &str) {
 impl View {
     /// The tool's name for people.
     pub(super) fn name(&self) -> &'static str {
-        match self.flavor {
-            Flavor::Tofu => "OpenTofu",
-            Flavor::Terraform => "Terraform",
-            Flavor::Terragrunt => "Terragrunt",
-        }
-    }
-
-    /// The tool's name on the command line.
-    pub(super) fn command(&self) -> &'static str {
-        match self.flavor {
-            Flavor::Tofu => "tofu",
-            Flavor::Terraform => "terraform",
-            Flavor::Terragrunt => "terragrunt",
-        }
+        if self.command == "terraform" { "Terraform" } else { "OpenTofu" }
     }
 
     /// The first message of a `-json` stream.
     pub(super) fn hello(&self) {
-        if self.json {
-            let message = format!("{} {}", self.name(), self.version);
-            self.event(&message, "version", json!({self.command(): self.version, "ui": "1.2"}));
-        }
+        let message = format!("{} {}", self.name(), self.version);
+        self.event(&message, "version", json!({self.command: self.version, "ui": "1.2"}));
     }
 
     /// Prints one event of the stream.
     pub(super) fn event(&self, message: &str, kind: &str, detail: Value) {
-        self.leveled("info", message, kind, detail);
+        if self.json { self.leveled("info", message, kind, detail) } else { line(message) }
     }
 
     fn leveled(&self, level: &str, message: &str, kind: &str, detail: Value) {
         let mut event = Map::new();
         event.insert("@level".to_owned(), level.into());
         event.insert("@message".to_owned(), message.into());
-        event.insert("@module".to_owned(), format!("{}.ui", self.command()).into());
+        event.insert("@module".to_owned(), format!("{}.ui", self.command).into());
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ");
         event.insert("@timestamp".to_owned(), now.to_string().into());
         if let Value::Object(detail) = detail {
@@ -87,16 +63,7 @@ impl View {
 
     /// Prints a message without a meaning for programs.
     pub(super) fn log(&self, text: &str) {
-        if self.json { self.event(text, "log", Value::Null) } else { line(text) }
-    }
-
-    /// Prints a message of `init`.
-    pub(super) fn init_output(&self, text: &str, code: &str) {
-        match (self.json, self.flavor) {
-            (false, _) => line(&format!("\n{text}")),
-            (true, Flavor::Tofu | Flavor::Terragrunt) => self.event(text, "output", Value::Null),
-            (true, Flavor::Terraform) => self.event(text, "init_output", json!({"message_code": code})),
-        }
+        self.event(text, "log", Value::Null);
     }
 
     /// Prints a diagnostic, with the source line if the file is there.
@@ -135,79 +102,53 @@ impl View {
         self.leveled("error", &summary, "diagnostic", json!({"diagnostic": detail}));
     }
 
-    pub(super) fn planned_change(&self, change: &Change) {
-        if self.json && change.act != Act::NoOp {
-            let message = format!("{}: Plan to {}", change.address, change.act.word());
-            let detail = json!({"change": {"resource": resource(&change.address), "action": change.act.word()}});
-            self.event(&message, "planned_change", detail);
-        }
+    pub(super) fn planned_change(&self, address: &str, act: Act) {
+        let detail = json!({"change": {"resource": resource(address), "action": act.word()}});
+        self.event(&format!("{address}: Plan to {}", act.word()), "planned_change", detail);
     }
 
     /// Says that the state of a resource is read again.
     pub(super) fn refresh(&self, address: &str, id: &str) {
-        let start = format!("{address}: Refreshing state... [id={id}]");
-        if !self.json {
-            return line(&start);
-        }
         let hook = json!({"hook": {"resource": resource(address), "id_key": "id", "id_value": id}});
-        self.event(&start, "refresh_start", hook.clone());
+        self.event(&format!("{address}: Refreshing state... [id={id}]"), "refresh_start", hook.clone());
         self.event(&format!("{address}: Refresh complete [id={id}]"), "refresh_complete", hook);
     }
 
     pub(super) fn apply_start(&self, address: &str, act: Act, id: Option<&str>) {
-        let id = id.filter(|_| act != Act::Create);
         let message = format!("{address}: {}...{}", act.begun(), suffix(id));
-        self.hook("apply_start", &message, &hook(address, act, id, None));
+        self.event(&message, "apply_start", hook(address, act, id, None));
     }
 
     pub(super) fn apply_progress(&self, address: &str, act: Act, seconds: u64) {
         let message = format!("{address}: Still {}... [{seconds}s elapsed]", act.begun().to_lowercase());
-        self.hook("apply_progress", &message, &hook(address, act, None, Some(seconds)));
+        self.event(&message, "apply_progress", hook(address, act, None, Some(seconds)));
     }
 
-    pub(super) fn apply_complete(&self, address: &str, act: Act, id: Option<&str>, seconds: u64) {
-        let id = id.filter(|_| act != Act::Delete);
+    pub(super) fn apply_complete(&self, address: &str, act: Act, id: &str, seconds: u64) {
+        let id = Some(id).filter(|_| act != Act::Delete);
         let message = format!("{address}: {} complete after {seconds}s{}", act.noun(), suffix(id));
-        self.hook("apply_complete", &message, &hook(address, act, id, Some(seconds)));
+        self.event(&message, "apply_complete", hook(address, act, id, Some(seconds)));
     }
 
     pub(super) fn apply_errored(&self, address: &str, act: Act, seconds: u64) {
         let message = format!("{address}: {} errored after {seconds}s", act.noun());
-        self.hook("apply_errored", &message, &hook(address, act, None, Some(seconds)));
+        self.event(&message, "apply_errored", hook(address, act, None, Some(seconds)));
     }
 
-    fn hook(&self, kind: &str, message: &str, hook: &Value) {
-        if self.json { self.event(message, kind, json!({"hook": hook})) } else { line(message) }
-    }
-
-    pub(super) fn planned(&self, counts: Counts) {
-        let Counts { add, remove } = counts;
+    pub(super) fn planned(&self, Counts { add, remove }: Counts) {
         let message = format!("Plan: {add} to add, 0 to change, {remove} to destroy.");
-        self.summary(&message, "plan", counts);
+        self.event(&message, "change_summary", summary("plan", add, remove));
     }
 
-    pub(super) fn applied(&self, counts: Counts) {
-        let Counts { add, remove } = counts;
+    pub(super) fn applied(&self, Counts { add, remove }: Counts) {
         let message = format!("Apply complete! Resources: {add} added, 0 changed, {remove} destroyed.");
-        self.summary(&message, "apply", counts);
-        if self.json {
-            self.event("Outputs: 0", "outputs", json!({"outputs": {}}));
-        }
+        self.event(&message, "change_summary", summary("apply", add, remove));
+        self.event("Outputs: 0", "outputs", json!({"outputs": {}}));
     }
+}
 
-    fn summary(&self, message: &str, operation: &str, counts: Counts) {
-        let Counts { add, remove } = counts;
-        if self.json {
-            let mut changes = json!({"add": add, "change": 0, "import": 0, "remove": remove});
-            if self.flavor == Flavor::Tofu {
-                changes["forget"] = json!(0);
-            }
-            changes["operation"] = json!(operation);
-            self.event(message, "change_summary", json!({"changes": changes}));
-        } else {
-            line(&format!("\n{message}"));
-        }
-    }
+fn summary(operation: &str, add: u64, remove: u64) -> Value {
+    json!({"changes": {"add": add, "change": 0, "import": 0, "remove": remove, "operation": operation}})
 }
 
 fn suffix(id: Option<&str>) -> String {
@@ -223,14 +164,14 @@ fn hook(address: &str, act: Act, id: Option<&str>, seconds: Option<u64>) -> Valu
     if let Some(seconds) = seconds {
         hook["elapsed_seconds"] = json!(seconds);
     }
-    hook
+    json!({"hook": hook})
 }
 
 /// A resource as each event names it.
 fn resource(address: &str) -> Value {
     let parts = Address::parse(address);
     json!({
-        "addr": address, "module": parts.module, "resource": parts.resource, "implied_provider": parts.provider(),
+        "addr": address, "module": "", "resource": address, "implied_provider": parts.provider(),
         "resource_type": parts.kind, "resource_name": parts.name, "resource_key": parts.key,
     })
 }

@@ -16,6 +16,5 @@ pub mod registry;
 pub mod repo;
 pub mod ssh;
 pub mod state;
-mod state_store;
 pub mod tls;
 pub mod webhook;

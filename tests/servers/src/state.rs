@@ -1,23 +1,22 @@
-//! A server for Terraform's `http` backend: `GET`, `POST`, `DELETE`, `LOCK` and `UNLOCK` below `/state/`, every version kept,
-//! every lock, write and unlock in a ledger. `POST /ledger` appends lines of others, since a tool in a pod cannot write to
-//! a file of the host; the answer, [`Ack`](ledger::Ack), is sent once the line is kept.
+//! A server for Terraform's `http` backend below `/state/`: every version is kept, every lock, write and unlock is in a ledger.
+//! `POST /ledger` appends entries of others, since a tool in a pod cannot write to a file of the host; the answer,
+//! [`Ack`](ledger::Ack), is sent once the entry is kept.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode, Uri};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::listener::Listener;
-pub use super::state_store::Version;
-use super::state_store::{Outcome, Store};
-use ledger::{BY_HAND, Entry, Ledger};
+use ledger::{BY_HAND, Entry, Ledger, what};
 
 pub use ledger::LockInfo;
 
+/// The largest state.
 const STATE_BYTES: usize = 64 << 20;
 
 /// A running state server; dropping it closes it.
@@ -27,34 +26,37 @@ pub struct StateServer {
     listener: Listener,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct App {
-    store: Arc<Mutex<Store>>,
+    /// By path.
+    states: Arc<Mutex<BTreeMap<String, Stored>>>,
     ledger: Ledger,
+}
+
+#[derive(Debug, Default)]
+struct Stored {
+    versions: Vec<String>,
+    lock: Option<LockInfo>,
+    /// How many writes are still to be answered with 500, without writing.
+    failing_writes: usize,
 }
 
 impl StateServer {
     /// Listens on `bind` (port 0 takes any free one); the ledger is in memory.
     pub async fn start(bind: SocketAddr) -> anyhow::Result<Self> {
-        let ledger = Ledger::default();
-        let store = Store { states: std::collections::BTreeMap::default(), ledger: ledger.clone() };
-        let app = App { store: Arc::new(Mutex::new(store)), ledger };
-        let router = Router::new().fallback(serve).with_state(app.clone());
+        let app = App::default();
+        let router = Router::new().fallback(serve).layer(DefaultBodyLimit::max(STATE_BYTES)).with_state(app.clone());
         Ok(Self { app, listener: Listener::start(bind, router, None).await? })
     }
 
-    pub fn addr(&self) -> SocketAddr {
-        self.listener.addr()
-    }
-
-    /// The URL of a state, for all five methods.
+    /// The URL of a state, for all methods.
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}/state/{path}", self.addr())
+        format!("http://{}/state/{path}", self.listener.addr())
     }
 
-    /// Where tools post their ledger lines.
+    /// The URL to which tools post their ledger entries.
     pub fn ledger_url(&self) -> String {
-        format!("http://{}/ledger", self.addr())
+        format!("http://{}/ledger", self.listener.addr())
     }
 
     /// The configuration of an `http` backend for a state, with locking.
@@ -64,54 +66,54 @@ impl StateServer {
     }
 
     /// Every version of a state, oldest first.
-    pub fn versions(&self, path: &str) -> Vec<Version> {
-        self.app.store().of(path).versions.clone()
+    pub fn versions(&self, path: &str) -> Vec<Value> {
+        self.app.with(path, |state| state.versions.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect())
     }
 
-    /// The newest state; none if it was never written or is deleted.
+    /// The newest state; none if it was never written.
     pub fn current(&self, path: &str) -> Option<Value> {
-        self.versions(path).last().filter(|version| version.body.is_some()).map(Version::json)
+        self.versions(path).pop()
     }
 
     /// The newest of each state below a path, as it was written.
     pub fn all(&self, below: &str) -> Vec<String> {
-        let store = self.app.store();
-        let newest =
-            store.states.iter().filter(|(path, _)| path.starts_with(below)).filter_map(|(_, state)| state.versions.last());
-        newest.map(|version| version.json().to_string()).collect()
+        let states = self.app.states.lock().unwrap_or_else(PoisonError::into_inner);
+        states
+            .iter()
+            .filter(|(path, _)| path.starts_with(below))
+            .filter_map(|(_, state)| state.versions.last().cloned())
+            .collect()
     }
 
     pub fn lock(&self, path: &str) -> Option<LockInfo> {
-        self.app.store().of(path).lock.clone()
+        self.app.with(path, |state| state.lock.clone())
     }
 
     /// Takes the lock of a state as someone else would; false if it is held.
     pub fn hold_lock(&self, path: &str, info: LockInfo) -> bool {
-        self.app.store().take_lock(path, info) == Outcome::Done
+        self.app.lock(path, info).0 == StatusCode::OK
     }
 
     /// Releases a lock whoever holds it, as a person does with `force-unlock`; false if none was held.
     pub fn force_unlock(&self, path: &str) -> bool {
-        let mut store = self.app.store();
-        let Some(held) = store.of(path).lock.clone() else { return false };
-        store.release(path, &LockInfo { id: held.id, who: BY_HAND.to_owned(), ..LockInfo::default() }) == Outcome::Done
+        let by_hand = |held: LockInfo| LockInfo { id: held.id, who: BY_HAND.to_owned(), ..LockInfo::default() };
+        self.lock(path).is_some_and(|held| self.app.unlock(path, &by_hand(held)).0 == StatusCode::OK)
     }
 
     /// Writes a state under whatever lock is held, as someone else would.
     pub fn write(&self, path: &str, state: &Value) {
-        let mut store = self.app.store();
-        let held = store.of(path).lock.as_ref().map(|lock| lock.id.clone());
-        store.write(path, held.as_deref(), Some(state.to_string().into_bytes()));
+        let held = self.lock(path).map(|lock| lock.id);
+        self.app.write(path, held.as_deref(), state.to_string());
     }
 
     /// Makes so many writes of a state fail from now on, without writing.
     pub fn fail_writes(&self, path: &str, times: usize) {
-        self.app.store().of(path).failing_writes = times;
+        self.app.with(path, |state| state.failing_writes = times);
     }
 
     /// Notes that the pod of that name has ended, of a test whose states are below that path.
     pub fn note_gone(&self, path: &str, pod: &str) {
-        self.app.ledger.append(Entry::new(BY_HAND, ledger::what::MARK, json!({"path": path, "gone": pod})));
+        self.app.note(BY_HAND, what::MARK, json!({"path": path, "gone": pod}));
     }
 
     /// Everything in the ledger so far: what happened to states, and what tools posted.
@@ -120,74 +122,180 @@ impl StateServer {
     }
 }
 
+type Answer = (StatusCode, String);
+
 impl App {
-    fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    fn with<T>(&self, path: &str, act: impl FnOnce(&mut Stored) -> T) -> T {
+        act(self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(path.to_owned()).or_default())
     }
 
-    async fn state(&self, path: &str, request: Request) -> Response<Body> {
-        let (head, body) = request.into_parts();
-        let body = match axum::body::to_bytes(body, STATE_BYTES).await {
-            Ok(body) => body,
-            Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
+    fn note(&self, who: &str, event: &str, detail: Value) {
+        // The host alone, so that entries of a pod's lock and of its tool carry the same name.
+        let host = who.rsplit_once('@').map_or(who, |(_, host)| host);
+        self.ledger.append(Entry::new(host, event, detail));
+    }
+
+    fn read(&self, path: &str) -> Answer {
+        let newest = self.with(path, |state| state.versions.last().cloned());
+        newest.map_or((StatusCode::NOT_FOUND, String::new()), |state| (StatusCode::OK, state))
+    }
+
+    fn write(&self, path: &str, id: Option<&str>, body: String) -> Answer {
+        self.with(path, |state| {
+            if state.failing_writes > 0 {
+                state.failing_writes -= 1;
+                return (StatusCode::INTERNAL_SERVER_ERROR, "failed because a test asked for it".to_owned());
+            }
+            let held = state.lock.as_ref();
+            let (who, is_holder) = (held.map_or("", |lock| &lock.who), held.map(|lock| lock.id.as_str()) == id);
+            self.note(who, if is_holder { what::WRITE } else { what::WRITE_REFUSED }, json!({"path": path, "id": id}));
+            if !is_holder {
+                return refused(held);
+            }
+            state.versions.push(body);
+            (StatusCode::OK, String::new())
+        })
+    }
+
+    fn lock(&self, path: &str, info: LockInfo) -> Answer {
+        self.with(path, |state| {
+            // A client that did not get the answer asks again with the same id.
+            let is_free = state.lock.as_ref().is_none_or(|held| held.id == info.id);
+            self.note(&info.who, if is_free { what::LOCK } else { what::LOCK_REFUSED }, detail(path, &info));
+            if !is_free {
+                return refused(state.lock.as_ref());
+            }
+            state.lock = Some(info);
+            (StatusCode::OK, String::new())
+        })
+    }
+
+    /// Releases the lock for whoever names its id; no id at all is Terraform's `force-unlock`, OpenTofu's sends nothing else.
+    fn unlock(&self, path: &str, info: &LockInfo) -> Answer {
+        self.with(path, |state| match &state.lock {
+            Some(held) if held.id == info.id || info.id.is_empty() => {
+                self.note(&info.who, what::UNLOCK, detail(path, held));
+                state.lock = None;
+                (StatusCode::OK, String::new())
+            }
+            held => {
+                self.note(&info.who, what::UNLOCK_REFUSED, detail(path, info));
+                refused(held.as_ref())
+            }
+        })
+    }
+}
+
+fn detail(path: &str, lock: &LockInfo) -> Value {
+    json!({"path": path, "id": lock.id, "operation": lock.operation, "holder": lock.who})
+}
+
+fn refused(held: Option<&LockInfo>) -> Answer {
+    held.map_or((StatusCode::CONFLICT, "the state is not locked".to_owned()), |held| {
+        (StatusCode::LOCKED, json!(held).to_string())
+    })
+}
+
+async fn serve(State(app): State<App>, method: Method, uri: Uri, body: String) -> Answer {
+    if uri.path() == "/ledger" {
+        return match serde_json::from_str(&body) {
+            Ok(entry) => (StatusCode::OK, json!(app.ledger.append(entry)).to_string()),
+            Err(error) => (StatusCode::BAD_REQUEST, error.to_string()),
         };
-        let outcome = match head.method.as_str() {
-            "GET" => self.store().read(path),
-            "POST" | "PUT" => self.store().write(path, lock_id(&head.uri).as_deref(), Some(body.to_vec())),
-            "DELETE" => self.store().write(path, None, None),
-            method @ ("LOCK" | "UNLOCK") => match serde_json::from_slice::<LockInfo>(&body) {
-                Ok(info) if !info.id.is_empty() && method == "LOCK" => self.store().take_lock(path, info),
-                Ok(info) if !info.id.is_empty() => self.store().release(path, &info),
-                Err(_) if body.is_empty() && method == "UNLOCK" => self.store().release(path, &LockInfo::default()),
-                _ => return plain(StatusCode::BAD_REQUEST, "a lock needs its ID"),
-            },
-            _ => return plain(StatusCode::METHOD_NOT_ALLOWED, "GET, POST, DELETE, LOCK or UNLOCK"),
-        };
-        answer(outcome)
     }
-
-    async fn ledger(&self, request: Request) -> Response<Body> {
-        let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap_or_default();
-        let Ok(entry) = serde_json::from_slice::<Entry>(&body) else {
-            return plain(StatusCode::BAD_REQUEST, "not an entry");
-        };
-        Response::new(Body::from(json!(self.ledger.append(entry)).to_string()))
+    let Some(path) = uri.path().strip_prefix("/state/") else { return (StatusCode::NOT_FOUND, String::new()) };
+    // Ids are UUIDs, so nothing in them is escaped.
+    let id = uri.query().and_then(|query| query.strip_prefix("ID="));
+    let info: LockInfo = serde_json::from_str(&body).unwrap_or_default();
+    match method.as_str() {
+        "GET" => app.read(path),
+        "POST" => app.write(path, id, body),
+        "LOCK" if !info.id.is_empty() => app.lock(path, info),
+        "UNLOCK" => app.unlock(path, &info),
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "GET, POST, LOCK with an ID, or UNLOCK".to_owned()),
     }
-}
-
-async fn serve(State(app): State<App>, request: Request) -> Response<Body> {
-    let path = request.uri().path().to_owned();
-    match path.strip_prefix("/state/") {
-        Some(path) if !path.is_empty() => app.state(path, request).await,
-        _ if path == "/ledger" => app.ledger(request).await,
-        _ => plain(StatusCode::NOT_FOUND, "no such thing here"),
-    }
-}
-
-/// The lock's id in `?ID=…`. Ids are UUIDs, so nothing in them is escaped.
-fn lock_id(uri: &Uri) -> Option<String> {
-    uri.query()?.split('&').find_map(|pair| pair.strip_prefix("ID=")).map(str::to_owned)
-}
-
-fn answer(outcome: Outcome) -> Response<Body> {
-    match outcome {
-        Outcome::Done => plain(StatusCode::OK, ""),
-        Outcome::State(body) => Response::new(Body::from(body)),
-        Outcome::NoState => plain(StatusCode::NOT_FOUND, ""),
-        Outcome::HeldBy(held) => plain(StatusCode::LOCKED, &json!(held).to_string()),
-        Outcome::WrongLock(held) => match *held {
-            Some(held) => plain(StatusCode::LOCKED, &json!(held).to_string()),
-            None => plain(StatusCode::CONFLICT, "the state is not locked"),
-        },
-        Outcome::Fault => plain(StatusCode::INTERNAL_SERVER_ERROR, "failed because a test asked for it"),
-    }
-}
-
-fn plain(status: StatusCode, text: &str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text.to_owned()));
-    *response.status_mut() = status;
-    response
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use scripted_tool::http::{Answer, request};
+
+    async fn server() -> StateServer {
+        StateServer::start("127.0.0.1:0".parse().unwrap()).await.unwrap()
+    }
+
+    async fn ask(method: &'static str, url: &str, body: Value) -> Answer {
+        let (url, body) = (url.to_owned(), if body.is_null() { String::new() } else { body.to_string() });
+        tokio::task::spawn_blocking(move || request(method, &url, body.as_bytes()).unwrap()).await.unwrap()
+    }
+
+    fn lock(id: &str) -> Value {
+        json!(LockInfo::stranger(id, &format!("user@{id}")))
+    }
+
+    #[tokio::test]
+    async fn only_the_holder_writes_and_unlocks() {
+        let server = server().await;
+        let url = server.url("team/a");
+        assert_eq!(ask("GET", &url, Value::Null).await.status, 404);
+        assert_eq!(ask("LOCK", &url, lock("one")).await.status, 200);
+        assert_eq!(ask("LOCK", &url, lock("one")).await.status, 200, "asked again after a lost answer");
+        let refused = ask("LOCK", &url, lock("two")).await;
+        assert_eq!(refused.status, 423);
+        assert_eq!(serde_json::from_slice::<LockInfo>(&refused.body).unwrap().who, "user@one");
+        assert_eq!(ask("POST", &format!("{url}?ID=two"), json!({"serial": 1})).await.status, 423);
+        assert_eq!(ask("POST", &url, json!({"serial": 1})).await.status, 423);
+        assert_eq!(ask("POST", &format!("{url}?ID=one"), json!({"serial": 1})).await.status, 200);
+        assert_eq!(ask("UNLOCK", &url, lock("two")).await.status, 423);
+        assert_eq!(server.lock("team/a").unwrap().id, "one");
+        assert_eq!(ask("LOCK", &url, json!({"Who": "nobody"})).await.status, 405);
+        assert_eq!(ask("UNLOCK", &url, lock("one")).await.status, 200);
+        assert_eq!(ask("POST", &format!("{url}?ID=one"), json!({"serial": 2})).await.status, 409, "the lock is gone");
+        assert_eq!(ask("GET", &url, Value::Null).await.body, b"{\"serial\":1}");
+        assert_eq!((server.versions("team/a").len(), server.current("b")), (1, None));
+        let told: Vec<String> = server.ledger().into_iter().map(|entry| format!("{} {}", entry.who, entry.what)).collect();
+        let (one, two) = ("one write_refused", "two unlock_refused");
+        assert_eq!(
+            told,
+            ["one lock", "one lock", "two lock_refused", one, one, "one write", two, "one unlock", " write_refused"]
+        );
+        assert_eq!(ledger::violations(&server.ledger()).len(), 4);
+    }
+
+    #[tokio::test]
+    async fn an_unlock_by_force_is_done_and_told() {
+        let server = server().await;
+        let url = server.url("a");
+        // Terraform's `force-unlock` sends no body, OpenTofu's sends the id alone.
+        for body in [Value::Null, json!({"ID": "one"})] {
+            assert_eq!(ask("LOCK", &url, json!({"ID": "one", "Who": "user@one"})).await.status, 200);
+            assert_eq!(server.lock("a").unwrap().created, "0001-01-01T00:00:00Z", "an empty time cannot be read by the tools");
+            assert_eq!(ask("UNLOCK", &url, body).await.status, 200);
+            assert_eq!(server.lock("a"), None);
+        }
+        assert_eq!(ledger::violations(&server.ledger()).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn writes_fail_as_often_as_asked() {
+        let server = server().await;
+        server.fail_writes("a", 1);
+        for (serial, status) in [(1, 500), (2, 200)] {
+            assert_eq!(ask("POST", &server.url("a"), json!({"serial": serial})).await.status, status);
+        }
+        assert_eq!(server.versions("a"), [json!({"serial": 2})]);
+    }
+
+    #[tokio::test]
+    async fn posted_lines_are_acknowledged_and_kept() {
+        let server = server().await;
+        let line = json!(Entry::new("pod", what::MARK, json!({"text": "x"})));
+        for nth in 1..=2 {
+            let answer = ask("POST", &server.ledger_url(), line.clone()).await;
+            assert_eq!(answer.body, json!({"seq": nth, "nth": nth}).to_string().as_bytes());
+        }
+        assert_eq!(server.ledger().len(), 2);
+        assert_eq!(ask("POST", &server.ledger_url(), json!({"no": "entry"})).await.status, 400);
+    }
+}

@@ -1,22 +1,24 @@
-//! Rooms: the modules of a crate, and those of each folder, stand on each other in one direction.
+//! Rooms: the modules of a crate, and those of each folder, depend on each other in one direction, and so do the crates.
 //!
-//! That is read off the source as it is written: paths that begin with `crate`, `super` or `self`, in `use` and elsewhere, without what is
-//! compiled for tests only. A name that a module only passes on, by a `use`, counts as used where it comes from.
-
-mod text;
+//! Read from the source as rustfmt leaves it, without what is compiled for tests only: `use` items, and paths elsewhere that begin with
+//! `crate`, `super` or `self`. A name that a module only re-exports counts as used where it is defined.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
 };
-
-use text::{product, tokens, tree};
 
 /// Names from the root of a crate.
 type Names = Vec<String>;
 /// Which room uses which, and by what.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Crates that both sides use, and the crates of this workspace that each may depend on.
+const SHARED: [(&str, &[&str]); 4] =
+    [("crds", &[]), ("tool-versions", &[]), ("datastore-client", &["crds"]), ("source", &["crds", "tool-versions"])];
+/// The folders of the two sides. Besides shared crates, a crate depends on crates of its own side.
+const SIDES: [&str; 2] = ["controller", "runner-agent"];
 
 /// A crate.
 #[derive(Default)]
@@ -24,14 +26,13 @@ struct Source {
     modules: BTreeSet<Names>,
     /// By module: names that it takes from elsewhere.
     uses: BTreeMap<Names, BTreeMap<String, Names>>,
-    /// By module: the paths that stand in it.
+    /// By module: the paths that it has.
     paths: Vec<(Names, Names)>,
 }
 
 impl Source {
     /// Reads files, by their paths below `src`.
     fn of(files: &BTreeMap<String, String>) -> Self {
-        let mut source = Self::default();
         let (mut texts, mut tests) = (Vec::new(), Vec::new());
         for (path, text) in files {
             let path = path.trim_end_matches(".rs");
@@ -40,12 +41,12 @@ impl Source {
             if names.first().is_some_and(|first| first == "bin" || (first == "main" && names.len() == 1)) {
                 continue;
             }
-            let (kept, left_out) = product(&tokens(text));
+            let (kept, left_out) = product(text);
             tests.extend(left_out.into_iter().map(|name| [names.as_slice(), &[name]].concat()));
             texts.push((names, kept));
         }
         texts.retain(|(names, _)| !tests.iter().any(|test| names.starts_with(test)));
-        source.modules = texts.iter().map(|(names, _)| names.clone()).collect();
+        let mut source = Self { modules: texts.iter().map(|(names, _)| names.clone()).collect(), ..Self::default() };
         source.modules.insert(Names::new());
         for (names, kept) in &texts {
             source.read(names, kept);
@@ -53,15 +54,20 @@ impl Source {
         source
     }
 
-    fn read(&mut self, module: &Names, tokens: &[String]) {
-        let mut i = 0;
-        while let Some(token) = tokens.get(i) {
-            let before = i.checked_sub(1).and_then(|i| tokens.get(i)).map(String::as_str);
-            if token == "use" && before != Some("::") {
-                let mut found = Vec::new();
-                i += 1;
-                tree(tokens, &mut i, &[], &mut found);
-                for (path, name) in found {
+    fn read(&mut self, module: &Names, lines: &[&str]) {
+        let mut lines = lines.iter();
+        while let Some(line) = lines.next() {
+            // `pub(in …)` is no path of the code.
+            let code =
+                line.strip_prefix("pub(in ").and_then(|rest| rest.split_once(')')).map_or(*line, |(_, rest)| rest.trim_start());
+            let item = code.split_once("use ").filter(|(before, _)| ["", "pub ", "pub(crate) ", "pub(super) "].contains(before));
+            if let Some((_, first)) = item {
+                let mut text = first.to_owned();
+                while !text.ends_with(';') {
+                    let Some(next) = lines.next() else { break };
+                    text.push_str(next);
+                }
+                for (path, name) in tree("", text.trim_end_matches(';')) {
                     if let Some(path) = self.absolute(module, &path) {
                         self.uses.entry(module.clone()).or_default().insert(name, path.clone());
                         self.paths.push((module.clone(), path));
@@ -69,20 +75,12 @@ impl Source {
                 }
                 continue;
             }
-            let begins =
-                matches!(token.as_str(), "crate" | "super" | "self") && tokens.get(i + 1).is_some_and(|next| next == "::");
-            let is_visibility = before == Some("in") && i > 1 && tokens[i - 2] == "(";
-            if begins && !is_visibility {
-                let mut path = vec![token.clone()];
-                while tokens.get(i + 1).is_some_and(|next| next == "::")
-                    && let Some(word) = tokens.get(i + 2).filter(|word| word.starts_with(|c: char| c.is_alphabetic() || c == '_'))
-                {
-                    path.push(word.clone());
-                    i += 2;
+            for word in code.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')) {
+                let path = names(word);
+                if path.len() > 1 && matches!(path[0].as_str(), "crate" | "super" | "self") {
+                    self.paths.extend(self.absolute(module, &path).map(|path| (module.clone(), path)));
                 }
-                self.paths.extend(self.absolute(module, &path).map(|path| (module.clone(), path)));
             }
-            i += 1;
         }
     }
 
@@ -150,6 +148,51 @@ impl Source {
     }
 }
 
+fn names(path: &str) -> Names {
+    path.split("::").map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The lines that are compiled for the product, without comments, and the modules that are declared for tests only.
+fn product(text: &str) -> (Vec<&str>, Vec<String>) {
+    let (mut kept, mut tests) = (Vec::new(), Vec::new());
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let code = line.trim_start();
+        if code.starts_with("#[cfg(test") || code.starts_with("#[cfg(all(test") {
+            let indent = line.len() - code.len();
+            let Some(item) = lines.find(|line| !line.trim_start().starts_with(['#', '/'])) else { break };
+            let module = item.trim_start().split_once("mod ").and_then(|(_, name)| name.strip_suffix(';'));
+            tests.extend(module.map(str::to_owned));
+            if item.ends_with(['{', '(']) {
+                // To the line that closes it.
+                lines.find(|line| line.len() - line.trim_start().len() == indent && line.trim_start().starts_with('}'));
+            }
+        } else if !code.starts_with("//") {
+            kept.push(code.split("// ").next().unwrap_or_default().trim_end());
+        }
+    }
+    (kept, tests)
+}
+
+/// The paths of a `use`, and the names that they have from then on.
+fn tree(prefix: &str, text: &str) -> Vec<(Names, String)> {
+    if let Some((head, inner)) = text.trim().split_once('{') {
+        let mut depth = 0;
+        let parts = inner.strip_suffix('}').unwrap_or(inner).split(|c| {
+            depth += i32::from(c == '{') - i32::from(c == '}');
+            depth == 0 && c == ','
+        });
+        return parts.flat_map(|part| tree(&format!("{prefix}{head}"), part)).collect();
+    }
+    let (path, alias) = text.split_once(" as ").unwrap_or((text, ""));
+    let mut path = names(&format!("{prefix}{}", path.trim()));
+    if path.len() > 1 {
+        path.pop_if(|last| last == "self");
+    }
+    let name = Some(alias.trim().to_owned()).filter(|name| !name.is_empty()).or_else(|| path.last().cloned());
+    name.map(|name| (path, name)).into_iter().collect()
+}
+
 fn way_exists(graph: &Graph, from: &String, to: &String) -> bool {
     way(graph, from, to).is_some()
 }
@@ -185,10 +228,10 @@ fn read(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) -> io:
     Ok(())
 }
 
-/// The crates below a folder: their names, and where their sources are.
-fn crates(folder: &Path, depth: usize, found: &mut Vec<(String, std::path::PathBuf)>) -> io::Result<()> {
+/// The crates below a folder: by name, the folder of each.
+fn crates(folder: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
     if folder.join("Cargo.toml").exists() && folder.join("src").is_dir() {
-        found.push((folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), folder.join("src")));
+        found.insert(folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), folder.to_owned());
     }
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -199,6 +242,30 @@ fn crates(folder: &Path, depth: usize, found: &mut Vec<(String, std::path::PathB
         }
     }
     Ok(())
+}
+
+/// The dependencies of a manifest but those of tests.
+fn dependencies(manifest: &str) -> BTreeSet<&str> {
+    let sections = manifest.split("\n[").filter_map(|section| section.split_once("]\n"));
+    let product = sections.filter(|(name, _)| name.ends_with("dependencies") && !name.ends_with("dev-dependencies"));
+    product.flat_map(|(_, lines)| lines.lines()).filter_map(|line| line.split(['.', ' ', '=']).next()).collect()
+}
+
+/// The arrows between crates that [`SHARED`] and [`SIDES`] do not permit; `crates` are their folders and manifests by name.
+fn wrong_arrows(crates: &BTreeMap<String, (PathBuf, String)>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, (folder, manifest)) in crates {
+        let own = dependencies(manifest).into_iter().filter_map(|to| Some((to, &crates.get(to)?.0)));
+        let shared = |name: &str| SHARED.iter().find(|(shared, _)| *shared == name);
+        let side = SIDES.iter().find(|side| folder.starts_with(side));
+        let may = |to: &str, at: &Path| match (shared(name), side) {
+            (Some((_, allowed)), _) => allowed.contains(&to),
+            (None, Some(side)) => shared(to).is_some() || at.starts_with(side),
+            (None, None) => true,
+        };
+        wrong.extend(own.filter(|(to, at)| !may(to, at)).map(|(to, _)| format!("{name} depends on {to}")));
+    }
+    wrong
 }
 
 #[cfg(test)]
@@ -215,16 +282,16 @@ mod tests {
     }
 
     #[test]
-    fn rooms_of_each_crate_stand_on_each_other_in_one_direction() {
+    fn modules_of_each_crate_depend_in_one_direction() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let (mut all, mut found) = (Vec::new(), Vec::new());
+        let (mut all, mut found) = (BTreeMap::new(), Vec::new());
         crates(root, 2, &mut all).unwrap();
         for name in ["crds", "controller", "runner-agent", "tool-versions", "tests", "xtask"] {
-            assert!(all.iter().any(|(of, _)| of == name), "{name} is not in {all:?}");
+            assert!(all.contains_key(name), "{name} is not in {all:?}");
         }
         for (name, folder) in all {
             let mut files = BTreeMap::new();
-            read(&folder, "", &mut files).unwrap();
+            read(&folder.join("src"), "", &mut files).unwrap();
             let source = Source::of(&files);
             assert!(source.modules.len() == 1 || !source.paths.is_empty(), "{name} is not understood");
             found.extend(source.knots(&name));
@@ -236,32 +303,55 @@ mod tests {
     }
 
     #[test]
+    fn shared_crates_depend_on_neither_side() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut all = BTreeMap::new();
+        crates(root, 2, &mut all).unwrap();
+        let of = |(name, folder): (String, PathBuf)| {
+            let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+            (name, (folder.strip_prefix(root).unwrap().to_owned(), manifest))
+        };
+        let mut crates: BTreeMap<_, _> = all.into_iter().map(of).collect();
+        for (name, _) in SHARED {
+            assert!(crates.contains_key(name), "there is no crate {name}");
+        }
+        assert!(dependencies(&crates["source"].1).contains("crds"), "no dependencies were read");
+        assert_eq!(wrong_arrows(&crates), Vec::<String>::new());
+        for (name, to) in
+            [("source", "runner-agent"), ("tool-versions", "crds"), ("runner-agent", "sources"), ("datastore", "runner-agent")]
+        {
+            let before = crates[name].1.clone();
+            crates.get_mut(name).unwrap().1 += &format!("\n[dependencies]\n{to}.workspace = true\n");
+            assert_eq!(wrong_arrows(&crates), [format!("{name} depends on {to}")]);
+            crates.get_mut(name).unwrap().1 = before;
+        }
+    }
+
+    #[test]
     fn one_direction_is_no_knot() {
         let files = [
-            ("lib.rs", "pub mod a; pub mod b; mod c; pub use a::A;"),
-            (
-                "a.rs",
-                "use std::fs; pub struct A; impl A { fn x<'a>(c: char) -> bool { c == '\\'' || c == '\"' } } // crate::b::B",
-            ),
-            (
-                "b/mod.rs",
-                "pub mod d; mod e; use crate::{a::A as Other, c}; const T: &str = r#\"crate::c::\"C\"#; pub(in crate::b) struct B;",
-            ),
-            ("b/d.rs", "/* use super::e::E; /* */ */ fn f() { super::super::a::f(); crate::A; }"),
+            ("lib.rs", "pub mod a;\npub mod b;\nmod c;\npub use a::A;"),
+            ("a.rs", "use std::fs;\n// crate::b::B\npub struct A; // crate::b::B"),
+            ("b/mod.rs", "pub mod d;\nmod e;\nuse crate::{\n    a::A as Other,\n    c,\n};\npub(in crate::b) struct B;"),
+            ("b/d.rs", "fn f() {\n    super::super::a::f();\n    crate::A;\n}"),
             ("b/e.rs", "use super::d;"),
-            ("c.rs", "#[cfg(test)] use crate::b::B; fn f() {} #[cfg(test)] mod tests { use crate::b::B; }"),
+            ("c.rs", "#[cfg(test)]\nuse crate::b::B;\nfn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}"),
         ];
         assert_eq!(rooms(&files), []);
     }
 
     #[test]
     fn a_knot_is_found_and_its_way_is_named() {
-        for back in
-            ["use crate::a::A;", "use super::a;", "fn f() { crate::a::f() }", "use crate::{a::{self, A}, c::C};", "use crate::A;"]
-        {
+        for back in [
+            "use crate::a::A;",
+            "use super::a;",
+            "fn f() {\n    crate::a::f()\n}",
+            "pub(crate) use crate::{\n    a::{self, A},\n    c::C,\n};",
+            "use crate::A;",
+        ] {
             let files = [
                 ("lib.rs", "pub use a::A;"),
-                ("a.rs", "use crate::c::C; pub struct A;"),
+                ("a.rs", "use crate::c::C;\npub struct A;"),
                 ("b.rs", back),
                 ("c.rs", "use crate::b;"),
             ];
@@ -276,14 +366,14 @@ mod tests {
     fn each_folder_is_looked_at_and_its_modules_count_as_one_above() {
         let inside = [
             ("lib.rs", ""),
-            ("a/mod.rs", "mod b; mod c;"),
+            ("a/mod.rs", "mod b;\nmod c;"),
             ("a/b.rs", "use super::c::C;"),
-            ("a/c.rs", "fn f() { super::b::f() }"),
+            ("a/c.rs", "fn f() {\n    super::b::f()\n}"),
         ];
         assert_eq!(rooms(&inside), [("x::a".to_owned(), vec!["b".to_owned(), "c".to_owned()])]);
         let above = [
             ("lib.rs", ""),
-            ("a/mod.rs", "mod b; mod c;"),
+            ("a/mod.rs", "mod b;\nmod c;"),
             ("a/b.rs", "use crate::d;"),
             ("a/c.rs", ""),
             ("d.rs", "use crate::a::c;"),
@@ -292,17 +382,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_tests_only_counts_for_nothing() {
+    fn code_for_tests_only_does_not_count() {
         let files = [
-            ("lib.rs", "#[cfg(test)] mod testing; mod a; mod b;"),
-            ("a.rs", "use crate::b; #[cfg(test)] #[allow(x)] mod tests; #[cfg(not(test))] fn f() {}"),
+            ("lib.rs", "#[cfg(test)]\nmod testing;\nmod a;\nmod b;"),
+            ("a.rs", "use crate::b;\n#[cfg(test)]\n#[allow(x)]\nmod tests;\n#[cfg(not(test))]\nfn f() {}"),
             ("a/tests.rs", "use crate::testing;"),
-            ("b.rs", "#[cfg(test)] pub(crate) fn f(x: [u8; 3]) -> crate::a::A { crate::a::f() } #[cfg(test)] use crate::{a::A};"),
+            (
+                "b.rs",
+                "    #[cfg(test)]\n    fn f(\n        x: u8,\n    ) -> crate::a::A {\n        crate::a::f()\n    }\n#[cfg(test)]\nuse crate::{a::A};",
+            ),
             ("testing.rs", "use crate::a;"),
         ];
         assert_eq!(rooms(&files), []);
         let mut product = files;
-        product[3].1 = "#[cfg(not(test))] pub fn f() -> crate::a::A {}";
+        product[3].1 = "#[cfg(not(test))]\npub fn f() -> crate::a::A {}";
         assert_eq!(rooms(&product).len(), 1);
     }
 }

@@ -119,7 +119,7 @@ impl<'a> Plan<'a> {
         }
         // What only computes takes what nobody else wants.
         let mut before = None;
-        for name in ["versions", "fetched", "followed", "model", "sim"] {
+        for name in ["versions", "fetched", "followed", "sim"] {
             let work = move || self.programs("test", name).iter().map(lowly).collect();
             stages.push(Stage { after: before, ..Self::stage(name, &["build"], work) });
             before = Some(name);

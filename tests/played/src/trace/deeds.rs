@@ -17,7 +17,7 @@ pub enum Deed {
 }
 
 /// All that was done for a run so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deeds {
     /// How often an apply was begun.
     pub applies: u32,

@@ -1,5 +1,5 @@
-//! What must hold of every run, whoever watched it: the simulator and the model as it happens, the kill loop afterwards in the audit
-//! log. One rule for each, and one place that asks them all; the numbers are those of `design/invariants.md`.
+//! The invariants of every run, one function each, and one function that checks them all. The simulator checks them as a life goes
+//! on, the kill loop afterwards in the audit log. The numbers are those of `design/invariants.md`.
 
 mod deeds;
 mod rules;
@@ -76,7 +76,7 @@ pub fn version(run: &TerraformRun, bytes: usize) -> Vec<(&'static str, String)> 
     found.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))).collect()
 }
 
-/// The invariant that is violated where a run ended otherwise than its tool: `changes` is what its failure says was changed.
+/// The invariant that a run violates whose result differs from what its tool did. `changes` is from its failure.
 pub fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
     rules::truth(result, changes, claimed, deeds)
 }

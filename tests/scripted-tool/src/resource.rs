@@ -1,0 +1,102 @@
+//! Resources: address, id, and the action of a plan.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Act {
+    NoOp,
+    Create,
+    Delete,
+}
+
+impl Act {
+    /// As events call it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::NoOp => "no-op",
+            Self::Create => "create",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// In a message at its beginning.
+    pub(super) fn begun(self) -> &'static str {
+        if self == Self::Delete { "Destroying" } else { "Creating" }
+    }
+
+    /// In a message at its end.
+    pub(super) fn noun(self) -> &'static str {
+        if self == Self::Delete { "Destruction" } else { "Creation" }
+    }
+}
+
+/// An address of the root module, taken apart: `terraform_data.r["key"]`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Address<'a> {
+    /// `terraform_data`.
+    pub(super) kind: &'a str,
+    /// `r`.
+    pub(super) name: &'a str,
+    /// `"key"`, a number, or null.
+    pub(super) key: Value,
+}
+
+impl<'a> Address<'a> {
+    pub(super) fn parse(address: &'a str) -> Self {
+        let (base, key) = match address.strip_suffix(']').and_then(|rest| rest.split_once('[')) {
+            Some((base, key)) => (base, serde_json::from_str(key).unwrap_or_default()),
+            None => (address, Value::Null),
+        };
+        let (kind, name) = base.split_once('.').unwrap_or((base, ""));
+        Self { kind, name, key }
+    }
+
+    /// The provider that the type's name implies.
+    pub(super) fn provider(&self) -> &str {
+        self.kind.split('_').next().unwrap_or_default()
+    }
+}
+
+/// How many resources are changed in which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) add: u64,
+    pub(super) remove: u64,
+}
+
+impl Counts {
+    pub(super) fn count(&mut self, act: Act) {
+        match act {
+            Act::NoOp => {}
+            Act::Create => self.add += 1,
+            Act::Delete => self.remove += 1,
+        }
+    }
+}
+
+/// A random id in the form of a UUID.
+pub(super) fn random_uuid() -> String {
+    let hex = format!("{:032x}", rand::random::<u128>());
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_part_of_an_address_is_found() {
+        let of = |address| {
+            let Address { kind, name, key } = Address::parse(address);
+            (kind, name, key)
+        };
+        assert_eq!(of("null_resource.r[\"k.x\"]"), ("null_resource", "r", json!("k.x")));
+        assert_eq!(of("terraform_data.r[2]"), ("terraform_data", "r", json!(2)));
+        assert_eq!(of("terraform_data.r"), ("terraform_data", "r", Value::Null));
+        assert_eq!(Address::parse("null_resource.r").provider(), "null");
+    }
+}
