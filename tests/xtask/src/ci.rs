@@ -102,6 +102,7 @@ impl<'a> Plan<'a> {
             },
             // After the build, which fetches: two would wait for each other.
             Self::stage("dependencies", &["build"], || vec![xtask("dependencies")]),
+            Self::stage("commits", &[], || vec![xtask("commits")]),
             // Lines need no build, so that `--only budgets` takes seconds.
             Stage { after: Some("build"), ..Self::stage("budgets", &[], move || vec![self.budgets()]) },
         ];

@@ -5,6 +5,7 @@ pub mod budgets;
 pub mod cache;
 pub mod ci;
 pub mod command;
+pub mod commits;
 mod count;
 pub mod demo;
 mod dependencies;
