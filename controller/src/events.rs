@@ -1,4 +1,7 @@
 //! Events that a person can follow, published beside the work and never in its way.
+//!
+//! The names and the aggregation are those of `kube::runtime::events::Recorder`. That one retains every Event whole for six minutes and walks
+//! all of them under a lock at each publication, where a thousand runs publish several thousand; this one retains four numbers for each.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,55 +1,33 @@
-//! Globs of paths, as `triggerPaths` of a layer has them: relative to the top of the repository, and matched from there.
+//! Globs of `triggerPaths` of a layer: relative to the top of the repository, and matched from there.
 
-/// Whether a path is meant by a glob: `*` and `?` stay within a name, `**` is any number of directories. What names a directory means all
-/// that is below it.
-pub fn matches(glob: &str, path: &str) -> bool {
-    let glob = glob.trim_start_matches("./").trim_matches('/');
-    if glob.is_empty() || glob == "." {
-        return true;
-    }
-    let (globs, names): (Vec<&str>, Vec<&str>) = (glob.split('/').collect(), path.split('/').collect());
-    below(&globs, &names)
+use fast_glob::glob_match;
+
+/// `*` is any text within a name, `?` one byte of it, `**` any number of directories; all else is literal. A glob that matches a directory
+/// matches all files below it.
+#[derive(Debug)]
+pub struct Glob {
+    itself: String,
+    below: String,
 }
 
-/// Whether names begin as globs say.
-fn below(globs: &[&str], names: &[&str]) -> bool {
-    match globs.split_first() {
-        None => true,
-        Some((&"**", rest)) => {
-            if rest.is_empty() {
-                // All that is below, and not what is of the name itself.
-                return !names.is_empty();
+impl Glob {
+    pub fn new(text: &str) -> Self {
+        let text = text.trim_start_matches("./").trim_matches('/');
+        let mut itself = String::new();
+        for c in if matches!(text, "" | ".") { "**" } else { text }.chars() {
+            // Sets, alternatives and negation of the crate are names here.
+            if "[]{}\\!".contains(c) {
+                itself.push('\\');
             }
-            (0..names.len()).any(|skipped| below(rest, &names[skipped..]))
+            itself.push(c);
         }
-        Some((glob, rest)) => names.split_first().is_some_and(|(name, names)| {
-            let (glob, name): (Vec<char>, Vec<char>) = (glob.chars().collect(), name.chars().collect());
-            is_named(&glob, &name) && below(rest, names)
-        }),
+        let below = format!("{itself}/**");
+        Self { itself, below }
     }
-}
 
-/// Whether a name is as a glob without `/` says. It takes no longer than the product of both lengths.
-fn is_named(glob: &[char], name: &[char]) -> bool {
-    let (mut g, mut n, mut star) = (0, 0, None);
-    while n < name.len() {
-        match glob.get(g) {
-            Some('*') => {
-                star = Some((g, n));
-                g += 1;
-            }
-            Some(c) if *c == '?' || *c == name[n] => {
-                g += 1;
-                n += 1;
-            }
-            _ => {
-                let Some((at, from)) = star else { return false };
-                star = Some((at, from + 1));
-                (g, n) = (at + 1, from + 1);
-            }
-        }
+    pub fn matches(&self, path: &str) -> bool {
+        glob_match(&self.itself, path) || glob_match(&self.below, path)
     }
-    glob[g..].iter().all(|c| *c == '*')
 }
 
 #[cfg(test)]
@@ -58,7 +36,7 @@ mod tests {
 
     /// Burrito 11.10: `app` matches `/x/app-old/…`, and a path from the top of the repository matches nothing.
     #[test]
-    fn a_glob_begins_at_the_top_and_a_name_is_a_whole_name() {
+    fn glob_begins_at_the_top_and_matches_whole_names() {
         let rows = [
             ("app", "app/main.tf", true),
             ("app", "app-old/main.tf", false),
@@ -81,16 +59,36 @@ mod tests {
             ("a?c", "abc", true),
             ("a?c", "ac", false),
             ("a**c", "abc", true),
+            ("a**c", "a/c", false),
             (".", "anything", true),
+            ("", "any/thing", true),
+            ("*", ".hidden", true),
+            ("a/**/**/b", "a/b", true),
+            ("**/a/**", "x/a/y", true),
+            ("**/a/**", "a", false),
+            // A character that is not ASCII is several bytes.
+            ("a?c", "aüc", false),
+            ("a??c", "aüc", true),
+            ("a*c", "aüc", true),
+            // Names of routes and the like.
+            ("app/[id]/*", "app/[id]/page", true),
+            ("app/[id]", "app/i", false),
+            ("a[", "a[", true),
+            ("{a,b}", "{a,b}/x", true),
+            ("{a,b}", "a", false),
+            ("!a", "!a/x", true),
+            ("!a", "b", false),
+            (r"a\b", r"a\b", true),
+            (r"a\*", r"a\b", true),
         ];
         for (glob, path, expected) in rows {
-            assert_eq!(matches(glob, path), expected, "{glob} {path}");
+            assert_eq!(Glob::new(glob).matches(path), expected, "{glob} {path}");
         }
     }
 
     #[test]
-    fn a_hostile_glob_takes_no_long_time() {
-        let glob = format!("{}b", "*a".repeat(120));
-        assert!(!matches(&glob, &"a".repeat(255)));
+    fn hostile_glob_takes_no_exponential_time() {
+        assert!(!Glob::new(&format!("{}b", "*a".repeat(120))).matches(&"a".repeat(255)));
+        assert!(!Glob::new(&format!("{}b", "**/*a*/".repeat(30))).matches(&"aaaa/".repeat(60)));
     }
 }

@@ -7,7 +7,7 @@ use crds::{digest::hex_digest, text::clip};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    glob,
+    glob::Glob,
     tree::{Tree, join},
     walk::{Ask, Known, Step, Walk},
 };
@@ -49,8 +49,9 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
     if !walk.missing.is_empty() {
         return Content::Missing(walk.missing);
     }
+    let triggers: Vec<Glob> = subject.triggers.iter().map(|trigger| Glob::new(trigger)).collect();
     for (at, entry) in tree.entries().iter().enumerate() {
-        if walk.everything || subject.triggers.iter().any(|trigger| glob::matches(trigger, &entry.path)) {
+        if walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path)) {
             walk.relevant.insert(at);
         }
     }

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::{
+    budgets::{self, Times},
     cache::Cache,
     command::{self, Executable},
     count::Count,
@@ -51,6 +52,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let built = OnceLock::new();
     let plan = Plan { options, built: &built };
     let outcomes = run_all(plan.wanted()?, &logs);
+    // Some of the tests are no measure of a stage.
+    if options.tests.is_none()
+        && let Err(error) = remember(&outcomes, options.only.is_none())
+    {
+        println!("warning: processor times are not kept: {error:#}");
+    }
     Ok(close(outcomes, started.elapsed()))
 }
 
@@ -95,6 +102,9 @@ impl<'a> Plan<'a> {
             },
             // After the build, which fetches: two would wait for each other.
             Self::stage("dependencies", &["build"], || vec![xtask("dependencies")]),
+            Self::stage("commits", &[], || vec![xtask("commits")]),
+            // Lines need no build, so that `--only budgets` takes seconds.
+            Stage { after: Some("build"), ..Self::stage("budgets", &[], move || vec![self.budgets()]) },
         ];
         let before = generated()?;
         stages.push(Stage {
@@ -168,6 +178,13 @@ impl<'a> Plan<'a> {
             .collect()
     }
 
+    fn budgets(self) -> Command {
+        let mut command = xtask("budgets");
+        let built = self.built.get().and_then(|all| all.iter().find(|one| one.kind == "bin")?.path.parent());
+        command.envs(built.map(|directory| ("PAWL_PROGRAMS", directory)));
+        command
+    }
+
     fn pods(self, part: &str) -> Vec<Command> {
         let mut commands = self.programs("test", "pods");
         for command in &mut commands {
@@ -207,17 +224,8 @@ fn xtask(task: &str) -> Command {
 fn lowly(command: &Command) -> Command {
     const SCRIPT: &str = "echo 19 2>/dev/null > /proc/self/autogroup; exec nice -n 19 \"$0\" \"$@\"";
     let mut lowly = Command::new("setsid");
-    lowly.args(["setpriv", "--pdeathsig", "KILL", "sh", "-c", SCRIPT]).arg(command.get_program()).args(command.get_args());
-    if let Some(directory) = command.get_current_dir() {
-        lowly.current_dir(directory);
-    }
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => lowly.env(name, value),
-            None => lowly.env_remove(name),
-        };
-    }
-    lowly
+    lowly.args(["setpriv", "--pdeathsig", "KILL", "sh", "-c", SCRIPT]);
+    command::within(lowly, command)
 }
 
 /// The generated files and what is in them; the guide's are among pages that people write.
@@ -237,6 +245,14 @@ fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<
     changed.map_or(Ok(()), |path| Err(anyhow::anyhow!("{} was not up to date; commit what the generator wrote", path.display())))
 }
 
+/// Keeps the processor time of stages that went well, and of all of them if each did.
+fn remember(outcomes: &[Outcome], all: bool) -> Result<()> {
+    let well = || outcomes.iter().filter(|outcome| outcome.end == End::Well);
+    let sum =
+        (all && well().count() == outcomes.len()).then(|| (Times::ALL.to_owned(), well().map(|outcome| outcome.processor).sum()));
+    budgets::remember(well().map(|outcome| (outcome.name.to_owned(), outcome.processor)).chain(sum))
+}
+
 fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
     outcomes.sort_by_key(|outcome| outcome.began);
     let mut count = Count::default();
@@ -245,15 +261,18 @@ fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
             println!("\n{} FAILED\n{why}", outcome.name);
         }
     }
-    println!("\n   began     took");
-    for Outcome { name, began, took, end, count: tests } in &outcomes {
+    let times = Times::read();
+    println!("\n   began     took    processor");
+    for Outcome { name, began, took, end, count: tests, processor } in &outcomes {
         let tests_run =
             if tests.passed + tests.failed > 0 { format!("{} tests", tests.passed + tests.failed) } else { String::new() };
-        println!("{:>6.0} s {:>6.0} s  {name:<12} {:<7} {tests_run}", began.as_secs_f64(), took.as_secs_f64(), end.word());
+        let (began, took, processor) = (began.as_secs_f64(), took.as_secs_f64(), times.beside(name, *processor));
+        println!("{began:>6.0} s {took:>6.0} s  {processor}  {name:<12} {:<7} {tests_run}", end.word());
         count += *tests;
     }
     let broken = outcomes.iter().filter(|outcome| outcome.end != End::Well).count() as u64;
-    println!("         {:>6.0} s  in all", took.as_secs_f64());
+    let processor: Duration = outcomes.iter().map(|outcome| outcome.processor).sum();
+    println!("         {:>6.0} s  {}  in all", took.as_secs_f64(), times.beside(Times::ALL, processor));
     // A stage that failed without a failed test counts as one.
     count.failed = count.failed.max(broken);
     println!("{} passed, {} failed", count.passed, count.failed);

@@ -32,6 +32,21 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Adds a command to the arguments of another one that becomes it, with its directory and variables.
+pub(crate) fn within(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program()).args(command.get_args());
+    if let Some(directory) = command.get_current_dir() {
+        outer.current_dir(directory);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer
+}
+
 /// A program that Cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {

@@ -1,14 +1,18 @@
 //! What is done around Cargo, in a program that is built in seconds and has all else built beside each other: `cargo ci` ([`ci`]) and
 //! the beginning of `cargo demo` ([`demo`]).
 
+pub mod budgets;
 pub mod cache;
 pub mod ci;
 pub mod command;
+pub mod commits;
 mod count;
 pub mod demo;
 mod dependencies;
 pub mod gobuild;
+mod lines;
 pub mod packages;
+pub mod processor;
 pub mod report;
 mod stage;
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{ci, demo, gobuild, prepare};
+use xtask::{budgets, ci, commits, demo, gobuild, prepare};
 
 #[derive(Parser)]
 #[command(name = "cargo")]
@@ -29,6 +29,10 @@ enum Task {
     Forge,
     /// Looks at licences and sources of all that is depended on.
     Dependencies,
+    /// Compares lines, fields, bytes and processor time with `design/budgets.toml`.
+    Budgets(budgets::Options),
+    /// Checks the subjects of commits.
+    Commits,
 }
 
 fn main() -> ExitCode {
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS),
         Task::Forge => gobuild::Toolset::ensure(&[gobuild::FORGE, gobuild::HEALTH].concat()).map(|_| ExitCode::SUCCESS),
         Task::Dependencies => xtask::check_dependencies().map(|()| ExitCode::SUCCESS),
+        Task::Budgets(options) => budgets::check(&options).map(|()| ExitCode::SUCCESS),
+        Task::Commits => commits::check().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         // A person reads this: what failed and what to do, without a trace of our own code.

@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::count::Count;
+use crate::{
+    count::Count,
+    processor::{Meter, told_pods},
+};
 
 /// What a stage runs, one after the other; made when it begins.
 type Work<'a> = Box<dyn FnOnce() -> Result<Vec<Command>> + Send + 'a>;
@@ -38,6 +41,8 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
     pub(crate) end: End,
     pub(crate) count: Count,
+    /// Processor time of its commands and of all that they started.
+    pub(crate) processor: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,16 +106,18 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
                 }
                 let lacks = stage.needs.iter().find(|name| !board.wait(name, all));
                 let (name, began) = (stage.name, begun.elapsed());
-                let (end, count) = match lacks {
+                let (mut meter, mut text) = (Meter::new(name), String::new());
+                let end = match lacks {
                     Some(lacks) => {
                         println!("    [{name}] not run: `{lacks}` failed");
-                        (End::NotRun, Count::default())
+                        End::NotRun
                     }
-                    None => run(stage, logs).unwrap_or_else(|error| (End::Failed(format!("{error:#}")), Count::default())),
+                    None => run(stage, logs, &mut meter, &mut text).unwrap_or_else(|error| End::Failed(format!("{error:#}"))),
                 };
+                let (count, processor) = (Count::read(&text), meter.taken() + told_pods(&text));
                 let took = begun.elapsed().saturating_sub(began);
                 println!("<== {name} {} {:.1} s", end.word(), took.as_secs_f64());
-                board.guard().push(Outcome { name, began, took, end, count });
+                board.guard().push(Outcome { name, began, took, end, count, processor });
                 board.changed.notify_all();
             });
         }
@@ -120,32 +127,32 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
 
 /// Runs a stage. Its output is kept in `logs`; a terminal sees the last line of it, a log file the lines of tests. The end of what a
 /// stage printed that failed is given back, so that it can stand at the end of everything, where it is not lost among other stages.
-fn run(stage: Stage<'_>, logs: &Path) -> Result<(End, Count)> {
+fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> Result<End> {
     println!("==> {}", stage.name);
     let path = logs.join(format!("{}.log", stage.name.replace(' ', "-")));
     let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let (mut text, mut ok) = (String::new(), true);
+    let mut ok = true;
     for command in (stage.work)()? {
-        ok &= follow(command, stage.name, &mut log, &mut text)?;
+        ok &= follow(command, stage.name, &mut log, text, meter)?;
     }
-    let count = Count::read(&text);
     if ok {
-        stage.then.map_or(Ok(()), |then| then(&text))?;
-        return Ok((End::Well, count));
+        stage.then.map_or(Ok(()), |then| then(text))?;
+        return Ok(End::Well);
     }
     let lines: Vec<&str> = text.lines().filter(|line| !is_message(line)).collect();
     let from = lines.len().saturating_sub(200);
     let left = format!("(the last {} lines; all of it is in {})", lines.len() - from, path.display());
-    Ok((End::Failed(format!("{}\n{left}", lines[from..].join("\n"))), count))
+    Ok(End::Failed(format!("{}\n{left}", lines[from..].join("\n"))))
 }
 
 /// Runs one command and adds what it says to `text`; whether it succeeded.
-fn follow(mut command: Command, name: &str, log: &mut File, text: &mut String) -> Result<bool> {
+fn follow(command: Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
     // One pipe for both, so that lines keep their order.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
+    let program = command.get_program().display().to_string();
+    let mut command = meter.measured(command);
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let spawned = command.spawn();
-    let program = command.get_program().display().to_string();
     // The command holds the write ends of the pipe until it is dropped.
     drop(command);
     let mut child = spawned.with_context(|| format!("cannot run {program}"))?;
@@ -167,7 +174,7 @@ fn follow(mut command: Command, name: &str, log: &mut File, text: &mut String) -
     if terminal {
         print!("\r\x1b[K");
     }
-    Ok(child.wait()?.success())
+    Ok(meter.wait(&mut child)?.success())
 }
 
 /// What Cargo says to programs.
@@ -177,7 +184,8 @@ fn is_message(line: &str) -> bool {
 
 /// Lines that a log shows of a stage that goes well: what tests say, and how long work goes on.
 fn is_told(line: &str) -> bool {
-    let told = ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out", "dependencies ", "slowest "];
+    let told =
+        ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out", "dependencies ", "slowest ", "budget "];
     // How much the kill loop and the simulator tried.
     let counts = ["sim: ", "kills ", "Seed ", "| ", "Checked: ", "Layers: "];
     told.iter().chain(&counts).any(|start| line.starts_with(start))

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use xtask::processor::tell_pods;
 
 use super::cache;
 use super::network::Network;
@@ -74,6 +75,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
 }
 
 fn end_cgroup(name: &str) -> Result<()> {
+    tell_pods(name);
     for root in hierarchies()? {
         let top = root.join(name);
         let started = Instant::now();

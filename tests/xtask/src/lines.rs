@@ -1,0 +1,160 @@
+//! Counts the lines of each package, code and comments apart, in rustfmt's default layout, so that the count does not depend on the tree's.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    ops::AddAssign,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::cache;
+
+/// Rustfmt's defaults, written out so that no other file of that name applies.
+const LAYOUT: &str = "style_edition = \"2024\"\nmax_width = 100\nuse_small_heuristics = \"Default\"\n";
+
+/// A line is a comment if it begins as one. Lines of string literals are judged in the same way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lines {
+    pub(crate) code: u64,
+    pub(crate) comments: u64,
+}
+
+impl Lines {
+    /// Counts the lines that are not blank.
+    fn of(text: &str) -> Self {
+        let (mut lines, mut closing) = (Self::default(), None);
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let opened =
+                [("/*", "*/"), ("<!--", "-->")].into_iter().find_map(|(open, close)| Some((line.strip_prefix(open)?, close)));
+            let rest = match (closing, opened) {
+                (None, Some((rest, close))) => {
+                    closing = Some(close);
+                    rest
+                }
+                _ => line,
+            };
+            if closing.is_some() || line.starts_with("//") {
+                lines.comments += 1;
+            } else {
+                lines.code += 1;
+            }
+            closing = closing.filter(|close| !rest.contains(close));
+        }
+        lines
+    }
+}
+
+impl AddAssign for Lines {
+    fn add_assign(&mut self, other: Self) {
+        self.code += other.code;
+        self.comments += other.comments;
+    }
+}
+
+/// Counts `.rs`, `.ts` and `.svelte` files by the directory of their package, relative to `root`. Writes rustfmt's settings below `scratch`.
+///
+/// # Errors
+/// When a file cannot be read, or rustfmt cannot parse it.
+pub(crate) fn count(root: &Path, scratch: &Path) -> Result<BTreeMap<String, Lines>> {
+    let layout = scratch.join("rustfmt.toml");
+    cache::write(&layout, LAYOUT)?;
+    let mut files = Vec::new();
+    collect(root, root, &mut files)?;
+    let (next, counts) = (Mutex::new(files.iter()), Mutex::new(BTreeMap::<String, Lines>::new()));
+    let work = || -> Result<()> {
+        loop {
+            let file = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((package, path)) = file else { return Ok(()) };
+            let lines = of_file(path, &layout).with_context(|| format!("cannot count the lines of {}", path.display()))?;
+            *counts.lock().unwrap_or_else(PoisonError::into_inner).entry(package.clone()).or_default() += lines;
+        }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
+    })?;
+    Ok(counts.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Source files below a directory, each with its package: the nearest directory above that has a manifest.
+fn collect(root: &Path, directory: &Path, into: &mut Vec<(String, PathBuf)>) -> Result<()> {
+    for entry in fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if entry.file_type()?.is_dir() {
+            if !name.starts_with('.') && !["target", "node_modules"].contains(&name.as_str()) {
+                collect(root, &path, into)?;
+            }
+        } else if path.extension().is_some_and(|end| ["rs", "ts", "svelte"].iter().any(|known| end == *known)) {
+            let is_package = |at: &&Path| ["Cargo.toml", "package.json"].iter().any(|manifest| at.join(manifest).exists());
+            let package = directory.ancestors().take_while(|at| at.starts_with(root)).find(is_package).unwrap_or(root);
+            into.push((package.strip_prefix(root)?.display().to_string(), path));
+        }
+    }
+    Ok(())
+}
+
+fn of_file(path: &Path, layout: &Path) -> Result<Lines> {
+    if path.extension().is_none_or(|end| end != "rs") {
+        return Ok(Lines::of(&fs::read_to_string(path)?));
+    }
+    // From stdin, rustfmt does not follow `mod` declarations, so that each file is counted once.
+    let output = Command::new(rustfmt())
+        .args(["--edition", "2024", "--emit", "stdout", "--config-path"])
+        .arg(layout)
+        .stdin(File::open(path)?)
+        .output()
+        .context("cannot run rustfmt")?;
+    ensure!(output.status.success(), "rustfmt ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(Lines::of(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The rustfmt beside the Cargo that runs: a proxy would look up the toolchain for each file.
+fn rustfmt() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").map(PathBuf::from);
+    cargo.map(|cargo| cargo.with_file_name("rustfmt")).filter(|path| path.exists()).unwrap_or_else(|| "rustfmt".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_code_count_apart_blank_lines_not_at_all() {
+        let rows = [
+            ("//! Doc\n\n/// Doc\nfn f() {} // code\n  // note\n", 1, 3),
+            ("/* one */\nlet a = 1; /* two */\n/* three\n\nfour\n*/\nlet b = 2;\n", 2, 4),
+            ("<!-- one\ntwo -->\n<p>text</p>\n", 1, 2),
+            ("", 0, 0),
+        ];
+        for (text, code, comments) in rows {
+            assert_eq!(Lines::of(text), Lines { code, comments }, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_count_once_in_default_layout_under_the_nearest_package() {
+        let root = std::env::temp_dir().join(format!("lines-{}", std::process::id()));
+        let write = |path: &str, text: &str| cache::write(&root.join(path), text).unwrap();
+        write("Cargo.toml", "");
+        write("one/Cargo.toml", "");
+        // The tree's own layout does not apply, and `mod` is not followed.
+        write("one/rustfmt.toml", "use_small_heuristics = \"Max\"\nmax_width = 130\n");
+        write("one/src/lib.rs", "mod other;\nfn f() -> A { A { one: 1, two: 2, three: 3 } }\n");
+        write("one/src/other.rs", "// note\n");
+        write("one/target/made.rs", "fn made() {}\n");
+        write("web/package.json", "");
+        write("web/src/app.ts", "// note\nlet a = 1;\n");
+        let counts = count(&root, &root.join(".scratch"));
+        fs::remove_dir_all(&root).unwrap();
+        let counts: Vec<_> = counts.unwrap().into_iter().collect();
+        let expected = [("one", Lines { code: 8, comments: 1 }), ("web", Lines { code: 1, comments: 1 })];
+        assert_eq!(counts, expected.map(|(name, lines)| (name.to_owned(), lines)));
+    }
+}
