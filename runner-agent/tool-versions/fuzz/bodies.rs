@@ -1,5 +1,4 @@
-//! What holds for any bytes of others, one function for each target. The fuzzer runs them, and so does an ordinary test for all that it
-//! once found (`tests/fuzzed`).
+//! The properties that hold for any input, one function for each target. The fuzzer and an ordinary test (`tests/fuzzed`) run them.
 
 use std::{
     io::{Cursor, Write as _},
@@ -19,17 +18,17 @@ use tool_versions::{
     verify::sums,
 };
 
-/// As files of text are read.
+/// Decodes bytes as text files are decoded.
 fn text(data: &[u8]) -> String {
     String::from_utf8_lossy(data).into_owned()
 }
 
-/// That a line is one of the text.
+/// Asserts that a line number is within the text.
 fn is_line(text: &str, line: usize) {
     assert!((1..=text.split('\n').count()).contains(&line), "{line}");
 }
 
-/// What a flat file says is a part of the line that is named, and is said again by a file with nothing else in it.
+/// The version of a flat file is a part of the reported line, and a file with only that version has the same one.
 pub fn version_files(data: &[u8]) {
     const NAMES: [&str; 7] = [
         ".opentofu-version",
@@ -54,8 +53,8 @@ pub fn version_files(data: &[u8]) {
     }
 }
 
-/// What HCL says is said again by JSON with the same text in it, and a comment at the end changes nothing; nor does one with the names
-/// that are looked for, without which a text is not parsed.
+/// A value from HCL round-trips through JSON. A comment at the end changes nothing; here it has the names without which the text is not
+/// parsed.
 pub fn hcl(data: &[u8]) {
     let text = text(data);
     let parsed = format!("{text}\n# required_version terraform_version_constraint terragrunt_version_constraint\n");
@@ -89,7 +88,7 @@ pub fn hcl(data: &[u8]) {
     }
 }
 
-/// Names are those of files, each once, and what was read is read again from what it says.
+/// Names are file names, each once, and the sums round-trip through their text.
 pub fn sums(data: &[u8]) {
     let Ok(read) = Sums::parse(data) else { return };
     let mut again = Vec::new();
@@ -109,7 +108,7 @@ pub fn sums(data: &[u8]) {
     assert_eq!(Sums::parse(&twice).ok(), Some(read).filter(|_| twice.len() <= sums::LARGEST));
 }
 
-/// Versions are newest first, each once, and are read again from a list of any kind.
+/// Versions are newest first, each once, and round-trip through another kind of list.
 pub fn lists(data: &[u8]) {
     use ListKind::{Directory, GitHub, HashiCorp, Html, OpenTofu};
     for kind in [HashiCorp, GitHub, OpenTofu, Html, Directory] {
@@ -131,8 +130,8 @@ pub fn lists(data: &[u8]) {
     }
 }
 
-/// Never more is written than is allowed, and what was taken is what was written. What is no archive is also looked at as what lies in a
-/// `.tar.gz`, for the fuzzer knows no checksums.
+/// No more is written than the limits allow, and the result describes the written bytes. Input that is no archive is also packed with
+/// gzip, since a fuzzer cannot produce the checksum.
 pub fn archives(data: &[u8]) {
     let limits = Limits { size: 4096, ratio: 20, entries: 8 };
     take("x", data, &limits);
@@ -170,10 +169,10 @@ static RING: LazyLock<Keyring> = LazyLock::new(|| {
     Keyring::from_armored(include_str!("../corpus/signatures/key.asc"), slice::from_ref(&*KEY)).expect("it can be read")
 });
 
-/// What is proven is so by the key that is expected, and other data never is; a key of the fingerprint that is expected does not prove
-/// what a stranger signed.
+/// A valid signature is by the expected key, and never valid for other data. A keyring with the expected fingerprint does not verify another
+/// key's signature.
 pub fn signature(data: &[u8]) {
-    // Some day in 2033: what is found is found on any day.
+    // A fixed day in 2033, so that a failure is reproducible.
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
     match RING.verify("it", SIGNED, data, now) {
         Ok(signed) => {
@@ -197,7 +196,7 @@ static VERSIONS: LazyLock<Vec<Version>> = LazyLock::new(|| {
     all.split(' ').map(|version| version.parse().expect("it is one")).collect()
 });
 
-/// What is read is printed, read again, printed the same, and means the same.
+/// Printed values parse again, print the same and mean the same.
 pub fn constraint(data: &[u8]) {
     let text = text(data);
     if let Ok(version) = text.parse::<Version>() {

@@ -1,4 +1,4 @@
-//! Fuzzing of what reads the bytes of others (`README.md`).
+//! Fuzz targets for the parsers of untrusted bytes (`README.md`).
 
 pub mod bodies;
 pub mod meter;

@@ -1,11 +1,11 @@
-//! How much memory a target needs: the limit that libFuzzer has is for the whole process, and far above what is right for one input.
+//! The memory of one input. The limit of libFuzzer is for the whole process, far above the bound of one input.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// The most that one input may need: 32 MiB.
+/// The most bytes that one input may need: 32 MiB.
 const MOST: usize = 32 << 20;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -16,7 +16,7 @@ struct Meter;
 #[global_allocator]
 static METER: Meter = Meter;
 
-// SAFETY: all is done by the system's; beside it are only counters.
+// SAFETY: the system allocator does all the work; the rest is counters.
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Meter {
     }
 }
 
-/// Runs a target, and fails when it needs too much.
+/// Runs a target, and panics when it needs too much memory.
 pub fn run(target: fn(&[u8]), data: &[u8]) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

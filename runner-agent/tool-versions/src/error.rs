@@ -1,61 +1,60 @@
-//! What can go wrong, and whose it is.
+//! Errors and their kinds.
 
 use std::fmt;
 
-/// Whose an error is, and so whether it may be another the next time.
+/// The cause of an error, which decides whether a retry may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What the code or its owner wrote makes no sense, contradicts itself, or asks for what does not exist.
+    /// The code or its owner's settings are invalid, contradictory, or name something that does not exist.
     Configuration,
-    /// Two of those who ask for a version contradict each other; there is nothing to get that would satisfy both.
+    /// Two requirements contradict each other, so no version satisfies both.
     Contradiction,
-    /// A server did not answer, or not in time; a later try may go well.
+    /// A server did not answer, or not in time. A retry may succeed.
     Unavailable,
-    /// What came is not what was published, or cannot be shown to be.
+    /// The bytes are not the published ones, or cannot be verified.
     Integrity,
-    /// The disk.
+    /// The disk failed.
     Storage,
 }
 
-/// What went wrong: on what, and what to do about it.
+/// An error: its object, and the remedy where there is one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Error {
-    /// Whose it is.
     pub kind: Kind,
-    /// For people.
+    /// The message for people.
     pub text: String,
-    /// The status with which a server refused, where that is what went wrong.
+    /// The HTTP status, when a server refused.
     pub status: Option<u16>,
 }
 
 impl Error {
-    /// An error of what was asked for.
+    /// Makes a [`Kind::Configuration`] error.
     pub fn configuration(text: impl Into<String>) -> Self {
         Self::of(Kind::Configuration, text.into())
     }
 
-    /// An error of two that cannot both have what they ask for.
+    /// Makes a [`Kind::Contradiction`] error.
     pub fn contradiction(text: impl Into<String>) -> Self {
         Self::of(Kind::Contradiction, text.into())
     }
 
-    /// What was asked for is not at its place. `what` may come with its article, as other sentences have it.
+    /// Makes the error for a missing object. `what` may start with an article.
     pub(crate) fn absent(what: &str, place: impl std::fmt::Display) -> Self {
         Self::configuration(format!("there is no {} at {place}", what.strip_prefix("the ").unwrap_or(what)))
     }
 
-    /// An error of a server.
+    /// Makes a [`Kind::Unavailable`] error.
     pub fn unavailable(text: impl Into<String>) -> Self {
         Self::of(Kind::Unavailable, text.into())
     }
 
-    /// What came is not what was published.
+    /// Makes a [`Kind::Integrity`] error.
     pub fn integrity(text: impl Into<String>) -> Self {
         Self::of(Kind::Integrity, text.into())
     }
 
-    /// An error of the disk.
+    /// Makes a [`Kind::Storage`] error.
     pub fn storage(what: impl fmt::Display, error: &std::io::Error) -> Self {
         Self::of(Kind::Storage, format!("{what}: {error}"))
     }

@@ -1,15 +1,15 @@
-//! Which version of OpenTofu, Terraform or Terragrunt a stack asks for: decided from its code, as tenv does, got from where the
-//! releases are, proven to be genuine, and kept so that it is never got twice.
+//! Versions of OpenTofu, Terraform and Terragrunt: decides from a stack's code which one is needed, as tenv does, downloads it,
+//! verifies it and caches it.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`request`] | which tool and version are asked for: the grammar, version files, `required_version` |
-//! | [`releases`] | where releases are, lists of versions, HTTP with our rules |
-//! | [`verify`] | what proves that a file is the one which was published |
-//! | [`archive`] | takes the executable out of what it is packed in |
-//! | [`cache`] | the directory of tools that many processes share |
-//! | [`install`] | all of it together: from what is asked for to an executable that may be run |
-//! | [`error`], [`tool`] | what went wrong; tools and platforms |
+//! | [`request`] | the decision for a tool and version: grammar, version files, `required_version` |
+//! | [`releases`] | mirrors, lists of versions, the HTTP client |
+//! | [`verify`] | digests, sums, keys, signatures |
+//! | [`archive`] | unpacking with bounds |
+//! | [`cache`] | the directory of tools that processes share |
+//! | [`install`] | the whole path from a decision to a verified executable |
+//! | [`error`], [`tool`] | errors; tools and platforms |
 
 pub mod archive;
 pub mod cache;

@@ -1,4 +1,4 @@
-//! The tools, and the platform they run on.
+//! Tools and platforms.
 
 use std::{fmt, str::FromStr};
 
@@ -17,7 +17,7 @@ pub enum Tool {
 impl Tool {
     pub const ALL: [Self; 3] = [Self::OpenTofu, Self::Terraform, Self::Terragrunt];
 
-    /// The name as its project writes it.
+    /// The name as the project writes it.
     pub const fn title(self) -> &'static str {
         match self {
             Self::OpenTofu => "OpenTofu",
@@ -26,7 +26,7 @@ impl Tool {
         }
     }
 
-    /// Name of the executable.
+    /// The name of the executable.
     pub const fn binary(self) -> &'static str {
         match self {
             Self::OpenTofu => "tofu",
@@ -35,7 +35,7 @@ impl Tool {
         }
     }
 
-    /// Name of the directory with its versions, in an image and in a cache; its key in `.tool-versions`.
+    /// The name of its directory in images and caches, and its key in `.tool-versions`.
     pub const fn directory(self) -> &'static str {
         match self {
             Self::OpenTofu => "opentofu",
@@ -54,7 +54,7 @@ impl fmt::Display for Tool {
 impl FromStr for Tool {
     type Err = Error;
 
-    /// Reads a name as its project writes it, that of the executable, or that of the directory, in any case.
+    /// Parses the name of the project, the executable or the directory, in any case.
     fn from_str(text: &str) -> Result<Self, Error> {
         let is =
             |tool: &&Self| [tool.title(), tool.binary(), tool.directory()].iter().any(|name| name.eq_ignore_ascii_case(text));
@@ -63,7 +63,7 @@ impl FromStr for Tool {
     }
 }
 
-/// Operating system and architecture, in the words of Go, which all releases use.
+/// Operating system and architecture in Go's names, which all releases use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Platform {
     /// `linux`, `darwin`.
@@ -73,7 +73,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The one that this program was built for.
+    /// The platform that this program was built for.
     pub fn here() -> Self {
         let arch = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -87,7 +87,7 @@ impl Platform {
 }
 
 impl fmt::Display for Platform {
-    /// `linux_amd64`, as in the names of releases.
+    /// `linux_amd64`, as in release names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}", self.os, self.arch)
     }

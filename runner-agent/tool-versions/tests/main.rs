@@ -1,5 +1,5 @@
-//! Versions of tools: deciding, getting, proving, keeping, all of it together, and what fuzzers once found.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what cannot go on here is a failed test")]
+//! Tests of all modules in one program: decision, download, verification, cache, installation, fuzz corpus.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic fails the test")]
 
 mod fuzzed;
 mod getting;

@@ -1,8 +1,8 @@
-//! Takes the one file that is wanted out of what a release is packed in, or all files of a source.
+//! Unpacks the executable of a release, or all files of a source, within bounds.
 //!
-//! An archive is unpacked after its sum was proven, so that a hostile one has the signature of its project. That is no reason to let it
-//! write where it likes or fill the disk: a mirror may be verified by an operator's own key and repackage what it pleases. That of a source
-//! has the digest that somebody wrote into a run, which says no more of it: [`tree`].
+//! The sum of an archive is verified before, but its content is untrusted: an operator's key may sign a repackaged release, and
+//! the digest of a source archive ([`tree`]) in a run proves nothing about its content. So no archive may write outside of its
+//! place or fill the disk.
 
 mod tarball;
 mod tree;
@@ -33,12 +33,12 @@ pub enum Packing {
     Zip,
     /// `.tar.gz`
     TarGz,
-    /// The executable as it is.
+    /// The executable itself.
     Plain,
 }
 
 impl Packing {
-    /// By the name of the file. One that is packed in another way is an error of configuration.
+    /// Detects the format by the file name. Any other format is an error of configuration.
     pub fn of(name: &str) -> Result<Self> {
         const OTHERS: [&str; 9] = [".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".deb", ".rpm"];
         let ends = |suffix: &str| name.to_ascii_lowercase().ends_with(suffix);
@@ -53,42 +53,41 @@ impl Packing {
     }
 }
 
-/// How much is taken out of an archive.
+/// The bounds of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a file, and of all that is read of a `.tar.gz`.
+    /// Bytes of a file, and of all unpacked bytes of a `.tar.gz`.
     pub size: u64,
-    /// How often larger something may be than it was packed. Executables are three to four times larger; deflate goes up to 1030.
+    /// The highest compression ratio. Executables have 3 to 4; deflate reaches 1030.
     pub ratio: u64,
-    /// Files.
+    /// The number of entries.
     pub entries: usize,
 }
 
 impl Default for Limits {
-    /// 1 GiB, 200 times, 128 files. Releases of today have 100 MiB in four files.
+    /// 1 GiB, ratio 200, 128 entries. Present releases have 100 MiB in four files.
     fn default() -> Self {
         Self { size: 1 << 30, ratio: 200, entries: 128 }
     }
 }
 
-/// Below so many bytes the ratio is not judged: little text may well be packed that tightly.
+/// Below this size, in bytes, the ratio is not checked: short text may compress that well.
 const SLACK: u64 = 1 << 20;
 
-/// What was taken out.
+/// The unpacked file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Its bytes.
+    /// The size in bytes.
     pub size: u64,
     pub digest: Digest,
 }
 
-/// Writes the file `entry` of an archive to `into`, which is not closed, flushed to disk or made executable here. `name` is that of the
-/// archive, which says how it is packed. Memory needed is bounded, whatever the archive says of itself.
+/// Writes the file `entry` of an archive to `into`, without syncing it or making it executable. `name` is the file name of the
+/// archive, which determines the format. Memory is bounded for any input.
 ///
-/// Other files are passed over, as licences are. An error of integrity is an archive that has the entry not at all, twice, as a directory, a link or a
-/// device, or empty; any entry that is a link or a device, or whose name leads out of a directory; more, larger or more tightly packed
-/// files than `limits` allow; a checksum that does not match, an end that is missing, and bytes that no entry accounts for. What was
-/// written until then stays in `into` and is worth nothing. An error of the disk is one of storage.
+/// Skips other files, such as licences. Integrity: the entry is missing, duplicate, empty, a directory, a link or a device; any
+/// entry is a link or a device, or its name escapes; `limits` are exceeded; a checksum fails; the archive is truncated or has
+/// bytes outside of its entries. Storage: the disk failed. After an error the content of `into` is undefined.
 pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Limits, into: impl Write) -> Result<Taken> {
     let packing = Packing::of(name)?;
     let mut first = [0; 256];
@@ -116,16 +115,15 @@ pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Lim
     }
 }
 
-/// Unpacks an archive below `root`, an empty directory that nobody else writes to, before a point in time. `name` is that of the archive
-/// for messages; whether it is a `.tar.gz`, a `.tar` or a `.zip` is told by its first bytes.
+/// Unpacks an archive before `until` into `root`, an empty directory without other writers. `name` is for messages; the first
+/// bytes determine the format: `.tar.gz`, `.tar` or `.zip`.
 ///
-/// Files become readable by all and writable by their owner, and executable when they were for anybody. Symbolic links that lead
-/// elsewhere within the archive are made; where they lead through each other their user has to look ([`Path::canonicalize`]).
+/// Files are created with mode 644, or 755 when they were executable for anyone. Symbolic links within the archive are created. A
+/// chain of links may still escape, so users must resolve paths ([`Path::canonicalize`]).
 ///
-/// An error of integrity is: an entry that is a hard link, device, pipe or anything else; that is set-user-id; that is there twice, or
-/// lies below a file or a link; whose name is no UTF-8, too long, absolute, leads out, or is that of git's directory; a link that is absolute
-/// or leads out; more, larger or more tightly packed files than `limits` allow, or more time; no file at all. An error of the disk is one of storage. What was
-/// written until then stays below `root` and is worth nothing.
+/// Integrity: an entry is a hard link, device, pipe or unknown, set-user-id or set-group-id, duplicate, or below a file or a
+/// link; a name is not UTF-8, too long, absolute, escapes, or is `.git`; a link is absolute or escapes; `limits` or the time are
+/// exceeded; there is no file. Storage: the disk failed. After an error the content of `root` is undefined.
 pub fn unpack(name: &str, mut archive: impl Read + Seek, limits: &Limits, until: Instant, root: &Path) -> Result<Unpacked> {
     let mut first = [0; 512];
     let read = (|| {
@@ -154,17 +152,17 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// An error of integrity.
+    /// Makes an integrity error.
     fn fault(&self, found: impl fmt::Display) -> Error {
         Error::integrity(format!("`{}` {found}", self.name))
     }
 
-    /// An error of an entry.
+    /// Makes an integrity error for an entry.
     fn hostile(&self, entry: &[u8], why: impl fmt::Display) -> Error {
         self.fault(format_args!("has an entry `{}`, {why}", beginning(entry)))
     }
 
-    /// An error of reading: what the operating system said is of the disk, and all else of the archive.
+    /// The error of a failed read: an error of the operating system is a storage error, any other is the archive's fault.
     fn unread(&self, what: impl fmt::Display, error: &io::Error) -> Error {
         match (error.raw_os_error(), error.kind()) {
             (Some(_), _) => Error::storage(self.name, error),
@@ -173,7 +171,7 @@ impl Job<'_> {
         }
     }
 
-    /// That there is no entry of that name.
+    /// The error for a missing entry.
     fn missing(&self, seen: &Seen) -> Error {
         let mut names: Vec<_> = seen.0.iter().map(|name| beginning(name.as_bytes())).collect();
         names.sort_unstable();
@@ -182,11 +180,11 @@ impl Job<'_> {
     }
 }
 
-/// Names that were seen.
+/// The names seen so far.
 struct Seen(HashSet<String>);
 
 impl Seen {
-    /// Takes the name of one more entry, and says whether it is the one that is wanted.
+    /// Records the name of an entry. True when it is the wanted one.
     fn take(&mut self, job: &Job<'_>, name: &[u8]) -> Result<bool> {
         if self.0.len() >= job.limits.entries {
             return Err(job.fault(format_args!("has more than {} entries", job.limits.entries)));
@@ -199,11 +197,11 @@ impl Seen {
     }
 }
 
-/// The name of an entry, if it is one within the archive.
+/// Validates the name of an entry.
 fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
     let hostile = |why: &str| job.hostile(name, why);
     let text = std::str::from_utf8(name).map_err(|_| hostile("whose name is no UTF-8"))?;
-    // What tar writes of a directory's content.
+    // `tar` writes this prefix for the content of a directory.
     let text = text.strip_prefix("./").unwrap_or(text);
     let text = text.strip_suffix('/').unwrap_or(text);
     if text.starts_with('/') || text.contains('\\') || text.as_bytes().get(1) == Some(&b':') {
@@ -218,7 +216,7 @@ fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
     Ok(text)
 }
 
-/// Where the entry goes.
+/// The destination of the entry.
 struct Sink<'a, W> {
     job: &'a Job<'a>,
     into: Hashing<W>,
@@ -226,7 +224,7 @@ struct Sink<'a, W> {
 }
 
 impl<W: Write> Sink<'_, W> {
-    /// Copies all there is, up to `most` bytes and what is allowed.
+    /// Copies up to `most` bytes, within the limits.
     fn copy(&mut self, mut from: impl Read, most: u64) -> Result<()> {
         let Job { name, entry, limits } = *self.job;
         let most = most.min(limits.size);
@@ -237,7 +235,7 @@ impl<W: Write> Sink<'_, W> {
             }
             self.job.unread(format_args!("`{entry}`"), &error)
         })?;
-        // Reads to the end, where checksums are compared.
+        // Reads to the end: decoders check the checksum there.
         match fill(&mut from, &mut [0]).map_err(|error| self.job.unread(format_args!("`{entry}`"), &error))? {
             0 => Ok(()),
             _ => Err(self.job.fault(format_args!("has `{entry}` with more than the {most} bytes that it may have"))),
@@ -255,7 +253,7 @@ impl<W: Write> Write for Sink<'_, W> {
     }
 }
 
-/// Reads until the buffer is full or there is no more, and says how much was read.
+/// Reads until the buffer is full or the input ends; returns the number of bytes.
 fn fill(from: &mut impl Read, mut into: &mut [u8]) -> io::Result<usize> {
     let all = into.len();
     while !into.is_empty() {

@@ -1,4 +1,4 @@
-//! `.tar.gz`, and `.tar` where all of it is unpacked.
+//! `.tar.gz`, and for [`unpack`] also `.tar`.
 
 use std::{
     cell::Cell,
@@ -12,7 +12,7 @@ use tar::{Archive, Entry, EntryType, PaxExtensions};
 use super::{Job, SLACK, Seen, Sink, fill, tree::Tree};
 use crate::Result;
 
-/// The longest description of the next entry: a name that is too long for its header, times, owners.
+/// The longest extended header, in bytes: a long name, times, owners.
 const DESCRIPTION: u64 = 64 << 10;
 
 pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<'_, W>) -> Result<()> {
@@ -23,7 +23,7 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<
     let mut seen = Seen(HashSet::new());
     let mut described = None;
     let mut found = false;
-    // As they lie there: what the library makes of descriptions it keeps in memory, however long they are.
+    // Raw entries: the library would hold extended headers of any length in memory.
     for entry in archive.entries().map_err(|error| job.unread("its first entry", &error))?.raw(true) {
         let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
         let kind = entry.header().entry_type();
@@ -35,7 +35,7 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<
             continue;
         }
         let name = described.take().unwrap_or_else(|| entry.path_bytes().into_owned());
-        // A directory's own entry.
+        // The entry of the root directory.
         if matches!(name.as_slice(), b"." | b"./") && kind.is_dir() {
             continue;
         }
@@ -71,7 +71,7 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &
     let counted = Bounded { from: Counting { from, count: &unpacked }, packed: &packed, job };
     let mut archive = Archive::new(counted);
     let mut next = Described::default();
-    // As they lie there: see `take`.
+    // Raw entries: see [`take`].
     for entry in archive.entries().map_err(|error| job.unread("its first entry", &error))?.raw(true) {
         let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
         tree.is_in_time()?;
@@ -81,7 +81,7 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &
             next = Described { path: path.or(next.path), link: link.or(next.link) };
             continue;
         }
-        // `git archive` writes the commit into one.
+        // `git archive` stores the commit in one.
         if kind == EntryType::XGlobalHeader {
             continue;
         }
@@ -108,14 +108,14 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &
     ends(job, archive.into_inner())
 }
 
-/// What a description says of the next entry.
+/// The content of an extended header.
 #[derive(Default)]
 struct Described {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
 }
 
-/// What a description says of the next entry's path, and of where it leads as a link.
+/// Reads the path and the link target of the next entry from an extended header.
 fn describe(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) -> Result<Described> {
     let size = entry.size();
     if size > DESCRIPTION {
@@ -139,7 +139,7 @@ fn describe(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) ->
     for extension in PaxExtensions::new(&bytes) {
         let extension = extension.map_err(|error| job.unread("the description of an entry", &error))?;
         let key = String::from_utf8_lossy(extension.key_bytes());
-        // Both change what of the archive is the entry, and programs differ in whom they believe.
+        // Both change the extent of the entry, and programs differ in which value they use.
         if key == "size" || key.starts_with("GNU.sparse.") {
             return Err(job.fault(format_args!("has a description of an entry that changes its size (`{key}`)")));
         }
@@ -152,7 +152,7 @@ fn describe(job: &Job<'_>, entry: &mut Entry<'_, impl Read>, kind: EntryType) ->
     Ok(described)
 }
 
-/// That nothing but zeros comes after the last entry, and that the checksum of all is right.
+/// Checks that only zeros follow the last entry, and that the checksum is right.
 fn ends(job: &Job<'_>, mut rest: impl Read) -> Result<()> {
     let mut buffer = [0; 4096];
     loop {
@@ -177,7 +177,7 @@ impl<R: Read> Read for Counting<'_, R> {
     }
 }
 
-/// What may be unpacked of all that is packed, with what is passed over.
+/// Bounds the unpacked bytes by the packed ones, with skipped entries.
 struct Bounded<'a, R> {
     from: Counting<'a, R>,
     packed: &'a Cell<u64>,
@@ -188,7 +188,7 @@ impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(into)?;
         let (packed, unpacked, limits) = (self.packed.get(), self.from.count.get(), self.job.limits);
-        // The headers, and the zeros at the end, are not what is limited.
+        // Headers and end blocks do not count.
         if unpacked > limits.size.saturating_add(SLACK) {
             return Err(io::Error::other(format!("more than {} bytes are packed in it", limits.size)));
         }

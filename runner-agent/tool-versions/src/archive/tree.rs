@@ -1,7 +1,7 @@
 //! Unpacks all of an archive into an empty directory.
 //!
-//! Nothing is written through what the archive itself has put there: every name is one of its own, directories are made here and not
-//! taken from it, and links come last, when nothing is written any more.
+//! No write passes through a path that the archive controls: each name is unique, directories are created here, and links are
+//! created last.
 
 use std::{
     collections::HashMap,
@@ -15,11 +15,11 @@ use std::{
 use super::{Job, Limits, SLACK, fill, legal};
 use crate::{Error, Result};
 
-/// The longest name of an entry, in bytes: a quarter of what Linux takes, since the directory has a name as well.
+/// The longest name of an entry, in bytes: a quarter of the limit of Linux, since the root adds to it.
 const LONGEST: usize = 1024;
-/// The longest part of one.
+/// The longest part of a name, in bytes.
 const LONGEST_PART: usize = 255;
-/// Set-user-id and set-group-id.
+/// The set-user-id and set-group-id bits.
 const SET_ID: u32 = 0o6000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// What a name was used for.
+/// The use of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     /// A directory that no entry names.
@@ -39,12 +39,12 @@ enum Made {
     Link,
 }
 
-/// What is unpacked so far.
+/// The state of unpacking.
 pub(super) struct Tree<'a> {
     job: &'a Job<'a>,
     root: &'a Path,
     until: Instant,
-    /// Bytes of the archive.
+    /// The length of the archive in bytes.
     length: u64,
     made: HashMap<String, Made>,
     links: Vec<(String, String)>,
@@ -53,12 +53,12 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Nothing yet, of an archive of so many bytes.
+    /// Starts with an archive of `length` bytes.
     pub(super) fn new(job: &'a Job<'a>, root: &'a Path, until: Instant, length: u64) -> Self {
         Self { job, root, until, length, made: HashMap::new(), links: Vec::new(), files: 0, bytes: 0 }
     }
 
-    /// An error when there is no more time.
+    /// Fails after the deadline.
     pub(super) fn is_in_time(&self) -> Result<()> {
         if Instant::now() <= self.until {
             return Ok(());
@@ -103,7 +103,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Makes a link, at the end.
+    /// Records a link, which [`Self::finish`] creates.
     pub(super) fn link(&mut self, name: &[u8], target: &[u8]) -> Result<()> {
         let Some(place) = self.place(name, Made::Link)? else { return Err(self.job.hostile(name, "a link without a name")) };
         let hostile = |why: &str| self.job.hostile(name, why);
@@ -139,7 +139,8 @@ impl<'a> Tree<'a> {
         self.is_in_time()
     }
 
-    /// Takes a name, with the directories above it; its path below the root, or none where nothing has to be made.
+    /// Reserves a name and creates its parent directories. Returns the path below the root, or `None` when there is nothing to
+    /// create.
     fn place(&mut self, name: &[u8], made: Made) -> Result<Option<String>> {
         self.is_in_time()?;
         let hostile = |why: &str| self.job.hostile(name, why);
@@ -148,7 +149,7 @@ impl<'a> Tree<'a> {
         if text.len() > LONGEST || parts.iter().any(|part| part.len() > LONGEST_PART) {
             return Err(hostile("whose name is too long"));
         }
-        // Git takes commands from its configuration, and whoever looks for links that lead out passes it over.
+        // Git runs commands from its configuration, and the check for escaping links skips this directory.
         if parts.iter().any(|part| part.eq_ignore_ascii_case(".git")) {
             return Err(hostile("which is git's own; `git archive` leaves it out"));
         }
@@ -190,7 +191,7 @@ impl<'a> Tree<'a> {
             .map_err(|error| Error::storage(format_args!("{place} of {}", self.job.name), &error))
     }
 
-    /// Makes the links.
+    /// Creates the links.
     pub(super) fn finish(self) -> Result<Unpacked> {
         if self.files == 0 {
             return Err(self.job.fault("has no files"));

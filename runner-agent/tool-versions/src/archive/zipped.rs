@@ -15,20 +15,20 @@ use zip::{
 use super::{Job, SLACK, Seen, Sink, tree::Tree};
 use crate::{Error, Result};
 
-/// Bits of the mode that say what an entry is.
+/// The file type bits of the mode.
 const KIND: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
-/// The most that is read of an archive to find its entries, which are then in memory all at once.
+/// The most bytes that are read to find the entries, which are in memory at once.
 const DIRECTORIES: u64 = 4 << 20;
-/// The same of one that holds a source, with as many entries as are unpacked.
+/// The same for a source, which has more entries.
 const DIRECTORIES_OF_TREE: u64 = 16 << 20;
 
 pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mut Sink<'_, W>) -> Result<()> {
     let fault = |error: ZipError| unread(job, "its directory", error);
-    // Nothing comes before the first entry: what is read is what was summed, and no program that unpacks itself.
+    // No prefix before the first entry: the digest covers what is read, and self-extracting programs are refused.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let left = Cell::new(Some(DIRECTORIES));
     let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
@@ -67,7 +67,7 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
         }
         wanted = Some((index, size));
     }
-    // What the directory says has to be what lies before each entry, or two programs read two archives in it.
+    // Central directory and local headers must agree, or two programs see two archives.
     archive.validate_header_consistency().map_err(fault)?;
     let Some((index, size)) = wanted else { return Err(job.missing(&seen)) };
     let entry = archive.by_index(index).map_err(|error| unread(job, job.entry, error))?;
@@ -124,10 +124,10 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'
     ends(job, &mut from, comment)
 }
 
-/// The longest path of Linux.
+/// The longest path on Linux, in bytes.
 const LONGEST_LINK: u64 = 4096;
 
-/// That the directory lies right before the record of the end, and nothing after that but its comment of so many bytes.
+/// Checks that the directory ends at the end record, and that only a comment of `comment` bytes follows.
 fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<()> {
     let mut record = [0; 22];
     let mut read = || {
@@ -140,7 +140,7 @@ fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<
     }
     let number = |at: usize| record.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
     let (size, start) = (number(12), number(16));
-    // One beyond 4 GiB says so here, and has its numbers in another record before this one.
+    // A Zip64 archive has its numbers in another record.
     let is_large = size == u32::MAX || start == u32::MAX;
     if is_large || u64::from(size) + u64::from(start) == at {
         return Ok(());
@@ -148,7 +148,7 @@ fn ends(job: &Job<'_>, from: &mut (impl Read + Seek), comment: usize) -> Result<
     Err(job.fault("has bytes between its directory and its end"))
 }
 
-/// An error of the archive or of reading it.
+/// The error of the archive or of reading it.
 fn unread(job: &Job<'_>, what: &str, error: ZipError) -> Error {
     match error {
         ZipError::Io(error) => job.unread(what, &error),
@@ -156,11 +156,11 @@ fn unread(job: &Job<'_>, what: &str, error: ZipError) -> Error {
     }
 }
 
-/// Reads so many bytes, if there is a limit, and no more.
+/// Fails after a number of bytes, while the limit is set.
 struct Budget<'a, R> {
     from: R,
     left: &'a Cell<Option<u64>>,
-    /// How many there were at first.
+    /// The limit, for messages.
     most: u64,
 }
 

@@ -1,5 +1,5 @@
-//! A directory that any number of processes, pods and nodes may share. What is in it has its name only when all of it is on the disk;
-//! locks are the kernel's, and end with their holders; what is taken away is gone at once for everybody who looks.
+//! A directory shared by processes, pods and nodes. An entry gets its name by rename once it is complete on disk. Locks are
+//! `flock`, which the kernel releases with the process. A removal first renames, so it is visible at once.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -13,36 +13,35 @@ use std::{
 
 use crate::{Error, Result};
 
-/// Where unfinished and discarded things are.
+/// Unfinished and discarded entries.
 const ASIDE: &str = ".aside";
 const LOCKS: &str = ".locks";
-/// What begins the names of discarded things.
+/// The prefix of discarded entries.
 const GONE: &str = "gone-";
-/// In each piece: locked by those who use it, and changed when somebody begins to.
+/// A file in each piece: locked by its users, with the time of the last use as mtime.
 pub const USED: &str = "used";
-/// Between two looks at a lock that somebody holds.
+/// The interval between two tries to get a held lock.
 const LOOK: Duration = Duration::from_millis(25);
-/// How long a lock that nobody should hold is waited for: a process that is being started has its parent's for a moment.
+/// The wait for a lock that no process should hold: a forked child holds its parent's locks until exec.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// A shared directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedDir {
     root: PathBuf,
 }
 
-/// A directory in it that is kept or goes as a whole.
+/// An entry, which is removed as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     pub dir: &'a Path,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// When somebody began to use it last.
+    /// The time of the last use.
     pub used: SystemTime,
 }
 
 impl SharedDir {
-    /// A directory, which is made when something is put there.
+    /// Makes a handle. The directory is created with the first entry.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -51,10 +50,11 @@ impl SharedDir {
         &self.root
     }
 
-    /// One's turn to write what has this name; none when it is still another's after so long. Blocks the thread.
+    /// Waits for the exclusive lock to write an entry, at most for `patience`; `None` when another process still holds it. Blocks
+    /// the thread.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// Storage: the directory is not writable.
     pub fn turn(&self, key: &str, patience: Duration) -> Result<Option<File>> {
         let path = self.root.join(LOCKS).join(key);
         make(path.parent().unwrap_or(&path))?;
@@ -63,15 +63,15 @@ impl SharedDir {
         Ok(is_ours(|| lock.try_lock(), patience).map_err(at(&path))?.then_some(lock))
     }
 
-    /// Where what has this name is prepared by whoever has the turn.
+    /// The path where the holder of the lock prepares an entry.
     pub fn aside(&self, key: &str) -> PathBuf {
         self.root.join(ASIDE).join(key)
     }
 
-    /// The same, made and empty: what somebody who was killed left goes. Nobody else touches it, since the turn is the caller's.
+    /// The same, created and empty. Removes the leftovers of a killed process. Requires the lock.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// Storage: the directory is not writable.
     pub fn begin(&self, key: &str) -> Result<PathBuf> {
         let dir = self.aside(key);
         remove(&dir)?;
@@ -79,45 +79,45 @@ impl SharedDir {
         Ok(dir)
     }
 
-    /// A file on this disk without a name: it goes with the last who has it open.
+    /// A file on this disk without a name. It disappears with its last handle.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// Storage: the directory is not writable.
     pub fn nameless(&self) -> Result<File> {
         let dir = self.root.join(ASIDE);
         make(&dir)?;
         tempfile::tempfile_in(&dir).map_err(at(&dir))
     }
 
-    /// Puts the names above a piece on the disk.
+    /// Syncs the directories above a piece.
     ///
     /// # Errors
-    /// When the disk does not take them.
+    /// Storage: a sync failed.
     pub fn sync_above(&self, piece: &Path) -> Result<()> {
         piece.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.root)).try_for_each(sync)
     }
 
-    /// Takes a piece away: at once for everybody who looks, then its bytes.
+    /// Discards a piece: invisible at once, then deleted.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// Storage: the directory is not writable.
     pub fn discard(&self, piece: &Path) -> Result<()> {
         let aside = self.root.join(ASIDE);
         make(&aside)?;
         let away = aside.join(format!("{GONE}{}", own()));
         match fs::rename(piece, &away) {
-            // Somebody else took it away.
+            // Another process discarded it.
             Err(error) if is_gone(&error) => return Ok(()),
             renamed => renamed.map_err(at(piece))?,
         }
         remove(&away)
     }
 
-    /// Discards pieces, those that were used longest ago first, until at most so many bytes are left. Those in use, and those that
-    /// were used after `spared`, stay. Returns what was discarded.
+    /// Discards the least recently used pieces until at most `most` bytes are left. Pieces in use, and pieces used after
+    /// `spared`, stay. Returns the discarded ones.
     ///
     /// # Errors
-    /// When the directory cannot be written; what was discarded until then is.
+    /// Storage: the directory is not writable. Earlier removals stay.
     pub fn make_room<T>(
         &self,
         mut all: Vec<T>,
@@ -148,17 +148,17 @@ impl SharedDir {
         Ok(discarded)
     }
 
-    /// Removes what those who were killed left: half done, and half removed.
+    /// Removes the leftovers of killed processes: unfinished and half-deleted entries.
     ///
     /// # Errors
-    /// When the directory is there and cannot be read.
+    /// Storage: the directory exists and is not readable.
     pub fn tidy(&self) -> Result<()> {
         let aside = self.root.join(ASIDE);
         for name in names(&aside)? {
-            // Whoever prepares something has the lock of its name. What has none is a file that loses its name this moment.
+            // A process that prepares an entry holds its lock. An entry without a lock file is a file about to lose its name.
             let turn = File::open(self.root.join(LOCKS).join(&name)).ok().filter(|lock| lock.try_lock().is_ok());
             if turn.is_some() || name.starts_with(GONE) {
-                // Whoever discarded it may be at it too.
+                // Another process may be deleting it as well.
                 let _ = remove(&aside.join(name));
             }
         }
@@ -166,13 +166,13 @@ impl SharedDir {
     }
 }
 
-/// Takes a piece into use: it is not discarded as long as the file lives. None when it is gone, or going this moment.
+/// Takes a piece into use: it is not discarded while the file lives. `None` when it is gone or being discarded.
 ///
 /// # Errors
-/// When the disk does not answer.
+/// Storage: the disk failed.
 pub fn hold(piece: &Path) -> Result<Option<File>> {
     let path = piece.join(USED);
-    // What may only be read is nobody's to discard either; a lock can be had on what is open for reading as well.
+    // A read-only cache cannot be pruned either. A lock needs no write access.
     let opened = File::options().create(true).append(true).open(&path).or_else(|error| File::open(&path).map_err(|_| error));
     let used = match opened {
         Err(error) if is_gone(&error) => return Ok(None),
@@ -181,13 +181,13 @@ pub fn hold(piece: &Path) -> Result<Option<File>> {
     if !is_ours(|| used.try_lock_shared(), MOMENT).map_err(at(&path))? {
         return Ok(None);
     }
-    // It may have been discarded between the two, and even be there anew; then the lock is on what nobody sees.
+    // Between open and lock the piece may have been discarded and even recreated: then the lock is on the old file.
     let inode = |meta: fs::Metadata| meta.ino();
     let ours = used.metadata().map(inode).map_err(at(&path))?;
     Ok(fs::metadata(&path).is_ok_and(|meta| inode(meta) == ours).then_some(used))
 }
 
-/// Whether a lock can be had within so long. Blocks the thread.
+/// Tries to get a lock for `patience`. Blocks the thread.
 fn is_ours(lock: impl Fn() -> Result<(), TryLockError>, patience: Duration) -> io::Result<bool> {
     let until = Instant::now() + patience;
     loop {
@@ -200,19 +200,18 @@ fn is_ours(lock: impl Fn() -> Result<(), TryLockError>, patience: Duration) -> i
     }
 }
 
-/// Writes a file in one step for whoever reads it, as [`write_atomic`].
+/// As [`write_atomic`], with the path in the error.
 ///
 /// # Errors
-/// Of the storage, with the path.
+/// Storage.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomic(path, bytes).map_err(at(path))
 }
 
-/// Writes a file in one step for whoever reads it: all of it or nothing, on the disk before it has its name. Of two that write at
-/// once, each writes a whole file.
+/// Writes a file atomically: synced under another name, then renamed. Of two concurrent writers, each writes a whole file.
 ///
 /// # Errors
-/// When the disk does not take it; then what was there is there.
+/// The disk failed; the old content stays.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", own()));
@@ -226,17 +225,17 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// A name that nobody else has: processes of several pods may have one number.
+/// A unique name: processes of different pods may have the same id.
 fn own() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     format!("{}-{moment}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The names in a directory, in order; none when there is no directory.
+/// The names in a directory, sorted; none when there is no directory.
 ///
 /// # Errors
-/// When it is there and cannot be read.
+/// Storage: it exists and is not readable.
 pub fn names(dir: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
@@ -247,18 +246,18 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Makes a directory and those above it.
+/// Creates a directory and its parents.
 ///
 /// # Errors
-/// When the disk does not take it.
+/// Storage: the disk failed.
 pub fn make(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(at(dir))
 }
 
-/// Removes a directory; that there is none is as good.
+/// Removes a directory, which may be missing.
 ///
 /// # Errors
-/// When something of it stays.
+/// Storage: a part of it remains.
 pub fn remove(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(dir)(error)),
@@ -266,20 +265,20 @@ pub fn remove(dir: &Path) -> Result<()> {
     }
 }
 
-/// Puts the names in a directory on the disk.
+/// Syncs the names in a directory.
 ///
 /// # Errors
-/// When the disk does not take them.
+/// Storage: the sync failed.
 pub fn sync(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
 }
 
-/// Whether there is nothing at a path.
+/// Whether the error means that the path does not exist.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// An error of the disk, on a path.
+/// Makes a storage error for a path.
 pub fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + Copy + '_ {
     move |error| Error::storage(path.display(), &error)
 }

@@ -1,4 +1,4 @@
-//! The version: of those that are published, or, when nobody can be asked, of those that are at hand.
+//! The choice of a version: from the list of the mirror, or from local versions when there is no list.
 
 use std::{fmt::Write as _, time::SystemTime};
 
@@ -8,20 +8,20 @@ use crate::{Decision, Error, Kind, Result, Version, releases::list_cache};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub version: Version,
-    /// It was chosen among what is at hand, and newer ones may be published.
+    /// The choice was among local versions; newer ones may be published.
     pub local: bool,
-    /// What has to be said of how it was chosen: that a list is old, that none could be had.
+    /// A caveat for the user: the list is stale, or there was none.
     pub remark: Option<String>,
 }
 
 impl Installer {
-    /// Chooses a version. `local` are those which are there without this cache, an image's for one.
+    /// Chooses a version. `local` are the versions outside of this cache, such as those of the image.
     ///
-    /// One exact version is taken as it is, and nobody is asked. Otherwise the list decides, so that two pods with different caches
-    /// choose the same; what is at hand counts when there is no list, and for versions that no list has.
+    /// An exact version is returned as it is, without a request. Otherwise the list decides, so that two pods with different
+    /// caches choose the same version. Local versions count when there is no list, and for versions that no list has.
     ///
     /// # Errors
-    /// Configuration when there is no such version; those of [`list_cache::known`] when nothing at hand will do either.
+    /// Configuration when there is no such version; those of [`list_cache::known`] when no local version fits either.
     pub async fn choose(&self, decision: &Decision, local: &[Version]) -> Result<Chosen> {
         if let Some(version) = decision.request.exact() {
             return Ok(Chosen { version: version.clone(), local: false, remark: None });
@@ -40,7 +40,7 @@ impl Installer {
         }
         let known = match list_cache::known(&channel.source()?, &self.lists, SystemTime::now()).await {
             Ok(known) => known,
-            // Nobody to be asked. What is wrong with the mirror's settings is not hidden by what is at hand.
+            // The mirror cannot be reached. Local versions must not hide a wrong setting of the mirror.
             Err(error) if matches!(error.kind, Kind::Unavailable | Kind::Integrity) => {
                 let Some(version) = newest_local() else {
                     return Err(Error {

@@ -1,4 +1,4 @@
-//! The executable: from the cache, or got, proven and installed, by one process at a time.
+//! An executable: from the cache, or downloaded, verified and installed by one process at a time.
 
 use std::{
     fs::File,
@@ -18,39 +18,39 @@ use crate::{
     verify::{digest::beginning, signature, sums},
 };
 
-/// How an executable came to be there.
+/// The origin of an executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Cached,
     Installed {
-        /// What it was got from, without credentials.
+        /// The base of the mirror, without credentials.
         from: String,
-        /// Who signed it, as a fingerprint.
+        /// The fingerprint of the signer.
         signer: Option<String>,
-        /// Bytes of the archive.
+        /// The length of the archive in bytes.
         bytes: u64,
-        /// How long it took, with proving and installing.
+        /// The duration, with verification and installation.
         took: Duration,
     },
 }
 
-/// An executable that may be run.
+/// A verified executable.
 #[derive(Debug)]
 pub struct Got {
-    /// It is not pruned as long as this lives.
+    /// The version is not pruned while this lives.
     pub in_use: InUse,
     pub origin: Origin,
-    /// What has to be said of what proved it.
+    /// A caveat about the verification.
     pub remark: Option<String>,
 }
 
 impl Installer {
-    /// The executable of a version. What was verified before costs a few calls; what is not there is got by whoever has the turn, and
-    /// all others find it there.
+    /// Returns the executable of a version. A verified version costs a few system calls. One process installs a missing version;
+    /// the others wait and find it.
     ///
     /// # Errors
-    /// Integrity when what came, or what was kept, is not what was published: nothing of it is left. Configuration when there is no such
-    /// version, unavailable when the mirror or the one who installs it does not answer in time, storage for the disk.
+    /// Integrity when downloaded or cached bytes are not the published ones; they are removed. Configuration when there is no
+    /// such version, unavailable when the mirror or another installer does not finish in time, storage for the disk.
     pub async fn get(&self, tool: Tool, version: &Version, progress: http::Progress<'_>) -> Result<Got> {
         if let Some(got) = self.cached(tool, version).await? {
             return Ok(got);
@@ -62,7 +62,7 @@ impl Installer {
         })?;
         let (store, of, patience) = (self.store.clone(), version.clone(), self.patience);
         let turn = apart(move || store.turn(tool, &of, patience)).await?;
-        // Whoever had the turn before has installed it, most likely.
+        // The previous holder of the lock has most likely installed it.
         if let Some(got) = self.cached(tool, version).await? {
             return Ok(got);
         }
@@ -74,8 +74,8 @@ impl Installer {
         Ok(Got { in_use, origin, remark })
     }
 
-    /// A version that is there and proven by what is asked for now. What was let in with less proof, or signed with a key that is none of
-    /// the ring's any more, is proven again.
+    /// The cached version that meets the present verification. One that was installed with less, or signed by a key that left the
+    /// ring, is verified again.
     async fn cached(&self, tool: Tool, version: &Version) -> Result<Option<Got>> {
         let all = self.store.all(tool, version)?;
         if all.is_empty() {
@@ -101,8 +101,8 @@ impl Installer {
         Ok(None)
     }
 
-    /// Takes a version into use that is what it is called. What Terragrunt's project signs names no version: an older release of it would
-    /// be genuine under any, so the executable itself is asked, once.
+    /// Takes a version into use. The signed sums of Terragrunt do not name the version, so an older release would verify as any
+    /// version. Therefore its executable is asked once.
     async fn take(&self, installed: Installed) -> Result<InUse> {
         let (store, ask) = (self.store.clone(), self.ask.clone());
         let runs_here = self.platform == Platform::here();
@@ -119,7 +119,7 @@ impl Installer {
             let said = ask.version_of(binary).map_err(|error| Error::storage(binary.display(), &error))?;
             if said.split_whitespace().any(|word| word.parse::<Version>().is_ok_and(|said| said == *version)) {
                 proof.said = Some(wanted);
-                // A cache that cannot be written is asked again the next time.
+                // A read-only cache asks again the next time.
                 let _ = in_use.installed.set_proof(&proof);
                 return Ok(in_use);
             }
@@ -142,7 +142,7 @@ impl Installer {
         let source = channel.source()?;
         let assets = channel.mirror.assets(&version, &self.platform);
         let what = format!("{tool} {version} for {}", self.platform);
-        // The sums first: they are small, and what is not signed is not got.
+        // The sums are small, and without a valid signature the archive is not downloaded.
         let (sums, signed) = sums_of(channel, &source, &assets, &what).await?;
         let mut file = tokio::fs::File::from_std(turn.nameless()?);
         let bytes = source.download(&assets.archive, &what, &mut file, self.limits.size, progress).await?;
@@ -155,7 +155,7 @@ impl Installer {
     }
 }
 
-/// What has to be in an archive.
+/// The expected content of an archive.
 struct Wanted {
     name: String,
     entry: String,
@@ -165,7 +165,7 @@ struct Wanted {
     signer: Option<String>,
 }
 
-/// The sums as they are published, the archive's among them, and who signed for them.
+/// Downloads the sums, verifies their signature, and checks that they list the archive.
 async fn sums_of(channel: &Channel, source: &Source, assets: &Assets, what: &str) -> Result<(Option<Sums>, Option<Signed>)> {
     let keys = match &channel.verification {
         Verification::Signature(keys) => Some(keys.ring(channel.mirror.tool)?),
@@ -185,7 +185,7 @@ async fn sums_of(channel: &Channel, source: &Source, assets: &Assets, what: &str
     Ok((Some(sums), signed))
 }
 
-/// The first signature that is there.
+/// Returns the first signature that exists.
 async fn signature_of(source: &Source, assets: &Assets, what: &str) -> Result<Vec<u8>> {
     let mut missing = Vec::new();
     for asset in &assets.signatures {
@@ -198,7 +198,7 @@ async fn signature_of(source: &Source, assets: &Assets, what: &str) -> Result<Ve
     Err(Error::integrity(format!("{what} is not signed: {}; nothing was installed", missing.join("; "))))
 }
 
-/// Compares the archive with its sum and installs what is in it.
+/// Compares the archive with its sum and installs its executable.
 fn unpack(turn: &Turn, mut file: File, wanted: &Wanted) -> Result<Installed> {
     let Wanted { name, entry, limits, .. } = wanted;
     let storage = |error: &io::Error| Error::storage(name, error);
@@ -217,7 +217,7 @@ fn unpack(turn: &Turn, mut file: File, wanted: &Wanted) -> Result<Installed> {
     })
 }
 
-/// Does something that blocks.
+/// Runs blocking work.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(Error::storage("the cache of tools", &io::Error::other(error))))

@@ -1,9 +1,9 @@
-//! From what is asked for to an executable that may be run: chooses the version, gets it, proves it, keeps it.
+//! The path from a decision to a verified executable: choose, download, verify, cache.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`choose`] | the version, of those that are published or at hand |
-//! | [`get`] | the executable: from the cache, or installed |
+//! | [`choose`] | the choice of a version |
+//! | [`get`] | the executable, from the cache or installed |
 
 pub mod choose;
 pub mod get;
@@ -22,25 +22,25 @@ pub use get::{Got, Origin};
 
 use crate::{Error, Fingerprint, Keyring, Mirror, Platform, Result, Source, Store, Tool, archive::Limits, releases::http::Rules};
 
-/// Whose signatures count.
+/// The keys that releases are verified with.
 #[derive(Clone, Debug)]
 pub enum Keys {
-    /// The project's own.
+    /// The project's keys.
     BuiltIn,
-    /// An operator's, for a mirror that packs releases itself.
+    /// An operator's keys, for a mirror that repackages releases.
     Own {
-        /// The keys.
+        /// The armored keys.
         armored: String,
-        /// Which of them may sign.
+        /// The fingerprints of the keys that count.
         fingerprints: Vec<Fingerprint>,
     },
 }
 
 impl Keys {
-    /// The keys of a tool.
+    /// Loads the keys for a tool.
     ///
     /// # Errors
-    /// Configuration: they are none, or not those of the fingerprints.
+    /// Configuration: no valid key, or no key with these fingerprints.
     pub fn ring(&self, tool: Tool) -> Result<Keyring> {
         match self {
             Self::BuiltIn => Keyring::built_in(tool),
@@ -49,13 +49,13 @@ impl Keys {
     }
 }
 
-/// How long a child that another thread was starting may hold an executable open that was just written: from its fork to its exec.
+/// The longest time that a forked child may hold a fresh executable open for writing before it calls exec: 5 s.
 const INHERITED: Duration = Duration::from_secs(5);
 
-/// Runs an executable that was just written. While anybody has it open for writing the kernel runs it for nobody (`ETXTBSY`, execve(2)).
+/// Runs a fresh executable. While any process has it open for writing, execve(2) fails with `ETXTBSY`; this retries.
 ///
 /// # Errors
-/// When it cannot be run within five seconds.
+/// Those of starting it; `ETXTBSY` after five seconds.
 pub fn output_of(command: &mut Command) -> io::Result<Output> {
     let until = Instant::now() + INHERITED;
     loop {
@@ -70,13 +70,13 @@ pub fn output_of(command: &mut Command) -> io::Result<Output> {
 
 type Asking = dyn Fn(&Path) -> io::Result<String> + Send + Sync;
 
-/// How an executable is started with `--version`; its standard output. Whoever keeps code within bounds runs it within them: an operator
-/// may have chosen that nothing proves it.
+/// Runs an executable with `--version` and returns its standard output. The agent runs it in its sandbox: an operator may have
+/// disabled verification.
 #[derive(Clone)]
 pub struct Ask(Arc<Asking>);
 
 impl Ask {
-    /// In a way of one's own. It may block the thread.
+    /// Uses the given function, which may block the thread.
     pub fn by(ask: impl Fn(&Path) -> io::Result<String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
@@ -87,7 +87,7 @@ impl Ask {
 }
 
 impl Default for Ask {
-    /// As a child of this process, with its rights.
+    /// Runs it as a child of this process, with its rights.
     fn default() -> Self {
         Self::by(|binary| {
             let output = output_of(Command::new(binary).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()))?;
@@ -102,19 +102,19 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// What proves an archive.
+/// The verification of an archive.
 #[derive(Clone, Debug)]
 pub enum Verification {
-    /// A signature over the sums, by one of these keys, and the sum.
+    /// A signature over the sums by one of these keys, and the sum.
     Signature(Keys),
-    /// The sum alone: whoever may write to the mirror decides what is run. The operator's choice, and said at every use.
+    /// The sum alone: anyone with write access to the mirror decides which code runs. Opt-in, and reported at every use.
     Sums,
-    /// Nothing but the connection. The operator's choice, and said at every use.
+    /// Only TLS. Opt-in, and reported at every use.
     Nothing,
 }
 
 impl Verification {
-    /// What has to be said of it.
+    /// The caveat to report.
     pub const fn lowered(&self) -> Option<&'static str> {
         match self {
             Self::Signature(_) => None,
@@ -124,14 +124,14 @@ impl Verification {
     }
 }
 
-/// Where a tool comes from, and what proves it. Clients and keys are made when something has to be got, which is seldom.
+/// The mirror of a tool and its verification. Clients and keys are made for a download only, which is rare.
 #[derive(Clone, Debug)]
 pub struct Channel {
     pub mirror: Mirror,
-    /// Deadlines and tries.
+    /// Deadlines and retries.
     pub rules: Rules,
     pub verification: Verification,
-    /// Why it cannot be used, credentials that are missing for one. It is said when it would be used, and not before.
+    /// The reason why the channel is unusable, such as missing credentials. Returned when it would be used.
     pub refusal: Option<Error>,
 }
 
@@ -144,21 +144,21 @@ impl Channel {
     }
 }
 
-/// Where tools come from and where they are kept.
+/// Mirrors and the cache.
 #[derive(Clone, Debug)]
 pub struct Installer {
     pub store: Store,
-    /// Directory of the lists of versions that were got before.
+    /// The directory of cached lists of versions.
     pub lists: PathBuf,
-    /// A channel for each tool that can be got.
+    /// One channel for each tool that can be downloaded.
     pub channels: Vec<Channel>,
     pub platform: Platform,
-    /// The network is never touched.
+    /// Whether the network is never used.
     pub offline: bool,
     pub limits: Limits,
-    /// How an executable is asked for its version.
+    /// The way to ask an executable for its version.
     pub ask: Ask,
-    /// How long somebody else may take who installs the very version: 20 min, longer than the deadline of a download.
+    /// The longest wait for another installer of the same version: 20 min, longer than the deadline of a download.
     pub patience: Duration,
 }
 
@@ -170,7 +170,7 @@ impl Installer {
         self.channels.iter().find(|channel| channel.mirror.tool == tool)
     }
 
-    /// Whether a source may be read: one on disk always.
+    /// Whether a mirror may be read. One on disk always may.
     fn may_read(&self, channel: &Channel) -> bool {
         !self.offline || channel.mirror.is_on_disk()
     }

@@ -1,4 +1,4 @@
-//! Lists that were got before: asked for anew after an hour, and used for longer when none can be had.
+//! The cache of lists of versions: fresh for an hour, stale after that, and used stale when the server fails.
 
 use std::{
     fs::{self, File},
@@ -15,30 +15,30 @@ use crate::{
     releases::{lists, mirror::Location, source::List},
 };
 
-/// How long a list is good for: 1 h.
+/// The time that a list is fresh: 1 h.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cached {
-    /// Where it was got. One from elsewhere is not used.
+    /// The URL. A list from another URL is not used.
     pub from: String,
     pub etag: Option<String>,
-    /// When, in seconds of the epoch.
+    /// The time of the download, in Unix seconds.
     pub fetched: u64,
-    /// What it has, newest first.
+    /// The versions, newest first.
     pub versions: Vec<String>,
 }
 
-/// What to do about a list.
+/// The next step for a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// It is young enough.
+    /// The list is fresh.
     Use,
-    /// Ask, with the tag of the one at hand.
+    /// Request the list, with the ETag of the cached one.
     Ask(Option<&'a str>),
 }
 
-/// Decides, for a time in seconds of the epoch. A list from the future is as good as an old one.
+/// Decides at a time in Unix seconds. A list from the future is stale.
 pub fn step(cached: Option<&Cached>, now: u64) -> Step<'_> {
     let is_fresh = |cached: &Cached| now.checked_sub(cached.fetched).is_some_and(|age| age < TIME_TO_LIVE.as_secs());
     match cached {
@@ -47,26 +47,26 @@ pub fn step(cached: Option<&Cached>, now: u64) -> Step<'_> {
     }
 }
 
-/// The versions there are, and what is to be said about the list.
+/// The versions, with the age of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Newest first.
     pub versions: Vec<Version>,
-    /// How long ago the server said so.
+    /// The time since the server confirmed the list.
     pub age: Duration,
-    /// Why it is older than it should be, when it is.
+    /// The reason why the list is stale, if it is.
     pub stale: Option<String>,
 }
 
-/// The versions of a tool: from the cache in `directory`, or from the server.
+/// The versions of a tool, from the cache in `directory` or from the server.
 ///
 /// # Errors
-/// Those of [`Source::list`] when there is nothing at hand, and configuration errors always: an address that is wrong is not hidden by a
-/// list from better days. A cache that cannot be written is a warning in the log.
+/// Those of [`Source::list`] when there is no cached list. Configuration errors are always returned, so that a stale list does
+/// not hide a wrong URL. A cache that cannot be written is a warning in the log.
 pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result<Known> {
     let (mirror, from) = (source.mirror(), source.mirror().list.to_string());
     if matches!(mirror.list, Location::File(_)) {
-        // It is at hand itself: no network, and nothing to wait an hour for.
+        // A mirror on disk needs no cache.
         return match source.list(None).await? {
             List::New { versions, .. } => Ok(Known { versions, age: Duration::ZERO, stale: None }),
             List::NotModified => Err(Error::integrity(format!("{from} has no list"))),
@@ -103,7 +103,7 @@ pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result
     Ok(Known { versions: fetched, age: Duration::ZERO, stale: None })
 }
 
-/// Reads a cache. One that cannot be read, or has no version, is none.
+/// Reads a cached list; `None` when it is invalid or empty.
 fn load(path: &Path) -> Option<(Cached, Vec<Version>)> {
     let meta = fs::symlink_metadata(path).ok()?;
     if !meta.is_file() {
@@ -116,7 +116,7 @@ fn load(path: &Path) -> Option<(Cached, Vec<Version>)> {
     Some((cached, versions))
 }
 
-/// Writes a cache, all of it or nothing.
+/// Writes a list atomically.
 fn save(path: &Path, cached: &Cached) {
     if let Err(error) = write(path, cached) {
         tracing::warn!(%error, path = %path.display(), "a list of versions is not kept and will be asked for again");

@@ -1,7 +1,7 @@
-//! Lists of versions as servers write them. Nothing is got here.
+//! Parses lists of versions. Pure.
 //!
-//! A version that cannot be read is left out: lists have names that never were releases (`alpha2025112801`). What is no list at all is
-//! an error that shows how it begins.
+//! Entries that are no version are skipped: lists have names that never were releases (`alpha2025112801`). Text that is no list
+//! is an error that shows its beginning.
 
 use std::{fmt, marker::PhantomData};
 
@@ -12,18 +12,18 @@ use serde::{
 
 use crate::{Error, Result, Version, releases::mirror::ListKind};
 
-/// The largest list that is read: 16 MiB. That of Terraform is a tenth of it.
+/// The largest list, in bytes: 16 MiB. Terraform's is a tenth of it.
 pub const LARGEST: u64 = 16 << 20;
-/// The most entries of a list: beyond them it is none. The longest, Terragrunt's, has some 1500.
+/// The most entries of a list. The longest, Terragrunt's, has about 1500.
 pub const MOST: usize = 50_000;
-/// The entries of a page of GitHub's API, when it is not the last.
+/// The entries of a full page of GitHub's API.
 pub const PAGE: usize = 100;
 
 /// The versions of a list, newest first, each once.
 ///
 /// # Errors
-/// Unavailable for a page of HTML where there should be none; integrity for what cannot be read or has no version. `from` is where it
-/// came from, for these.
+/// Unavailable for an unexpected HTML page; integrity for text that cannot be parsed or has no version. `from` is the origin for
+/// messages.
 pub fn read(kind: ListKind, from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     let names = match kind {
         ListKind::HashiCorp => json::<Index>(from, bytes)?.versions.0,
@@ -39,16 +39,16 @@ pub fn read(kind: ListKind, from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
 /// A page of GitHub's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Its versions, as they stand there; a page may have none.
+    /// The versions in the order of the page; a page may have none.
     pub versions: Vec<Version>,
-    /// How many entries it has: with less than [`PAGE`] it is the last one.
+    /// The number of entries. With fewer than [`PAGE`] it is the last page.
     pub entries: usize,
 }
 
-/// Reads a page of GitHub's API. Drafts are left out.
+/// Parses a page of GitHub's API. Drafts are skipped.
 ///
 /// # Errors
-/// As [`read`], but a page without a version is none.
+/// As [`read`], but a page may have no version.
 pub fn page(from: &str, bytes: &[u8]) -> Result<Page> {
     let releases = json::<Bounded>(from, bytes)?.0;
     let entries = releases.len();
@@ -56,10 +56,10 @@ pub fn page(from: &str, bytes: &[u8]) -> Result<Page> {
     Ok(Page { versions, entries })
 }
 
-/// Versions newest first, each once.
+/// Sorts versions, newest first, and removes duplicates.
 ///
 /// # Errors
-/// Integrity: there is none.
+/// Integrity: there is no version.
 pub fn sorted(from: &str, versions: impl IntoIterator<Item = Version>) -> Result<Vec<Version>> {
     let mut versions: Vec<_> = versions.into_iter().collect();
     versions.sort_unstable_by(|one, other| other.cmp(one));
@@ -72,21 +72,21 @@ pub fn sorted(from: &str, versions: impl IntoIterator<Item = Version>) -> Result
     Ok(versions)
 }
 
-/// A name of a directory or link that is a release of three numbers, with `v` or the tool before it or not. Names with fewer numbers
-/// are years and days, those with more are hosts.
+/// A directory or link name that is a release of three numbers, with or without `v` or the name of the tool. Names with fewer
+/// numbers are dates, those with more are hosts.
 fn release(name: &str) -> Option<Version> {
     let name = ["terraform_", "tofu_", "terragrunt_"].iter().find_map(|tool| name.strip_prefix(tool)).unwrap_or(name);
     name.parse::<Version>().ok().filter(|version| version.given() == 3)
 }
 
-/// The spaces of HTML.
+/// The whitespace of HTML.
 const SPACES: [char; 6] = [' ', '\t', '\n', '\r', '\x0b', '\x0c'];
 
-/// Versions that links lead to.
+/// The versions in the targets of links.
 fn links(from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     let text = text(from, bytes)?;
     let (mut versions, mut count, mut end) = (Vec::new(), 0, 0);
-    // By hand: a regular expression takes half a minute for 16 MiB of spaces.
+    // Without a regular expression, which takes half a minute for 16 MiB of spaces.
     for (at, href) in text.to_ascii_lowercase().match_indices("href") {
         let (before, after) = text.split_at(at);
         let Some((target, rest)) = target(&after[href.len()..]).filter(|_| at >= end && before.ends_with(SPACES)) else {
@@ -98,14 +98,14 @@ fn links(from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
         }
         count += 1;
         let path = target.split(['?', '#']).next().unwrap_or_default();
-        // The host is no version, though it may look like one.
+        // A host may look like a version.
         let path = path.split_once("//").map_or(path, |(_, rest)| rest.split_once('/').map_or("", |(_, path)| path));
         versions.extend(path.rsplit('/').find(|part| !part.is_empty()).and_then(release));
     }
     Ok(versions)
 }
 
-/// What `href` is, when it is something, and how much of the text comes after it.
+/// The value of `href`, if it has one, and the length of the text after it.
 fn target(after: &str) -> Option<(&str, usize)> {
     let value = after.trim_start_matches(SPACES).strip_prefix('=')?.trim_start_matches(SPACES);
     let value = value.strip_prefix(['"', '\'']).unwrap_or(value);
@@ -122,7 +122,7 @@ fn text<'a>(from: &str, bytes: &'a [u8]) -> Result<std::borrow::Cow<'a, str>> {
 }
 
 fn json<'a, T: Deserialize<'a>>(from: &str, bytes: &'a [u8]) -> Result<T> {
-    // Its length is judged before it is read.
+    // Checks the length before parsing.
     let begin = begin(&text(from, bytes)?);
     // Some servers write a byte order mark.
     let plain = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
@@ -152,7 +152,7 @@ fn begin(text: &str) -> String {
         .collect()
 }
 
-/// HashiCorp's index. Of its versions only the names count.
+/// HashiCorp's index: only the keys of its versions count.
 #[derive(Deserialize)]
 struct Index {
     versions: Keys,
@@ -178,14 +178,14 @@ impl Entry {
         self.id.text()
     }
 
-    /// The tag of a release that is none of drafts.
+    /// The tag of a release that is no draft.
     fn published(self) -> Option<String> {
         matches!(self.draft, Shape::Nothing | Shape::Flag(false)).then(|| self.tag_name.text()).flatten()
     }
 }
 
-/// A value that may be of another shape than is expected. Nothing is kept of what is not wanted: a list of 16 MiB that holds nothing
-/// but small values would need twenty times as much memory.
+/// A value of any type. Unwanted values are not stored: a list of 16 MiB with small values would need twenty times as much
+/// memory.
 #[derive(Default)]
 enum Shape<T> {
     Object(T),
@@ -252,7 +252,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shape<T> {
     }
 }
 
-/// A list of no more than [`MOST`] entries.
+/// A list of at most [`MOST`] entries.
 struct Bounded(Vec<Entry>);
 
 impl<'de> Deserialize<'de> for Bounded {
@@ -271,7 +271,7 @@ impl<'de> Deserialize<'de> for Bounded {
                     if entries.len() >= MOST {
                         return Err(serde::de::Error::custom(format!("more than {MOST} releases")));
                     }
-                    // Of another shape it counts, and has no version.
+                    // A value of another type counts as an entry without a version.
                     entries.push(if let Shape::Object(entry) = entry { entry } else { Entry::default() });
                 }
                 Ok(Bounded(entries))
@@ -281,7 +281,7 @@ impl<'de> Deserialize<'de> for Bounded {
     }
 }
 
-/// The keys of an object, no more than [`MOST`].
+/// The keys of an object, at most [`MOST`].
 struct Keys(Vec<String>);
 
 impl<'de> Deserialize<'de> for Keys {

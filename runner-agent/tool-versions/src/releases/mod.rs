@@ -1,10 +1,10 @@
-//! Where the releases of a tool are, and which there are.
+//! Releases: mirrors, lists of versions, download.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mirror`], [`source`] | where they are; reading them from there |
-//! | [`lists`], [`list_cache`] | lists of versions; those that were got before |
-//! | [`http`] | HTTP with our rules |
+//! | [`mirror`], [`source`] | locations; reading from them |
+//! | [`lists`], [`list_cache`] | lists of versions and their cache |
+//! | [`http`] | the HTTP client |
 
 pub mod http;
 pub mod list_cache;

@@ -1,4 +1,4 @@
-//! A mirror and the client that reads it: from a web server by our rules of HTTP, from disk as it is.
+//! Reads a mirror, from a web server or from disk.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// The most pages of GitHub's API that are read: of [`lists::PAGE`] releases each.
+/// The most pages of GitHub's API that are read, of [`lists::PAGE`] releases each.
 const MOST_PAGES: usize = 50;
 
 /// A list of versions from a server.
@@ -22,26 +22,26 @@ pub enum List {
     New {
         /// Newest first.
         versions: Vec<Version>,
-        /// Its tag, to ask again with.
+        /// The ETag, for the next conditional request.
         etag: Option<String>,
     },
-    /// It is as it was when it had the tag that was sent.
+    /// The list still has the ETag that was sent.
     NotModified,
 }
 
-/// A mirror that can be read.
+/// A mirror with its client.
 #[derive(Clone, Debug)]
 pub struct Source {
     mirror: Mirror,
-    /// None when nothing of the mirror needs the network.
+    /// `None` when the mirror is on disk.
     client: Option<Client>,
 }
 
 impl Source {
-    /// A source; nothing is sent yet.
+    /// Makes a source, without a request.
     ///
     /// # Errors
-    /// Configuration: the mirror's authority is no PEM.
+    /// Configuration: the mirror's certificate authority is no PEM.
     pub fn new(mirror: Mirror, rules: Rules) -> Result<Self> {
         let needed = !mirror.is_on_disk();
         let client = needed.then(|| Client::new(rules, mirror.authority.as_deref())).transpose()?;
@@ -56,8 +56,8 @@ impl Source {
         self.client.as_ref().ok_or_else(|| Error::configuration(format!("{} is on disk, and names a server", self.mirror.base)))
     }
 
-    /// The list of versions, or the word that it is still the one of this tag. Of a list in pages the tag is that of the first, where
-    /// new releases come.
+    /// Requests the list of versions, conditionally with an ETag. For a list in pages the ETag is that of the first one, where
+    /// new releases appear.
     ///
     /// # Errors
     /// Those of [`Client::get`] and [`lists::read`]; storage for a directory that cannot be read.
@@ -99,10 +99,10 @@ impl Source {
         self.client()?.get(Ask { url, what, auth, cap: lists::LARGEST, html }, etag).await
     }
 
-    /// A small file, such as sums and signatures, of no more than `cap` bytes. `what` is the tool and version, for messages.
+    /// Reads a small file, such as sums and signatures, of at most `cap` bytes. `what` names it in messages.
     ///
     /// # Errors
-    /// Those of [`Client::get`]; configuration for a file that is not on disk, storage for one that cannot be read.
+    /// Those of [`Client::get`]; configuration for a file that is missing on disk, storage for one that cannot be read.
     pub async fn small(&self, location: &Location, what: &str, cap: u64) -> Result<Vec<u8>> {
         match location {
             Location::Url(url) => {
@@ -121,10 +121,10 @@ impl Source {
         }
     }
 
-    /// Writes an archive to a file, from its start; how many bytes there are. Nothing is proven or synced.
+    /// Writes an archive to a file and returns its length in bytes. Does not verify or sync.
     ///
     /// # Errors
-    /// Those of [`Client::download`]; configuration for a file that is not on disk, storage for one that cannot be read.
+    /// Those of [`Client::download`]; configuration for a file that is missing on disk, storage for one that cannot be read.
     pub async fn download(&self, asset: &Asset, what: &str, to: &mut File, cap: u64, progress: Progress<'_>) -> Result<u64> {
         match &asset.location {
             Location::Url(url) => {
@@ -153,7 +153,7 @@ async fn open(path: &Path, what: &str, cap: u64) -> Result<File> {
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => Error::absent(what, path.display()),
         _ => Error::storage(path.display(), &error),
     };
-    // Asked before it is opened: a pipe would wait for a writer.
+    // Checked before it is opened: a pipe blocks without a writer.
     let meta = tokio::fs::metadata(path).await.map_err(missing)?;
     if !meta.is_file() {
         return Err(Error::configuration(format!("{}, where {what} should be, is no file", path.display())));
@@ -168,7 +168,7 @@ fn too_large(path: &Path, what: &str, cap: u64) -> Error {
     Error::integrity(format!("{} has more than {cap} bytes; it cannot be {what}", path.display()))
 }
 
-/// The names in a directory, one a line.
+/// The names in a directory, one per line.
 async fn names(path: &Path) -> Result<Vec<u8>> {
     let storage = |error| Error::storage(path.display(), &error);
     let mut entries = match tokio::fs::read_dir(path).await {

@@ -1,10 +1,10 @@
-//! Version constraints in HashiCorp's grammar (`hashicorp/go-version`), its corners included.
+//! Version constraints in HashiCorp's grammar (`hashicorp/go-version`), corner cases included.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
 use crate::{Error, Version};
 
-/// The most parts of one text.
+/// The most parts of a constraint.
 const MOST_PARTS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,42 +32,42 @@ impl Operator {
     }
 }
 
-/// Constraints, all of which a version has to satisfy: `>= 1.8, < 2.0`.
+/// A conjunction of constraints: `>= 1.8, < 2.0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraints {
     parts: Vec<(Operator, Version)>,
 }
 
 impl Constraints {
-    /// Whether a version satisfies all of them, in the way in which a version is chosen: a prerelease satisfies a constraint only
-    /// if that names a prerelease of the same numbers.
+    /// Whether a version satisfies all of them for the choice of a version: a prerelease satisfies a constraint only if that
+    /// names a prerelease of the same numbers.
     pub fn allow(&self, version: &Version) -> bool {
         self.parts.iter().all(|(operator, wanted)| allows(*operator, version, wanted))
     }
 
-    /// Whether a version satisfies all of them, in the way in which Terraform and OpenTofu judge themselves: a prerelease counts
-    /// as its release (`CheckCoreVersionRequirements` of both).
+    /// Whether a version satisfies all of them as Terraform and OpenTofu check themselves: a prerelease counts as its release
+    /// (`CheckCoreVersionRequirements` of both).
     pub fn allow_core(&self, version: &Version) -> bool {
         self.allow(&version.core())
     }
 
-    /// Whether these and others allow any release from `first` on, in the way of [`Self::allow_core`].
+    /// Whether all of these together allow any release from `first` on, by the rule of [`Self::allow_core`].
     pub fn any_from<'a>(all: impl IntoIterator<Item = &'a Self>, first: &Version) -> bool {
         let parts: Vec<_> = all.into_iter().flat_map(|one| &one.parts).collect();
-        // Each part is a bound or leaves one version out: where any version is allowed, one of these is.
+        // Each part is a bound or excludes one version, so if any version is allowed, one of these is.
         let bounds = parts.iter().map(|(_, bound)| bound.core());
         let candidates = bounds.flat_map(|bound| [bound.next(), bound]).chain([first.clone(), first.next()]);
         candidates.into_iter().any(|v| v >= *first && parts.iter().all(|(operator, wanted)| allows(*operator, &v, wanted)))
     }
 
-    /// Whether a part names a prerelease, which `required_version` may not.
+    /// Whether a part names a prerelease, which `required_version` must not.
     pub fn names_prerelease(&self) -> bool {
         self.parts.iter().any(|(_, version)| !version.is_stable())
     }
 }
 
 fn allows(operator: Operator, v: &Version, c: &Version) -> bool {
-    // A constraint without a prerelease never matches one; with one, only those of the same numbers.
+    // A constraint without a prerelease never matches one; with one, only one of the same numbers.
     let comparable = v.is_stable() || (!c.is_stable() && v.has_segments_of(c));
     match operator {
         Operator::Equal => v == c,
@@ -76,7 +76,7 @@ fn allows(operator: Operator, v: &Version, c: &Version) -> bool {
         Operator::GreaterEqual => comparable && v >= c,
         Operator::Less => comparable && v < c,
         Operator::LessEqual => comparable && v <= c,
-        // All numbers but the last one that was written; so `~> 1` has no upper bound.
+        // All written numbers but the last one must be equal. So `~> 1` has no upper bound.
         Operator::Pessimistic => {
             comparable
                 && (c.is_stable() || !v.is_stable())
@@ -128,7 +128,7 @@ impl FromStr for Constraints {
 }
 
 impl fmt::Display for Constraints {
-    /// As many numbers as were written: of `~>` they are the meaning.
+    /// Prints as many numbers as were written, since they are the meaning of `~>`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (operator, version)) in self.parts.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };

@@ -1,5 +1,5 @@
-//! The decision: which tool a stack is for, and what of its versions is asked for. Pure but for reading the stack's files; the
-//! order of what counts is in `design/0017-tool-versions.md`.
+//! The decision for a tool and a version request. Pure except for reading the stack's files. `design/0017-tool-versions.md` has
+//! the order of precedence.
 
 use std::{
     fmt::{self, Write as _},
@@ -15,21 +15,21 @@ use crate::{
     },
 };
 
-/// What somebody asks for before the code is looked at: the run, a command line.
+/// The request of a run or a command line, which precedes the code.
 #[derive(Clone, Debug, Default)]
 pub struct Requested {
     pub tool: Option<Tool>,
-    /// The version, in the words of [`Request`].
+    /// The version, in the grammar of [`Request`].
     pub version: Option<String>,
-    /// Where that stands: `spec.tool.version`.
+    /// The origin for messages: `spec.tool.version`.
     pub origin: String,
 }
 
-/// What counts when neither the request nor the code says anything.
+/// The defaults when neither the request nor the code names a tool or version.
 #[derive(Clone, Debug)]
 pub struct Defaults {
     pub tool: Tool,
-    /// The version of each tool that has one, in the words of [`Request`], and where that stands.
+    /// Versions by tool, in the grammar of [`Request`], with their origin.
     pub versions: Vec<(Tool, String, String)>,
 }
 
@@ -39,22 +39,22 @@ impl Default for Defaults {
     }
 }
 
-/// Why a version is asked for. Shown, it names the file: `from .opentofu-version`.
+/// The reason for a version. The printed form names the file: `from .opentofu-version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VersionReason {
-    /// Somebody asked for it before the code was looked at.
+    /// The request, with its origin.
     Requested(String),
-    /// A version file says so.
+    /// A version file.
     File(Place),
-    /// The code's own `required_version` is all there is.
+    /// The code's own `required_version`, when there is nothing else.
     Required(Place),
-    /// The default, and where that stands.
+    /// The default, with its origin.
     Default(String),
     Nothing,
 }
 
 impl VersionReason {
-    /// As it is shown, with the line of the file.
+    /// The printed form with the line of the file.
     pub fn exactly(&self) -> String {
         match self {
             Self::File(place) => format!("from {place}"),
@@ -78,11 +78,11 @@ impl fmt::Display for VersionReason {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolReason {
-    /// Somebody asked for it before the code was looked at.
+    /// The request, with its origin.
     Requested(String),
-    /// A file that it alone reads, or that says its version; relative to the top of the source.
+    /// A file that only this tool reads, or that names its version. Relative to the root of the source.
     File(PathBuf),
-    /// The lock file has providers of its registry.
+    /// The lock file has providers of the tool's registry.
     Locked(Place),
     /// The code's `required_version` allows no OpenTofu.
     Required {
@@ -90,19 +90,19 @@ pub enum ToolReason {
         text: String,
         place: Place,
     },
-    /// Nothing in the code says which tool it is for.
+    /// The code does not name a tool.
     Default,
 }
 
 impl ToolReason {
-    /// Whether it need not be said: who asked knows, and a file with its name in it is named as the reason of the version, or says it.
+    /// Whether the reason can be omitted: the request is known, and a file also appears as the reason of the version.
     pub const fn is_plain(&self) -> bool {
         matches!(self, Self::Requested(_) | Self::File(_))
     }
 }
 
 impl fmt::Display for ToolReason {
-    /// After the name of the tool: `OpenTofu by default`.
+    /// Follows the name of the tool: `OpenTofu by default`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Requested(origin) => write!(f, "from {origin}"),
@@ -118,23 +118,24 @@ impl fmt::Display for ToolReason {
 pub struct Decision {
     pub tool: Tool,
     pub tool_why: ToolReason,
-    /// What of its versions is asked for.
+    /// The version request.
     pub request: Request,
-    /// As it was written.
+    /// The request as it was written.
     pub asked: String,
     pub why: VersionReason,
-    /// What the code requires besides.
+    /// The requirements of the code.
     pub required: Vec<Required>,
-    /// What was seen and does not count, in words for people.
+    /// Warnings about ignored files, for people.
     pub notes: Vec<String>,
     /// The tool that Terragrunt runs.
     pub beneath: Option<Box<Decision>>,
 }
 
-/// Decides for a stack. `root` is the top of its source, above which nothing is looked at.
+/// Decides for a stack. Nothing above `root`, the root of the source, is read.
 ///
 /// # Errors
-/// When a file cannot be read, a version or constraint is none, or two of them contradict each other: both are named.
+/// Storage for an unreadable file; configuration for an invalid version or constraint; contradiction, with both places, when two
+/// of them contradict each other.
 pub fn decide(requested: &Requested, stack: &Path, root: &Path, defaults: &Defaults) -> Result<Decision> {
     let (tool, tool_why) = match requested.tool {
         Some(tool) => (tool, ToolReason::Requested(requested.origin.clone())),
@@ -156,10 +157,10 @@ pub fn decide(requested: &Requested, stack: &Path, root: &Path, defaults: &Defau
     Ok(decision)
 }
 
-/// The tool that the code is for, and why; nothing where it does not say.
+/// The tool that the code is for, with the reason; `None` when the code does not name one.
 ///
 /// # Errors
-/// When a file cannot be read, or a constraint is none.
+/// Storage for an unreadable file, configuration for an invalid constraint.
 pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
     if let Some(file) = files::terragrunt_file(stack) {
         return Ok(Some((Tool::Terragrunt, ToolReason::File(below(&file, root)))));
@@ -167,11 +168,11 @@ pub fn tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> 
     plain_tool_of(stack, root)
 }
 
-/// OpenTofu or Terraform, and why: a file that OpenTofu alone reads; the nearest version file, OpenTofu's before Terraform's; providers in
-/// the lock file; a `required_version` that no OpenTofu can satisfy.
+/// OpenTofu or Terraform, by: a file that only OpenTofu reads; the nearest version file, OpenTofu's first; the providers of the
+/// lock file; a `required_version` that no OpenTofu satisfies.
 ///
 /// # Errors
-/// When a file cannot be read, or a constraint is none.
+/// Storage for an unreadable file, configuration for an invalid constraint.
 pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReason)>> {
     if let Some(path) = required::opentofu_file(stack)? {
         return Ok(Some((Tool::OpenTofu, ToolReason::File(below(&path, root)))));
@@ -187,7 +188,7 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     if let Some((_, tool, place)) = nearest {
         return Ok(Some((tool, ToolReason::File(place.file))));
     }
-    // What no file can be read for is noted when the version is decided.
+    // The decision for the version notes unreadable files.
     let required = required::required(Tool::OpenTofu, stack, root, &mut Vec::new())?;
     if let Some(own) = required.iter().find(|required| required.readers == Readers::Language) {
         return Ok(Some((Tool::OpenTofu, ToolReason::File(own.place.file.clone()))));
@@ -195,7 +196,7 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
     if let Some((tool, place)) = files::locked(stack, root)? {
         return Ok(Some((tool, ToolReason::Locked(place))));
     }
-    // OpenTofu began with 1.6.0.
+    // The first release of OpenTofu is 1.6.0.
     let first = Version::release(1, 6, 0);
     let allow_it = |all: &[Required]| Constraints::any_from(all.iter().map(|one| &one.constraints), &first);
     if allow_it(&required) {
@@ -207,7 +208,7 @@ pub fn plain_tool_of(stack: &Path, root: &Path) -> Result<Option<(Tool, ToolReas
         .map(|one| (Tool::Terraform, ToolReason::Required { text: one.text.clone(), place: one.place.clone() })))
 }
 
-/// A file as it is named to people.
+/// The path for messages.
 fn below(file: &Path, root: &Path) -> PathBuf {
     file.strip_prefix(root).unwrap_or(file).to_owned()
 }
@@ -249,10 +250,9 @@ fn version_of(
 }
 
 impl Decision {
-    /// Chooses among versions, of which only those count that take the code.
-    ///
-    /// One that satisfies what it does not read as well goes before a newer one that does not: whoever wrote `~> 1.10.0` in a `.tf` file for
-    /// OpenTofu keeps what he has. One that does not is taken only where the tool was not by default.
+    /// Chooses among versions that the code accepts. One that also satisfies the constraints it does not read precedes a newer
+    /// one: code for OpenTofu with `~> 1.10.0` in a `.tf` file keeps 1.10. One that does not satisfy them is chosen only when the
+    /// tool is not a default.
     pub fn choose<'a>(&self, versions: impl IntoIterator<Item = &'a Version>) -> Option<&'a Version> {
         let takers = versions.into_iter().filter(|version| self.required.iter().all(|required| required.accepts(version)));
         let takers: Vec<_> = takers.collect();
@@ -261,16 +261,16 @@ impl Decision {
         chosen.or_else(|| is_said.then(|| self.request.choose(takers.iter().copied(), |_| true)).flatten())
     }
 
-    /// The first constraint that a version contradicts and does not read.
+    /// The first constraint that a version does not read and does not satisfy.
     fn passed_over(&self, version: &Version) -> Option<&Required> {
         self.required.iter().find(|required| required.is_passed_over(version))
     }
 
-    /// Why it is this version, with what it does not read.
+    /// The reason for a version, with the constraint it does not read.
     pub fn why_of(&self, version: &Version) -> String {
         let Some(other) = self.passed_over(version) else { return self.why.to_string() };
         let why = match &self.why {
-            // It is not what allows this one.
+            // The constraint does not allow this version, so it is not the reason.
             VersionReason::Required(place) if *place == other.place => "the newest".to_owned(),
             why => why.to_string(),
         };
@@ -278,7 +278,7 @@ impl Decision {
         format!("{why}; `{text}` ({place}) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only")
     }
 
-    /// Says that none of these versions is what is asked for.
+    /// The error when none of these versions fits.
     pub fn unmet<'a>(&self, versions: impl IntoIterator<Item = &'a Version>, where_: &str) -> Error {
         let mut list: Vec<_> = versions.into_iter().collect();
         list.sort();

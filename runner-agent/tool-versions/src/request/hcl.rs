@@ -1,20 +1,20 @@
-//! Reads HCL that somebody else wrote, within bounds.
+//! Parses untrusted HCL within bounds.
 
 use std::thread;
 
 use hcl_edit::{parser, structure::Body};
 
-/// The stack to read with: 16 MiB. The parser goes 64 levels deep and no deeper, and for some of them the 2 MiB that threads have
-/// otherwise are not enough without optimization.
+/// The stack of the parsing thread: 16 MiB. The parser nests 64 levels, and without optimization some constructs exceed the
+/// default 2 MiB.
 const STACK: usize = 16 << 20;
 
-/// The largest text that is parsed: 256 KiB. The parser needs up to 210 bytes of memory for each byte, so these are 54 MiB.
+/// The largest text, in bytes: 256 KiB. The parser needs up to 210 bytes of memory for each byte, so 54 MiB.
 pub const LARGEST: usize = 256 << 10;
 
-/// The body of a file.
+/// Parses the body of a file.
 ///
 /// # Errors
-/// The line, and why it is not understood; or that it is too large.
+/// The line and the syntax error; or that the text is too large.
 pub fn parse(text: &str) -> Result<Body, String> {
     if text.len() > LARGEST {
         return Err(format!("it is larger than {} KiB", LARGEST >> 10));

@@ -1,12 +1,12 @@
-//! What is asked for: the text of a version file, of the run, or of a default.
+//! Version requests: the text of a version file, a run or a default.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`version`], [`constraint`] | the grammar |
 //! | [`files`] | version files, nearest directory first |
-//! | [`required`], [`hcl`] | `required_version` of the code; reading HCL within bounds |
-//! | [`mod@decide`] | which tool, and what of its versions is asked for |
-//! | [`place`] | where something was read |
+//! | [`required`], [`hcl`] | `required_version` of the code; the bounded HCL parser |
+//! | [`mod@decide`] | the decision for a tool and a version request |
+//! | [`place`] | file and line, for messages |
 
 pub mod constraint;
 pub mod decide;
@@ -25,7 +25,7 @@ use crate::{Constraints, Error, Version};
 /// The longest pattern of `latest:` and `min:`, in bytes.
 const LONGEST_PATTERN: usize = 200;
 
-/// The most memory of a pattern: `((.?){100}){100}` is short, and takes seconds for all versions of a list.
+/// The most memory of a compiled pattern, in bytes: `((.?){100}){100}` is short, and takes seconds for a whole list.
 const LARGEST_PATTERN: usize = 32 << 10;
 
 #[derive(Clone, Debug)]
@@ -36,19 +36,19 @@ pub enum Request {
     Latest,
     /// `latest-pre`: the newest, prereleases included.
     LatestPrerelease,
-    /// `latest:PATTERN`: the newest that the pattern is found in, prereleases included.
+    /// `latest:PATTERN`: the newest that matches, prereleases included.
     LatestMatching(Pattern),
-    /// `min:PATTERN`: the oldest that the pattern is found in, prereleases included.
+    /// `min:PATTERN`: the oldest that matches, prereleases included.
     OldestMatching(Pattern),
-    /// `latest-allowed`: the newest that the code's own `required_version` allows; without one the newest release.
+    /// `latest-allowed`: the newest that `required_version` allows; without one the newest release.
     LatestAllowed,
-    /// `min-required`: the oldest that the code's own `required_version` allows; without one the newest release.
+    /// `min-required`: the oldest that `required_version` allows; without one the newest release.
     OldestAllowed,
     /// The newest that satisfies constraints: `~> 1.9`.
     Within(Constraints),
 }
 
-/// A pattern that is looked for anywhere in a version's text.
+/// A pattern that matches anywhere in a version's text.
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 
@@ -67,7 +67,7 @@ impl Pattern {
 }
 
 impl Request {
-    /// Whether one version is asked for, which needs no list of versions.
+    /// The version, when the request is for exactly one and needs no list.
     pub fn exact(&self) -> Option<&Version> {
         match self {
             Self::Exact(version) => Some(version),
@@ -75,7 +75,7 @@ impl Request {
         }
     }
 
-    /// Chooses among versions, of which only those that `allowed` lets pass count.
+    /// Chooses among the versions for which `allowed` is true.
     pub fn choose<'a>(
         &self,
         versions: impl IntoIterator<Item = &'a Version>,
@@ -116,7 +116,7 @@ impl FromStr for Request {
         if let Ok(version) = text.parse() {
             return Ok(Self::Exact(version));
         }
-        // A word that is none of ours would be called a bad constraint, which helps nobody.
+        // Report an unknown word as such, not as an invalid constraint.
         if text.starts_with(|c: char| c.is_ascii_alphabetic() && c != 'v') {
             let short: String = text.chars().take(60).collect();
             return Err(Error::configuration(format!(

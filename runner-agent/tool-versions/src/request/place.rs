@@ -1,4 +1,4 @@
-//! Where something was read, for messages and reasons.
+//! File and line of a value, for messages and reasons.
 
 use std::{
     fmt,
@@ -9,20 +9,20 @@ use std::{
 
 use crate::{Error, Result};
 
-/// The largest file that is read for versions: 1 MiB. A larger one is no version file.
+/// The largest file that is read, in bytes: 1 MiB. No version file is larger.
 const LARGEST: u64 = 1 << 20;
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The file, relative to the top of the source where it lies below it.
+    /// The file, relative to the root of the source if it is below.
     pub file: PathBuf,
     /// The line, from 1.
     pub line: usize,
 }
 
 impl Place {
-    /// A line of a file, told from `root`.
+    /// A line of a file, relative to `root`.
     pub fn of(file: &Path, root: &Path, line: usize) -> Self {
         Self { file: file.strip_prefix(root).unwrap_or(file).to_owned(), line }
     }
@@ -34,14 +34,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something that a file says, and where.
+/// A value from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub text: String,
     pub place: Place,
 }
 
-/// Reads a file of text; `None` when there is none. Bytes that are no UTF-8 are replaced, and no byte order mark is left.
+/// Reads a text file; `None` when there is none. Replaces invalid UTF-8 and removes a byte order mark.
 pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     let what = || path.display().to_string();
     let file = match File::open(path) {
@@ -49,7 +49,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => return Err(Error::storage(what(), &error)),
     };
-    // Neither a directory nor a pipe that nobody writes to.
+    // Skip directories, and pipes, which block without a writer.
     let meta = file.metadata().map_err(|error| Error::storage(what(), &error))?;
     if !meta.is_file() {
         return Ok(None);
@@ -63,7 +63,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>> {
     Ok(Some(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned()))
 }
 
-/// The line of a place in a text.
+/// The line of a byte offset, from 1.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
 }

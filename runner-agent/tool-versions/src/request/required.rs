@@ -1,10 +1,10 @@
-//! `required_version` of a stack's own files, and `compatible_with` of OpenTofu's `language` block.
+//! `required_version` of the stack's own files, and `compatible_with` of OpenTofu's `language` block.
 //!
-//! OpenTofu reads `required_version` of every file before 1.12, and since then that of its own files only, override files or not: in a `.tf` file it is
-//! for Terraform (`checkVersionRequirements`, OpenTofu 1.12.0).
+//! OpenTofu before 1.12 reads `required_version` of every file. Since 1.12 it reads that of `.tofu` files only, override files or
+//! not; in a `.tf` file it is for Terraform (`checkVersionRequirements`, OpenTofu 1.12.0).
 //!
-//! The stack's directory alone is read, as tools do before they install anything; modules are judged by the tool itself. A file that
-//! cannot be read here is the tool's to judge: it is noted, and says nothing.
+//! Only the stack's directory is read, as the tools do before they install anything; the tool checks modules itself. A file that
+//! cannot be parsed here is noted and ignored, since the tool reports it.
 
 use std::{
     collections::BTreeSet,
@@ -27,31 +27,31 @@ use crate::{
     },
 };
 
-/// Which versions of a tool read a constraint.
+/// The versions of a tool that read a constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     All,
     /// OpenTofu before 1.12: `required_version` of a file that Terraform reads too.
     Before,
-    /// OpenTofu since 1.12: what an override file replaced before.
+    /// OpenTofu since 1.12: a constraint that an override file replaced before.
     Since,
-    /// OpenTofu since 1.12, and older ones refuse what it stands in: a `language` block.
+    /// OpenTofu since 1.12; older versions refuse the `language` block.
     Language,
 }
 
 /// A constraint of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Required {
-    /// As it was read.
+    /// The parsed constraint.
     pub constraints: Constraints,
-    /// As it was written.
+    /// The text.
     pub text: String,
     pub place: Place,
     pub readers: Readers,
 }
 
 impl Required {
-    /// Whether a version of the tool takes the code as far as this goes: one that does not read it does.
+    /// Whether a version accepts the code as far as this constraint goes. One that does not read it does.
     pub fn accepts(&self, version: &Version) -> bool {
         let (is_newer, allowed) = (reads_own_files_only(version), self.constraints.allow_core(version));
         match self.readers {
@@ -62,21 +62,21 @@ impl Required {
         }
     }
 
-    /// Whether a version contradicts what it does not read: it is written for Terraform, or the code is for older versions.
+    /// Whether a version contradicts a constraint that it does not read: it is for Terraform, or for older versions.
     pub fn is_passed_over(&self, version: &Version) -> bool {
         self.readers == Readers::Before && reads_own_files_only(version) && !self.constraints.allow_core(version)
     }
 }
 
-/// Whether a version of OpenTofu reads `required_version` in its own files only.
+/// Whether this version of OpenTofu reads `required_version` in `.tofu` files only.
 fn reads_own_files_only(version: &Version) -> bool {
     version.at_least(1, 12)
 }
 
-/// The constraints that a stack's own files put on a tool.
+/// The constraints of a stack's own files on a tool.
 ///
 /// # Errors
-/// When the directory cannot be read, or a constraint is none.
+/// Storage when the directory cannot be read, configuration for an invalid constraint.
 pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Vec<Required>> {
     if tool == Tool::Terragrunt {
         return Ok(Vec::new());
@@ -110,7 +110,7 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
         if !is_override(name) {
             all.append(&mut read);
         } else if !read.is_empty() {
-            // The last override file that has any replaces all others (`mergeFile` of both tools).
+            // The last override file with a constraint replaces all others (`mergeFile` of both tools).
             all.append(&mut overrides);
             overrides = read;
         }
@@ -131,17 +131,17 @@ pub fn required(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) 
 fn constraint(text: String, place: Place, readers: Readers) -> Result<Required> {
     let constraints: Constraints = text.parse().map_err(|error| Error::configuration(format!("{place}: {error}")))?;
     if constraints.names_prerelease() {
-        // An error of both tools: "Prerelease version constraints are not supported".
+        // Both tools fail with "Prerelease version constraints are not supported".
         return Err(Error::configuration(format!("{place}: `{text}` names a prerelease, which required_version may not")));
     }
     Ok(Required { constraints, text, place, readers })
 }
 
-/// The files of a stack that a tool reads, in the order of their names. OpenTofu leaves `NAME.tf` alone where there is a
-/// `NAME.tofu`, and `NAME.tf.json` where there is a `NAME.tofu.json`.
+/// The files of a stack that a tool reads, sorted by name. OpenTofu ignores `NAME.tf` beside `NAME.tofu`, and `NAME.tf.json`
+/// beside `NAME.tofu.json`.
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// Storage: the directory cannot be read.
 pub fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
     let listed: io::Result<Vec<_>> = fs::read_dir(stack).and_then(Iterator::collect);
     let listed = listed.map_err(|error| Error::storage(stack.display(), &error))?;
@@ -161,7 +161,7 @@ pub fn configuration(tool: Tool, stack: &Path) -> Result<Vec<PathBuf>> {
     Ok(names.iter().filter(is_read).map(|name| stack.join(name)).collect())
 }
 
-/// Whether a stack has files that OpenTofu alone reads.
+/// The first file that only OpenTofu reads.
 pub(crate) fn opentofu_file(stack: &Path) -> Result<Option<PathBuf>> {
     let of_tofu = |path: &PathBuf| path.to_str().is_some_and(is_of_opentofu);
     Ok(configuration(Tool::OpenTofu, stack)?.into_iter().find(of_tofu))
@@ -171,7 +171,7 @@ fn is_of_opentofu(name: &str) -> bool {
     has_ending(name, ".tofu") || has_ending(name, ".tofu.json")
 }
 
-/// Tools compare endings as they are written.
+/// Both tools compare extensions with case.
 fn has_ending(name: &str, ending: &str) -> bool {
     name.strip_suffix(ending).is_some()
 }
@@ -181,7 +181,7 @@ fn is_override(name: &str) -> bool {
     stem == "override" || stem.ends_with("_override")
 }
 
-/// A constraint as it stands in a file.
+/// A constraint as it is written in a file.
 struct Stated {
     text: String,
     line: usize,
@@ -200,10 +200,10 @@ impl Stated {
 
 type Found = Result<Vec<Stated>, String>;
 
-/// The constraints that the text of a file of this name puts on a tool, and the line of each.
+/// The constraints on a tool in the text of a file of this name, with their lines.
 ///
 /// # Errors
-/// Why it is not understood.
+/// The syntax error.
 pub fn said(tool: Tool, name: &str, text: &str) -> Result<Vec<(String, usize)>, String> {
     Ok(stated(tool, name, text)?.into_iter().map(|one| (one.text, one.line)).collect())
 }
@@ -213,7 +213,7 @@ fn stated(tool: Tool, name: &str, text: &str) -> Found {
 }
 
 fn of_hcl(text: &str, tool: Tool) -> Found {
-    // Of a stack's files hardly one has either, and none needs to be parsed to see that: names have no other spelling.
+    // Few files have either name, and names have no other spelling, so most files need no parsing.
     if !["required_version", "compatible_with"].iter().any(|name| text.contains(name)) {
         return Ok(Vec::new());
     }
@@ -266,7 +266,7 @@ fn object(block: &Block, text: &str) -> Result<Option<(String, usize)>, String> 
 fn of_json(text: &str) -> Found {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let line = text.find("\"required_version\"").map_or(1, |offset| line_of(text, offset));
-    // A block is an object, or a list of them.
+    // A block is an object or a list of objects.
     let blocks = match &value["terraform"] {
         Value::Array(blocks) => blocks.iter().collect(),
         block => vec![block],

@@ -9,14 +9,14 @@ use std::{
 
 use crate::Error;
 
-/// The most numbers of a version, and the most characters of one: beyond them it is no version.
+/// The most numbers of a version, and the most bytes of its text.
 const MOST_SEGMENTS: usize = 8;
 const MOST_CHARACTERS: usize = 128;
 
-/// A version: numbers, at least three of them, and a prerelease. What follows a `+` is read and ignored.
+/// A version: at least three numbers, and a prerelease. Build metadata (`+…`) is parsed and ignored.
 ///
-/// The order is that of Semantic Versioning 2.0.0 (11), for any count of numbers. It differs from go-version's in one corner, on
-/// purpose: there `1.0.0-alpha` is newer than `1.0.0-alpha.beta`.
+/// The order is that of Semantic Versioning 2.0.0 (11), for any number of segments. It differs from go-version in one case: there
+/// `1.0.0-alpha` is newer than `1.0.0-alpha.beta`.
 #[derive(Clone, Debug)]
 pub struct Version {
     segments: Vec<u64>,
@@ -25,7 +25,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Whether this is a release, and no prerelease.
+    /// Whether this is no prerelease.
     pub fn is_stable(&self) -> bool {
         self.prerelease.is_empty()
     }
@@ -39,7 +39,7 @@ impl Version {
         Self { segments: vec![major, minor, patch], given: 3, prerelease: String::new() }
     }
 
-    /// The release whose third number is one more.
+    /// The release with the third number plus one.
     #[must_use]
     pub(crate) fn next(&self) -> Self {
         Self::release(self.segment(0), self.segment(1), self.segment(2).saturating_add(1))
@@ -51,12 +51,12 @@ impl Version {
         Self { prerelease: String::new(), ..self.clone() }
     }
 
-    /// A number of it, the first one being 0; beyond those given it is 0.
+    /// The number at an index from 0; 0 beyond the last one.
     pub fn segment(&self, i: usize) -> u64 {
         self.segments.get(i).copied().unwrap_or_default()
     }
 
-    /// How many numbers were written.
+    /// The count of written numbers.
     pub(crate) fn given(&self) -> usize {
         self.given
     }
@@ -82,7 +82,7 @@ impl FromStr for Version {
         let prerelease = match rest.strip_prefix('-') {
             Some("") => return Err(error()),
             Some(tail) => tail,
-            // Glued on, as in `1.2.0beta1`, when it begins with a letter.
+            // A prerelease without a hyphen, as in `1.2.0beta1`, starts with a letter.
             None if rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_alphabetic()) => rest,
             None => return Err(error()),
         };
@@ -98,7 +98,7 @@ impl FromStr for Version {
         }
         segments.resize(given.max(3), 0);
         let version = Self { segments, given, prerelease: prerelease.to_owned() };
-        // Printed it is longer when numbers or a hyphen were left out, and has to be read again.
+        // The canonical text is longer when numbers or a hyphen were left out, and must parse again.
         if version.to_string().len() > MOST_CHARACTERS { Err(error()) } else { Ok(version) }
     }
 }
@@ -124,7 +124,7 @@ impl Hash for Version {
         let end = self.segments.iter().rposition(|segment| *segment != 0).map_or(0, |last| last + 1);
         self.segments[..end].hash(state);
         for part in self.prerelease.split('.') {
-            // Equal parts may be written differently: `01` and `1`.
+            // Equal parts may have different texts: `01` and `1`.
             part.parse::<u64>().map_or_else(|_| part.to_owned(), |number| number.to_string()).hash(state);
         }
     }

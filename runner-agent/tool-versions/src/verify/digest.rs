@@ -1,4 +1,4 @@
-//! The SHA-256 of something.
+//! SHA-256 digests.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Error;
 
-/// A SHA-256. It is no secret, so that it is compared as any other value.
+/// A SHA-256 digest. It is public, so comparison need not be in constant time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
@@ -19,7 +19,7 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// That of all there is to read, which is never in memory as a whole. The error is that of reading.
+    /// Digests a stream without buffering it. The error is that of reading.
     pub fn read(mut from: impl Read) -> io::Result<Self> {
         let mut through = Hashing::new(io::sink());
         io::copy(&mut from, &mut through)?;
@@ -32,7 +32,7 @@ impl Digest {
 }
 
 impl fmt::Display for Digest {
-    /// 64 lower-case hexadecimal digits.
+    /// 64 lower-case hex digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex::encode(self.0))
     }
@@ -47,7 +47,7 @@ impl fmt::Debug for Digest {
 impl FromStr for Digest {
     type Err = Error;
 
-    /// Reads 64 hexadecimal digits, in any case. Anything else is an error of integrity, for what a digest is read from was to prove
+    /// Parses 64 hex digits in any case. Any other text is an integrity error, since digests come from files that prove
     /// something.
     fn from_str(text: &str) -> Result<Self, Error> {
         let fault =
@@ -58,7 +58,7 @@ impl FromStr for Digest {
     }
 }
 
-/// Counts and digests what is written through it. Its user has to flush what is beneath.
+/// A writer that counts and digests. The caller flushes the inner writer.
 pub struct Hashing<W> {
     into: W,
     hash: Sha256,
@@ -70,12 +70,12 @@ impl<W: Write> Hashing<W> {
         Self { into, hash: Sha256::new(), written: 0 }
     }
 
-    /// How many bytes were written.
+    /// Bytes written so far.
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// The digest of what was written so far.
+    /// The digest of the bytes so far.
     pub fn digest(&self) -> Digest {
         Digest(self.hash.clone().finalize().into())
     }
@@ -98,7 +98,7 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// What something begins with, for messages: at most 100 characters, and none that moves a terminal's cursor.
+/// The first 100 characters for messages, with control characters escaped.
 pub(crate) fn beginning(bytes: &[u8]) -> String {
     const SHOWN: usize = 100;
     let text = String::from_utf8_lossy(bytes.get(..4 * SHOWN).unwrap_or(bytes));

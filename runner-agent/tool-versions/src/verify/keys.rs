@@ -1,4 +1,4 @@
-//! Keys that releases are signed with, and which of them may sign.
+//! OpenPGP keys, and which of them may sign.
 
 use std::{
     fmt,
@@ -15,26 +15,24 @@ use pgp::{
 
 use crate::{Error, Result, Tool, verify::digest::beginning};
 
-/// The most text of keys that is read: 1 MiB.
+/// The largest text of keys, in bytes: 1 MiB.
 const LARGEST: usize = 1 << 20;
 
-/// Where a key begins.
 const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
-/// Where a key ends.
 const END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
 
-/// HashiCorp's key of 2021, for Terraform. Releases are signed by its subkey `374EC75B485913604A831CC7C820C6D5CD27AB87`. This copy expires
-/// on 2030-03-01; copies made before 2026-02 expired in 2026-04 (see [`crate::verify::signature`] for what that means).
+/// HashiCorp's key of 2021, for Terraform. Its subkey `374EC75B485913604A831CC7C820C6D5CD27AB87` signs releases. This copy
+/// expires on 2030-03-01; copies from before 2026-02 expired in 2026-04 (see [`crate::verify::signature`]).
 pub const HASHICORP: &str = "C874011F0AB405110D02105534365D9472D7468F";
 
-/// OpenTofu's key of 2023, which does not expire. Stable releases are signed with it.
+/// OpenTofu's key of 2023, for stable releases. It does not expire.
 pub const OPENTOFU: &str = "E3E6E43D84CB852EADB0051D0C0AF313E5FD9F80";
 
-/// Gruntwork's key of 2026, for Terragrunt. Its text is not built in and has to be configured.
+/// Gruntwork's key of 2026, for Terragrunt. The key itself is not built in and must be configured.
 pub const GRUNTWORK: &str = "68C80F86DF98E710C0F22E2E577774ACA847CC49";
 
-/// What tells a key from all others.
+/// The fingerprint of a key.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(Vec<u8>);
 
@@ -59,8 +57,8 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = Error;
 
-    /// Reads 40 or 64 hexadecimal digits, as keys of version 4 and 6 have, in any case and in groups as people write them. A key ID
-    /// is an error: anybody can make a key that has the same.
+    /// Parses 40 or 64 hex digits (keys of version 4 and 6) in any case and grouping. A key ID is an error, since collisions can
+    /// be produced.
     fn from_str(text: &str) -> Result<Self> {
         let digits: String = text.split_whitespace().collect();
         let bytes = hex::decode(digits.strip_prefix("0x").unwrap_or(&digits)).ok().filter(|bytes| matches!(bytes.len(), 20 | 32));
@@ -72,7 +70,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The keys which may sign something.
+/// The keys that may sign.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     expected: Vec<Fingerprint>,
@@ -80,10 +78,10 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// The key of the project that makes a tool.
+    /// The key of the project of a tool.
     ///
-    /// Of Terragrunt's only the fingerprint is built in: verification then says that the key has to be configured, and
-    /// [`Keyring::from_armored`] takes it together with [`GRUNTWORK`].
+    /// For Terragrunt only the fingerprint is built in: [`Keyring::verify`] then fails, and [`Keyring::from_armored`] takes the
+    /// key together with [`GRUNTWORK`].
     pub fn built_in(tool: Tool) -> Result<Self> {
         let (fingerprint, text) = match tool {
             Tool::OpenTofu => (OPENTOFU, include_str!("../../keys/opentofu.asc")),
@@ -93,11 +91,9 @@ impl Keyring {
         Self::from_armored(text, &[fingerprint.parse()?])
     }
 
-    /// Keys of an operator's own, one armored block after the other; text between them says nothing. Of a key only the parts count which
-    /// it has signed itself.
+    /// Reads an operator's keys: armored blocks with any text between them. Only parts that the key itself has signed count.
     ///
-    /// Keys with another fingerprint than those given are left out. An error of configuration is a fingerprint whose key is not there,
-    /// text that is no key, and a key that nothing can be signed with.
+    /// Ignores keys with other fingerprints. Configuration: a fingerprint has no key, the text is no key, or a key cannot sign.
     pub fn from_armored(text: &str, fingerprints: &[Fingerprint]) -> Result<Self> {
         if text.len() > LARGEST {
             return Err(Error::configuration(format!("keys of {} bytes, and {LARGEST} at most are read", text.len())));
@@ -121,23 +117,23 @@ impl Keyring {
         Ok(Self { expected: fingerprints.to_vec(), signers })
     }
 
-    /// The fingerprints of the primary keys: what is expected.
+    /// The expected fingerprints, of primary keys.
     pub fn fingerprints(&self) -> &[Fingerprint] {
         &self.expected
     }
 
-    /// Whether a key counts, by its fingerprint in hexadecimal digits: it is here, and was not revoked.
+    /// Whether the key with this fingerprint, in hex, is in the ring and not revoked.
     pub(crate) fn has(&self, fingerprint: &str) -> bool {
         self.signers.iter().any(|signer| signer.primary.to_string() == fingerprint && !signer.revoked)
     }
 
-    /// Whether there is a key to verify with.
+    /// Whether there is no key to verify with.
     pub fn is_empty(&self) -> bool {
         self.signers.is_empty()
     }
 }
 
-/// Fingerprints for a message.
+/// Joins fingerprints for a message.
 pub(crate) fn list(fingerprints: &[Fingerprint]) -> String {
     fingerprints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -146,17 +142,17 @@ pub(crate) fn list(fingerprints: &[Fingerprint]) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Signer {
     pub key: Public,
-    /// Of the primary key.
+    /// The fingerprint of the primary key.
     pub primary: Fingerprint,
-    /// Seconds since 1970: from when it may sign.
+    /// Creation time, in Unix seconds.
     pub from: u64,
-    /// Until when, if not for ever: its own end, or that of the primary key.
+    /// Expiry in Unix seconds, if any: its own or that of the primary key.
     pub until: Option<u64>,
-    /// Whether it, or the primary key, was revoked.
+    /// Whether it or the primary key is revoked.
     pub revoked: bool,
 }
 
-/// What a signature is computed with.
+/// The public key.
 #[derive(Clone, Debug)]
 pub(crate) enum Public {
     Primary(PublicKey),
@@ -171,7 +167,7 @@ impl Signer {
         }
     }
 
-    /// Whether a signature names it as its maker, or nobody.
+    /// Whether a signature names this key as its issuer, or no issuer at all.
     pub(crate) fn is_named_by(&self, signature: &Signature) -> bool {
         let (fingerprint, id) = match &self.key {
             Public::Primary(key) => (key.fingerprint(), key.legacy_key_id()),
@@ -181,7 +177,7 @@ impl Signer {
         if fingerprints.is_empty() { ids.is_empty() || ids.contains(&&id) } else { fingerprints.contains(&&fingerprint) }
     }
 
-    /// Whether it made a signature over these bytes.
+    /// Whether this key made a signature over these bytes.
     pub(crate) fn made(&self, signature: &Signature, data: &[u8]) -> bool {
         let made = match &self.key {
             Public::Primary(key) => signature.verify(key, data),
@@ -191,21 +187,20 @@ impl Signer {
     }
 }
 
-/// Whether a signature that is computed over such a hash proves anything. MD5, SHA-1 and RIPEMD-160 do not: two texts with the same hash
-/// can be made, or soon.
+/// Whether a hash resists collisions. MD5, SHA-1 and RIPEMD-160 do not, or not for long.
 pub(crate) const fn is_strong(hash: Option<HashAlgorithm>) -> bool {
     use HashAlgorithm as H;
     matches!(hash, Some(H::Sha256 | H::Sha384 | H::Sha512 | H::Sha3_256 | H::Sha3_512))
 }
 
-/// What the library says of a fault, without the trace of its calls, which it adds where `RUST_BACKTRACE` is set.
+/// The text of a library error, without the backtrace that it adds when `RUST_BACKTRACE` is set.
 pub(crate) fn says(error: &pgp::errors::Error) -> String {
     let text = error.to_string();
     let text = text.split("backtrace").next().unwrap_or_default();
     beginning(text.trim_end_matches([' ', ',', '{', '(']).as_bytes())
 }
 
-/// The keys of a text.
+/// Parses the keys of a text.
 fn blocks(text: &str) -> Result<Vec<SignedPublicKey>> {
     let fault = |what: &str| Error::configuration(format!("no OpenPGP key can be read: {what}"));
     let mut keys = Vec::new();
@@ -225,7 +220,7 @@ fn blocks(text: &str) -> Result<Vec<SignedPublicKey>> {
     Ok(keys)
 }
 
-/// What of a key may sign.
+/// The key and subkeys that may sign.
 fn signers_of(key: &SignedPublicKey, fingerprint: &Fingerprint) -> Result<Vec<Signer>> {
     let fault = |what: &str| Error::configuration(format!("the key {fingerprint} {what}"));
     let primary = &key.primary_key;
@@ -257,13 +252,13 @@ fn signers_of(key: &SignedPublicKey, fingerprint: &Fingerprint) -> Result<Vec<Si
     Ok(signers)
 }
 
-/// When a key that was created then ends, by the signature which says what it is for.
+/// The expiry of a key, from the signature that states its properties.
 fn end(created: u64, signature: &Signature) -> Option<u64> {
     let lasts = signature.key_expiration_time().map(|lasts| u64::from(lasts.as_secs()));
     lasts.filter(|lasts| *lasts > 0).map(|lasts| created + lasts)
 }
 
-/// The newest statement of a key about itself: directly, or with one of its names that it did not revoke.
+/// The newest self-signature: a direct-key one, or one over a user ID that is not revoked.
 fn self_signature(key: &SignedPublicKey) -> Option<&Signature> {
     let primary = &key.primary_key;
     let direct = key.details.direct_signatures.iter().filter(|signature| signature.verify_key(primary).is_ok());
@@ -276,8 +271,8 @@ fn self_signature(key: &SignedPublicKey) -> Option<&Signature> {
     direct.chain(named).filter(|signature| is_strong(signature.hash_alg())).max_by_key(|signature| signature.created())
 }
 
-/// The newest statement of the primary key that a subkey is its own and may sign, which the subkey has countersigned; otherwise anybody
-/// could bind another's subkey to a key of his own.
+/// The newest binding of a subkey that permits signing and has the countersignature of the subkey. Without the latter anyone
+/// could bind another's subkey to a key of their own.
 fn binding_of<'a>(sub: &'a SignedPublicSubKey, primary: &PublicKey) -> Option<&'a Signature> {
     let valid = |signature: &&Signature| {
         signature.typ() == Some(SignatureType::SubkeyBinding)
@@ -289,7 +284,7 @@ fn binding_of<'a>(sub: &'a SignedPublicSubKey, primary: &PublicKey) -> Option<&'
     (newest.key_flags().sign() && back.verify_primary_key_binding(&sub.key, primary).is_ok()).then_some(newest)
 }
 
-/// A time of OpenPGP.
+/// Converts an OpenPGP time.
 pub(crate) fn time(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }

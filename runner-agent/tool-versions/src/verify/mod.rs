@@ -1,4 +1,4 @@
-//! What proves that a file is the one which was published: sums, and a signature of them by a key that counts now.
+//! Verification: sums, and a signature over them by a key that counts.
 
 pub mod digest;
 pub mod keys;

@@ -1,11 +1,11 @@
-//! Who signed `SHA256SUMS`: OpenPGP signatures that lie beside what they are over (`.sig`, `.gpgsig`).
+//! Detached OpenPGP signatures over `SHA256SUMS` (`.sig`, `.gpgsig`).
 //!
 //! # Keys that expire
-//! A signature made before its key expired stays good, for releases are not signed again when a key's end comes. When it was made is
-//! what the signer says: who stole an expired key can say any time. So the end of a key does not protect from theft, revocation does,
-//! and that is seen only in a copy of the key that has it: those built in are as new as the program, those configured as their file.
-//! A copy may also be older than the key's last prolongation, as those of HashiCorp's key made before 2026-02, which end in 2026-04:
-//! with such a copy newer releases are refused, and older ones are taken with [`Signed::has_expired`].
+//! A signature from before the expiry of its key stays valid, since projects do not sign releases again. Its time is the signer's
+//! claim, and the thief of an expired key can claim any time. So expiry does not protect from theft; revocation does, and only a
+//! copy of the key that contains it shows it. Built-in copies are as new as the program, configured ones as their file. A copy
+//! may also be older than the last extension of the key, such as copies of HashiCorp's key from before 2026-02, which expire in
+//! 2026-04: they refuse newer releases, and report [`Signed::has_expired`] for older ones.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,36 +23,35 @@ use crate::{
     },
 };
 
-/// The largest file of signatures that is read: 64 KiB. One has 100 to 1000 bytes.
+/// The largest signature file, in bytes: 64 KiB. A signature has 100 to 1000 bytes.
 pub const LARGEST: usize = 64 << 10;
 
-/// The most signatures of a file that are looked at.
+/// The most signatures of a file that are checked.
 const MOST: usize = 16;
 
-/// How far a signature's time may lie ahead of our clock.
+/// The tolerated clock skew of a signature in the future.
 const AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Who signed something, and when.
+/// The signer and time of a valid signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The fingerprint that was expected: that of the primary key.
+    /// The fingerprint of the primary key.
     pub key: Fingerprint,
-    /// That of the key which signed: the same, or that of a subkey.
+    /// The fingerprint of the signing key: the same, or a subkey.
     pub by: Fingerprint,
-    /// When, by the signer's own word.
+    /// The signing time, as the signer claims.
     pub at: SystemTime,
     /// Whether the key has expired since.
     pub has_expired: bool,
 }
 
 impl Keyring {
-    /// That these bytes were signed by one of the keys. `what` names them in messages; `signature` is binary or armored, with one
-    /// signature or several, of which one has to be good; `now` is the time to judge by.
+    /// Verifies a signature over these bytes by one of the keys. `what` names them in messages; `signature` is binary or armored,
+    /// with one or more signatures, of which one must be valid; `now` is the time to judge by.
     ///
-    /// All else is an error of integrity, which names the fingerprints that are expected and the key that was found: no signature; one
-    /// by another key, by one that was revoked, by one that had expired or not begun when it signed; one over other bytes, over a weak
-    /// hash (MD5, SHA-1), over text with any line ends; one that has expired itself or is of the day after tomorrow. That the ring has a
-    /// fingerprint and no key is an error of configuration.
+    /// Integrity, with the expected and the found fingerprints: no signature; an unknown, revoked or expired key, or one created
+    /// later; other bytes; a weak hash (MD5, SHA-1); a text signature; an expired signature, or one from the future.
+    /// Configuration: the ring has a fingerprint and no key.
     pub fn verify(&self, what: &str, data: &[u8], signature: &[u8], now: SystemTime) -> Result<Signed> {
         let expected = list(self.fingerprints());
         if self.is_empty() {
@@ -71,7 +70,7 @@ impl Keyring {
         Err(fault(&faults.join(", and ")))
     }
 
-    /// Whether one signature is good, and why not.
+    /// Verifies one signature; the error is a part of a sentence.
     fn judge(&self, signature: &Signature, data: &[u8], now: SystemTime) -> Result<Signed, String> {
         let found = maker(signature);
         let mut candidates = self.signers.iter().filter(|signer| signer.is_named_by(signature)).peekable();
@@ -97,7 +96,7 @@ impl Keyring {
     }
 }
 
-/// Whether a signature that does match was made when it could be, and holds now.
+/// Checks the times of a matching signature.
 fn in_time(signature: &Signature, signer: &Signer, now: SystemTime) -> Result<Signed, &'static str> {
     if signer.revoked {
         return Err("which was revoked");
@@ -120,7 +119,7 @@ fn in_time(signature: &Signature, signer: &Signer, now: SystemTime) -> Result<Si
     Ok(Signed { key: signer.primary.clone(), by: signer.fingerprint(), at: time(at), has_expired })
 }
 
-/// The signatures of a file, at least one.
+/// Parses the signatures of a file; at least one.
 fn read(bytes: &[u8]) -> Result<Vec<Signature>, String> {
     if bytes.trim_ascii().is_empty() {
         return Err("has no signature: that file is empty".to_owned());
@@ -138,7 +137,7 @@ fn read(bytes: &[u8]) -> Result<Vec<Signature>, String> {
     if read.is_empty() { Err(fault("nothing of it can be read")) } else { Ok(read) }
 }
 
-/// Who made a signature, as it says itself.
+/// The issuer, as the signature claims.
 fn maker(signature: &Signature) -> String {
     let fingerprints = signature.issuer_fingerprint().into_iter().map(ToString::to_string);
     let ids = signature.issuer_key_id().into_iter().map(ToString::to_string);

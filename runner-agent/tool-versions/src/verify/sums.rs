@@ -1,4 +1,4 @@
-//! `SHA256SUMS`: which file of a release has which digest. Whose they are is proven by [`crate::verify::signature`].
+//! `SHA256SUMS`: the digests of a release's files. [`crate::verify::signature`] verifies their origin.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,25 @@ use crate::{
     verify::digest::{Digest, beginning},
 };
 
-/// The largest file of sums that is read: 1 MiB. A release of today has some 20 lines of 100 bytes.
+/// The largest file of sums, in bytes: 1 MiB. A present release has about 20 lines of 100 bytes.
 pub const LARGEST: usize = 1 << 20;
 
-/// The most lines that are read.
+/// The most lines.
 pub const LINES: usize = 10_000;
 
-/// The longest name of a file.
+/// The longest file name, in bytes.
 const LONGEST: usize = 255;
 
-/// The digests of a release's files, by name.
+/// Digests by file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sums(BTreeMap<String, Digest>);
 
 impl Sums {
-    /// Reads what `sha256sum` writes: on each line 64 hexadecimal digits, spaces, a `*` when it was read as binary, and the name of a
-    /// file. Lines may end in CR LF, and empty ones say nothing.
+    /// Parses the output of `sha256sum`: on each line 64 hex digits, spaces, a `*` for binary mode, and a file name. Lines may
+    /// end in CR LF; empty lines are ignored.
     ///
-    /// Anything else is an error of integrity: too much of it, a page of HTML, a name that is a path or has characters that cannot be
-    /// seen, two sums for one name, or no sum at all. Nothing is passed over, for a line that is not understood may be the one which
-    /// contradicts another.
+    /// Integrity for anything else: too long, an HTML page, a path or control characters in a name, two digests for one name, no
+    /// digest at all. No line is skipped, since an unparsed line may contradict another.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > LARGEST {
             return Err(Error::integrity(format!("SHA256SUMS has {} bytes, and {LARGEST} at most are read", bytes.len())));
@@ -57,7 +56,7 @@ impl Sums {
         Ok(Self(sums))
     }
 
-    /// The sum of this very file: `x.zip` is neither `x.zip.sig` nor `a/x.zip`. That there is none is an error of integrity.
+    /// The digest of exactly this name: `x.zip` is neither `x.zip.sig` nor `a/x.zip`. Integrity when it is missing.
     pub fn of(&self, name: &str) -> Result<Digest> {
         const SHOWN: usize = 5;
         self.0.get(name).copied().ok_or_else(|| {
@@ -70,7 +69,7 @@ impl Sums {
         })
     }
 
-    /// That a file has the digest which it was published with; an error of integrity says what was expected and found.
+    /// Compares a file with its published digest. Integrity, with both digests, when they differ.
     pub fn check(&self, name: &str, found: &Digest) -> Result<()> {
         let expected = self.of(name)?;
         if expected == *found {
@@ -79,13 +78,13 @@ impl Sums {
         Err(Error::integrity(format!("`{name}` has the SHA-256 {found}, and was published with {expected}")))
     }
 
-    /// All names, in their order.
+    /// All names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 }
 
-/// Whether it begins as pages of HTML do: proxies and portals answer with them, and they are the usual thing found instead of sums.
+/// Whether the text starts like HTML: proxies and portals often serve a page in place of a file.
 pub(crate) fn is_html(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().first() == Some(&b'<')
 }
@@ -102,7 +101,7 @@ fn entry(line: &[u8]) -> Option<(Digest, &str)> {
     Some((digest.parse().ok()?, name))
 }
 
-/// Whether it names a file, and not a path to one.
+/// Whether the name is a file name and no path.
 fn is_plain(name: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '\\' | '*');
     !name.is_empty() && name.len() <= LONGEST && !matches!(name, "." | "..") && !name.contains(odd)

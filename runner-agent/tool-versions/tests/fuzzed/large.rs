@@ -1,11 +1,11 @@
-//! What is long, deep or slow on purpose, which no fuzzer comes to by small steps.
+//! Input that is long, deep or slow on purpose, which a fuzzer does not reach in small steps.
 
 use tool_versions::{
     Request, Tool,
     request::{files, required},
 };
 
-/// How each of these goes on and on: deeper, or longer at the same depth.
+/// Fragments to repeat: each nests deeper, or grows at the same depth.
 const NESTED: [&str; 24] = [
     "[",
     "(",
@@ -32,12 +32,12 @@ const NESTED: [&str; 24] = [
     "<<A\n",
     "b.",
 ];
-/// Without its name in it a text is not parsed.
+/// A text without these names is not parsed.
 const NAMES: &str = "# terragrunt_version_constraint terraform_version_constraint required_version\n";
 const BLOCKS: [&str; 5] = ["a{\n", "a{", "a \"b\" {\n", "a{b=[", "/*"];
 
 #[test]
-fn what_is_nested_without_end_is_refused_soon() {
+fn endless_nesting_is_refused() {
     const LENGTH: usize = 100_000;
     let attributes = NESTED.iter().flat_map(|part| ["a = ", "a = \"", "a = <<X\n"].map(|before| (before, part)));
     for (before, part) in attributes.chain(BLOCKS.iter().map(|part| ("", part))) {
@@ -50,9 +50,9 @@ fn what_is_nested_without_end_is_refused_soon() {
     assert!(required::said(Tool::OpenTofu, "a.tf.json", &json).is_err());
 }
 
-/// On a thread with a small stack, for who calls may have one.
+/// On a thread with a small stack, as a caller may have.
 #[test]
-fn as_deep_as_the_parser_goes_is_no_trouble() {
+fn deepest_input_fits_a_small_stack() {
     const REST: &str = "terraform_version_constraint = \"1\"\n";
     for (open, close) in [("[for x in ", " : x]"), ("{for x in ", " : x => x}"), ("[\"${", "}\"]"), ("{a = ", "}"), ("f(", ")")] {
         let mut deepest = 0;
@@ -69,7 +69,7 @@ fn as_deep_as_the_parser_goes_is_no_trouble() {
 }
 
 #[test]
-fn patterns_that_take_long_are_refused() {
+fn slow_patterns_are_refused() {
     for pattern in ["((.?){100}){100}", "(((.?){50}){50}){20}", "(.*){2000}x", "\\w{9999}"] {
         for kind in ["latest", "min"] {
             assert!(format!("{kind}:{pattern}").parse::<Request>().is_err(), "{pattern}");

@@ -1,59 +1,124 @@
-//! What the fuzzer once found (`fuzz/README.md`) is run again, by the functions that it ran. All of `corpus` is besides.
+//! The fuzz targets (`fuzz/README.md`), run over the corpus and over random and mutated input.
 
 #[allow(unreachable_pub, reason = "the fuzzer has it in a library")]
 #[path = "../../fuzz/bodies.rs"]
 mod bodies;
 mod large;
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 
-/// Runs a target for all files of some directories.
-fn replay(target: fn(&[u8]), directories: &[&str]) {
-    for directory in directories {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
-        let files = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
-        let mut count = 0;
-        for path in files {
-            // Is shown when it fails.
-            println!("{}", path.display());
-            target(&fs::read(path).unwrap());
-            count += 1;
+use proptest::{prelude::*, sample::Index};
+
+type Target = fn(&[u8]);
+
+/// Each target with its directories.
+const TARGETS: [(Target, &[&str]); 7] = [
+    (bodies::version_files, &["fuzz/corpus/version_files"]),
+    (bodies::hcl, &["fuzz/corpus/hcl"]),
+    (bodies::constraint, &["fuzz/corpus/constraint"]),
+    (bodies::sums, &["fuzz/corpus/sums", "corpus/sums"]),
+    (bodies::lists, &["fuzz/corpus/lists", "corpus/lists"]),
+    (bodies::archives, &["fuzz/corpus/archives", "corpus/archives"]),
+    (bodies::signature, &["fuzz/corpus/signature", "corpus/signatures"]),
+];
+
+fn files(directories: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let paths = directories.iter().flat_map(|directory| fs::read_dir(root.join(directory)).unwrap());
+    paths.map(|entry| entry.unwrap().path()).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+/// Each target with the content of its corpus.
+static CORPUS: LazyLock<Vec<(Target, Vec<Vec<u8>>)>> = LazyLock::new(|| {
+    let of = |(target, directories)| (target, files(directories).into_iter().map(|(_, bytes)| bytes).collect());
+    TARGETS.into_iter().map(of).collect()
+});
+
+#[test]
+fn corpus_replays() {
+    std::thread::scope(|scope| {
+        for (target, directories) in TARGETS {
+            scope.spawn(move || {
+                let files = files(directories);
+                assert!(files.len() > 20, "{directories:?} has {} files", files.len());
+                for (path, bytes) in files {
+                    // Shown when the test fails.
+                    println!("{}", path.display());
+                    target(&bytes);
+                }
+            });
         }
-        assert!(count > 5, "{} has {count} files", directory.display());
+    });
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Flip(Index, u8),
+    Cut(Index),
+    Drop(Index, Index),
+    Insert(Index, Vec<u8>),
+    Repeat(Index, Index),
+}
+
+pub(crate) fn change() -> impl Strategy<Value = Change> {
+    let at = any::<Index>;
+    prop_oneof![
+        4 => (at(), 1_u8..).prop_map(|(at, by)| Change::Flip(at, by)),
+        1 => at().prop_map(Change::Cut),
+        1 => (at(), at()).prop_map(|(from, to)| Change::Drop(from, to)),
+        1 => (at(), prop::collection::vec(any::<u8>(), 1..9)).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
+        1 => (at(), at()).prop_map(|(from, to)| Change::Repeat(from, to)),
+    ]
+}
+
+pub(crate) fn changed(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
+    for change in changes {
+        if bytes.is_empty() {
+            break;
+        }
+        let length = bytes.len();
+        let range = |from: &Index, to: &Index| {
+            let (from, to) = (from.index(length), to.index(length));
+            from.min(to)..from.max(to)
+        };
+        match change {
+            Change::Flip(at, by) => bytes[at.index(length)] ^= by,
+            Change::Cut(at) => bytes.truncate(at.index(length)),
+            Change::Drop(from, to) => drop(bytes.drain(range(from, to))),
+            Change::Insert(at, more) => drop(bytes.splice(at.index(length)..at.index(length), more.iter().copied())),
+            Change::Repeat(from, to) => bytes.extend_from_within(range(from, to)),
+        }
     }
+    bytes
 }
 
-#[test]
-fn version_files() {
-    replay(bodies::version_files, &["fuzz/corpus/version_files"]);
-}
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
 
-#[test]
-fn hcl() {
-    replay(bodies::hcl, &["fuzz/corpus/hcl"]);
-}
+    #[test]
+    fn random_input_holds(bytes in prop::collection::vec(any::<u8>(), 0..400), text in "[\\[\\]{}\",:<>a-z=/.0-9 v'\\-]{0,200}|\\PC{0,60}") {
+        for (target, _) in TARGETS {
+            target(&bytes);
+            target(text.as_bytes());
+        }
+    }
 
-#[test]
-fn sums() {
-    replay(bodies::sums, &["fuzz/corpus/sums", "corpus/sums"]);
-}
+    #[test]
+    fn mutated_corpus_holds(which in any::<Index>(), file in any::<Index>(), changes in prop::collection::vec(change(), 1..5)) {
+        let (target, files) = which.get(&CORPUS);
+        target(&changed(file.get(files).clone(), &changes));
+    }
 
-#[test]
-fn lists() {
-    replay(bodies::lists, &["fuzz/corpus/lists", "corpus/lists"]);
-}
-
-#[test]
-fn archives() {
-    replay(bodies::archives, &["fuzz/corpus/archives", "corpus/archives"]);
-}
-
-#[test]
-fn signatures() {
-    replay(bodies::signature, &["fuzz/corpus/signature", "corpus/signatures"]);
-}
-
-#[test]
-fn constraints() {
-    replay(bodies::constraint, &["fuzz/corpus/constraint"]);
+    #[test]
+    fn printed_versions_and_constraints_are_parsed(
+        numbers in "[0-9]{1,3}(\\.[0-9]{1,3}){0,4}(-[0-9A-Za-z]{1,4}(\\.[0-9A-Za-z]{1,3}){0,2})?",
+        parts in prop::collection::vec("(|=|!=|>|>=|<|<=|~>) [0-9]{1,2}(\\.[0-9]{1,2}){0,3}(-[a-z]{1,3}[0-9]?)?", 1..4),
+    ) {
+        bodies::constraint(numbers.as_bytes());
+        bodies::constraint(parts.join(",").as_bytes());
+    }
 }

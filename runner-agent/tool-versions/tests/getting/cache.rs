@@ -1,4 +1,4 @@
-//! Lists that were got before.
+//! The cache of lists of versions.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn cached(fetched: u64, etag: Option<&str>) -> Cached {
 }
 
 #[test]
-fn what_to_do_follows_from_age() {
+fn age_selects_the_step() {
     let now = 1_000_000;
     let hour = TIME_TO_LIVE.as_secs();
     let rows = [
@@ -44,11 +44,11 @@ fn what_to_do_follows_from_age() {
     }
 }
 
-/// A server with one more version at each request, and its bad days.
+/// A server with one more version at each request, and with failures.
 struct World {
     server: Server,
-    /// 0: as it should be; 1: away; 2: a page of HTML; 3: 404; 4: not modified, always.
-    day: Arc<AtomicUsize>,
+    /// 0: healthy; 1: 503; 2: an HTML page; 3: 404; 4: always 304.
+    mode: Arc<AtomicUsize>,
     directory: tempfile::TempDir,
 }
 
@@ -58,9 +58,9 @@ fn at(seconds: u64) -> SystemTime {
 
 impl World {
     async fn new() -> Self {
-        let day = Arc::new(AtomicUsize::new(0));
-        let weather = Arc::clone(&day);
-        let server = Server::start(move |request, count| match weather.load(Ordering::SeqCst) {
+        let mode = Arc::new(AtomicUsize::new(0));
+        let shared = Arc::clone(&mode);
+        let server = Server::start(move |request, count| match shared.load(Ordering::SeqCst) {
             1 => answer("503 Away\nContent-Length: 0", b""),
             2 => ok("Content-Type: text/html", b"<html>"),
             3 => answer("404 Not Found\nContent-Length: 0", b""),
@@ -71,7 +71,7 @@ impl World {
             _ => ok("ETag: \"t\"", format!("{{\"versions\":[{{\"id\":\"1.{count}.0\"}}]}}").as_bytes()),
         })
         .await;
-        Self { server, day, directory: tempfile::tempdir().unwrap() }
+        Self { server, mode, directory: tempfile::tempdir().unwrap() }
     }
 
     async fn known(&self, seconds: u64) -> tool_versions::Result<Known> {
@@ -92,8 +92,8 @@ impl World {
         self.server.seen().len()
     }
 
-    fn weather(&self, day: usize) {
-        self.day.store(day, Ordering::SeqCst);
+    fn set(&self, mode: usize) {
+        self.mode.store(mode, Ordering::SeqCst);
     }
 }
 
@@ -102,7 +102,7 @@ fn newest(known: &Known) -> String {
 }
 
 #[tokio::test]
-async fn a_list_is_good_for_an_hour() {
+async fn list_is_fresh_for_an_hour() {
     let world = World::new().await;
     let first = world.known(0).await.unwrap();
     assert_eq!((newest(&first).as_str(), first.age, first.stale.clone()), ("1.0.0", Duration::ZERO, None));
@@ -117,10 +117,10 @@ async fn a_list_is_good_for_an_hour() {
 }
 
 #[tokio::test]
-async fn not_modified_is_good_for_another_hour() {
+async fn not_modified_makes_a_list_fresh_again() {
     let world = World::new().await;
     world.known(0).await.unwrap();
-    world.weather(4);
+    world.set(4);
     let again = world.known(4000).await.unwrap();
     assert_eq!((newest(&again).as_str(), again.age, again.stale), ("1.0.0", Duration::ZERO, None));
     let more = world.known(7000).await.unwrap();
@@ -128,33 +128,33 @@ async fn not_modified_is_good_for_another_hour() {
 }
 
 #[tokio::test]
-async fn an_old_list_is_used_when_there_is_no_newer_one() {
+async fn stale_list_serves_when_the_server_fails() {
     let world = World::new().await;
     world.known(0).await.unwrap();
     for (day, says) in [(1, "503"), (2, "page of HTML")] {
-        world.weather(day);
+        world.set(day);
         let old = world.known(90_000).await.unwrap();
         assert_eq!((newest(&old).as_str(), old.age), ("1.0.0", Duration::from_secs(90_000)));
         assert!(old.stale.as_deref().unwrap().contains(says), "{old:?}");
     }
-    // An address that is wrong is not hidden.
-    world.weather(3);
+    // A stale list does not hide a wrong address.
+    world.set(3);
     fails(world.known(90_000).await, Kind::Configuration, "there is no list of versions of OpenTofu at");
-    world.weather(0);
+    world.set(0);
     assert_eq!(world.known(90_000).await.unwrap().stale, None);
 }
 
 #[tokio::test]
-async fn without_a_list_the_error_is_the_servers() {
+async fn without_a_list_the_servers_error_is_returned() {
     let world = World::new().await;
     for (day, kind) in [(1, Kind::Unavailable), (2, Kind::Unavailable), (3, Kind::Configuration), (4, Kind::Integrity)] {
-        world.weather(day);
+        world.set(day);
         fails(world.known(0).await, kind, "");
     }
 }
 
 #[tokio::test]
-async fn a_cache_that_makes_no_sense_is_none() {
+async fn unusable_cache_files_are_replaced() {
     let world = World::new().await;
     fs::create_dir_all(world.cache()).unwrap();
     let path = world.cache().join("opentofu.json");
@@ -178,48 +178,33 @@ async fn a_cache_that_makes_no_sense_is_none() {
     }
     fs::write(&path, other(&from, "[\"9.9.9\", \"x\"]")).unwrap();
     assert_eq!(newest(&world.known(0).await.unwrap()), "9.9.9");
-    // No file at all.
+    // A directory in place of the file.
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert!(world.known(0).await.is_ok());
     assert_eq!(fs::read_dir(world.cache()).unwrap().count(), 1);
-    // Nowhere to write.
+    // The directory cannot be made.
     fs::remove_dir_all(world.cache()).unwrap();
     fs::write(world.cache(), b"a file").unwrap();
     assert!(world.known(0).await.is_ok());
 }
 
 #[tokio::test]
-async fn many_at_once_leave_a_whole_list() {
+async fn concurrent_requests_leave_a_valid_list() {
     let world = World::new().await;
-    let (source, cache) = (&world.source(), &world.cache());
-    let results = futures_of((0..20).map(|_| known(source, cache, at(0)))).await;
-    assert!(results.iter().all(Result::is_ok));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let (source, cache) = (world.source(), world.cache());
+        tasks.spawn(async move { known(&source, &cache, at(0)).await });
+    }
+    assert!(tasks.join_all().await.iter().all(Result::is_ok));
     let asked = world.asked();
-    let kept = world.known(1).await.unwrap();
-    assert_eq!((kept.stale, world.asked()), (None, asked));
-}
-
-/// All of them, side by side.
-async fn futures_of<F: Future<Output = T> + Send, T: Send>(futures: impl Iterator<Item = F>) -> Vec<T> {
-    let mut futures: Vec<_> = futures.map(Box::pin).collect();
-    let mut results = Vec::new();
-    std::future::poll_fn(|context| {
-        futures.retain_mut(|future| match future.as_mut().poll(context) {
-            std::task::Poll::Ready(result) => {
-                results.push(result);
-                false
-            }
-            std::task::Poll::Pending => true,
-        });
-        if futures.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    results
+    let cached = world.known(1).await.unwrap();
+    assert_eq!((cached.stale, world.asked()), (None, asked));
 }
 
 #[tokio::test]
-async fn a_directory_is_at_hand_itself() {
+async fn list_of_a_directory_is_not_cached() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir_all(directory.path().join("terraform/1.9.8")).unwrap();
     let mirror = Mirror::below(Tool::Terraform, Location::File(directory.path().to_owned()));

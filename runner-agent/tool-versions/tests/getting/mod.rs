@@ -1,17 +1,14 @@
-//! Getting: where releases are, lists of versions, and HTTP against a server that behaves as badly as real ones do.
+//! Release servers: mirrors, lists of versions, and the HTTP client against a server that misbehaves as real ones do.
 
 mod cache;
 mod environment;
-mod exchange;
+mod http;
 mod lists;
 mod mirrors;
-mod properties;
 mod proxy;
-mod redirects;
 mod resume;
 pub(crate) mod server;
 mod sources;
-mod waiting;
 
 use std::time::Duration;
 
@@ -20,7 +17,7 @@ use tool_versions::{
     releases::http::{Answer, Ask, Auth, Client, Rules},
 };
 
-/// Deadlines that a machine with much else to do keeps to.
+/// Deadlines that a busy machine meets.
 pub(crate) fn rules() -> Rules {
     Rules {
         connect: Duration::from_secs(30),
@@ -34,12 +31,12 @@ pub(crate) fn rules() -> Rules {
     }
 }
 
-/// Deadlines that a test waits for, of a server that never answers.
+/// Short deadlines, for a server that never answers.
 fn short() -> Rules {
     Rules { connect: Duration::from_millis(300), silence: Duration::from_millis(300), ..rules() }
 }
 
-/// A silence that a test waits for, and that no busy machine keeps.
+/// A silence that a test can wait for, and that a busy machine does not cause.
 const SILENCE: Duration = Duration::from_secs(4);
 
 fn client() -> Client {
@@ -50,7 +47,7 @@ fn ask<'a>(url: &'a str, auth: &'a Auth) -> Ask<'a> {
     Ask { url, what: "OpenTofu 1.99.0", auth, cap: 1 << 20, html: false }
 }
 
-/// Gets without credentials.
+/// Requests without credentials.
 async fn get(url: &str) -> Result<Vec<u8>> {
     get_by(rules(), url).await
 }
@@ -63,7 +60,7 @@ async fn get_by(rules: Rules, url: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The error, which is of a kind and says something.
+/// Asserts an error of a kind whose text contains `says`.
 #[track_caller]
 fn fails<T: std::fmt::Debug>(result: Result<T>, kind: Kind, says: &str) -> Error {
     let error = result.unwrap_err();

@@ -1,4 +1,4 @@
-//! The proxy of the environment, by this program again as one of its ignored tests: a program with threads cannot change its own.
+//! The proxy of the environment. A child process reads it: a process with threads cannot change its own environment.
 
 use std::{
     env,
@@ -12,12 +12,12 @@ use super::{
     server::{Server, ok},
 };
 
-/// A name that nobody has.
+/// A host that does not resolve.
 const FAR: &str = "http://releases.invalid/tofu.zip";
 const NEAR: &str = "PAWL_TEST_NEAR";
 
 #[tokio::test]
-#[ignore = "it is run by the test below, in a process of its own"]
+#[ignore = "the test below runs it in a child process"]
 async fn child() {
     let near = env::var(NEAR).expect("run by another test");
     let rules = Rules { proxies: true, ..rules() };
@@ -26,7 +26,7 @@ async fn child() {
 }
 
 #[tokio::test]
-async fn all_goes_by_the_proxy_but_what_is_named() {
+async fn requests_use_the_proxy_unless_no_proxy_matches() {
     let proxy = Server::start(|_, _| ok("", b"by the proxy")).await;
     let near = Server::start(|_, _| ok("", b"direct")).await;
     let mut command = Command::new(env::current_exe().unwrap());
@@ -44,6 +44,6 @@ async fn all_goes_by_the_proxy_but_what_is_named() {
     let status = tokio::task::spawn_blocking(move || command.status()).await.unwrap().unwrap();
     assert!(status.success());
     let asked: Vec<_> = proxy.seen().into_iter().map(|request| request.path).collect();
-    assert_eq!(asked, [FAR], "a proxy is asked by the whole address");
+    assert_eq!(asked, [FAR], "a proxy gets the absolute URL");
     assert_eq!(near.seen().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! A server that does what release servers and proxies do on bad days: HTTP/1.1 by hand, over loopback, without TLS.
+//! A scripted HTTP/1.1 server on loopback, without TLS, that fails as release servers and proxies do.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,9 @@ use tokio::{
 
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// With the query.
+    /// The path with the query.
     pub(crate) path: String,
-    /// By lower-case name.
+    /// Headers by lower-case name.
     pub(crate) headers: BTreeMap<String, String>,
 }
 
@@ -27,16 +27,16 @@ impl Request {
     }
 }
 
-/// What the server does; after the last one it closes the connection.
+/// A step of the server. It closes the connection after the last one.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Send(Vec<u8>),
     Wait(Duration),
-    /// Nothing more, with the connection open.
+    /// Leave the connection open and send nothing more.
     Hang,
 }
 
-/// An answer: status line and headers, with a body.
+/// An answer with a status line, headers and a body.
 pub(crate) fn answer(head: &str, body: &[u8]) -> Vec<Act> {
     let head = head.trim().lines().map(str::trim).collect::<Vec<_>>().join("\r\n");
     let mut bytes = format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").into_bytes();
@@ -44,7 +44,7 @@ pub(crate) fn answer(head: &str, body: &[u8]) -> Vec<Act> {
     vec![Act::Send(bytes)]
 }
 
-/// `200` with a true length.
+/// `200` with the correct length.
 pub(crate) fn ok(headers: &str, body: &[u8]) -> Vec<Act> {
     answer(&format!("200 OK\nContent-Length: {}\n{headers}", body.len()), body)
 }
@@ -66,7 +66,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Serves what `script` says to a request and the count of those before it.
+    /// Serves the steps that `script` returns for a request and the count of requests before it.
     pub(crate) async fn start(script: impl Fn(&Request, usize) -> Vec<Act> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -85,11 +85,6 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// The same server by another name.
-    pub(crate) fn other_host(&self, path: &str) -> String {
-        format!("http://localhost:{}{path}", self.address.port())
-    }
-
     pub(crate) fn seen(&self) -> Vec<Request> {
         self.seen.lock().unwrap().clone()
     }
@@ -100,7 +95,7 @@ async fn serve(mut stream: TcpStream, script: &(dyn Fn(&Request, usize) -> Vec<A
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
             Ok(byte) => head.push(byte),
-            // A client that speaks TLS, or has gone.
+            // The client speaks TLS, or closed the connection.
             Err(_) => return,
         }
     }

@@ -1,4 +1,4 @@
-//! Mirrors that are read: by pages, with credentials, from disk.
+//! Reading mirrors: pages, credentials, directories.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use super::{
     server::{Server, answer, ok},
 };
 
-/// A mirror whose list is at a server.
+/// A mirror with its list on a server.
 fn mirror(tool: Tool, server: &Server, path: &str, kind: ListKind) -> Mirror {
     let mut mirror = Mirror::below(tool, Location::Url(server.url("")));
     (mirror.list, mirror.list_kind) = (Location::Url(server.url(path)), kind);
@@ -53,13 +53,13 @@ async fn all_pages_are_read_with_the_token() {
     assert_eq!(newest(&list), (207, "1.206.0".parse().unwrap()));
     assert!(matches!(list, List::New { etag: Some(etag), .. } if etag == "\"first\""));
     assert!(server.seen().iter().all(|request| request.header("authorization") == Some("Bearer t")));
-    // The tag is that of the first page.
+    // Only the first page is conditional.
     let tags: Vec<_> = server.seen().iter().map(|request| request.header("if-none-match").map(str::to_owned)).collect();
     assert_eq!(tags, [Some("\"old\"".to_owned()), None, None]);
 }
 
 #[tokio::test]
-async fn a_list_that_did_not_change_is_one_request() {
+async fn unchanged_list_is_one_request() {
     let server = Server::start(|request, _| match request.header("if-none-match") {
         Some("\"first\"") => answer("304 Not Modified", b""),
         _ => ok("", &tags(0, 100)),
@@ -73,14 +73,14 @@ async fn a_list_that_did_not_change_is_one_request() {
 }
 
 #[tokio::test]
-async fn a_server_with_pages_without_end_is_left() {
+async fn endless_pages_are_bounded() {
     let server = Server::start(|_, count| ok("", &tags(count * 100, 100))).await;
     let list = source(mirror(Tool::Terragrunt, &server, "/r", ListKind::GitHub)).list(None).await.unwrap();
     assert_eq!((newest(&list).0, server.seen().len()), (5000, 50));
 }
 
 #[tokio::test]
-async fn a_page_is_a_list_only_where_one_is_wanted() {
+async fn html_is_a_list_only_for_html_mirrors() {
     let page = b"<a href=\"1.9.8/\">1.9.8</a>";
     let server = Server::start(|_, _| ok("Content-Type: text/html", page)).await;
     let list = source(mirror(Tool::Terraform, &server, "/terraform/", ListKind::Html)).list(None).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_page_is_a_list_only_where_one_is_wanted() {
 }
 
 #[tokio::test]
-async fn files_of_a_release_come_with_the_password() {
+async fn files_are_requested_with_the_password() {
     let server = Server::start(|request, _| {
         if request.path.ends_with("SHA256SUMS") { ok("", b"sums") } else { ok("Content-Type: application/zip", b"zip") }
     })
@@ -111,7 +111,7 @@ async fn files_of_a_release_come_with_the_password() {
 }
 
 #[tokio::test]
-async fn a_directory_is_a_mirror() {
+async fn directory_is_a_mirror() {
     let directory = tempfile::tempdir().unwrap();
     let release = directory.path().join("terraform/1.9.8");
     fs::create_dir_all(&release).unwrap();

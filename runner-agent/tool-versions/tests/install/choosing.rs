@@ -1,4 +1,4 @@
-//! Which version, when a list says and when none can be had.
+//! The choice of a version, with and without a list.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use super::{
     world::{World, list},
 };
 
-/// What a run asks for that says nothing else.
+/// The decision for a request without code.
 fn asked(text: &str) -> Decision {
     let dir = tempfile::tempdir().unwrap();
     let requested = Requested { tool: Some(Tool::OpenTofu), version: Some(text.to_owned()), origin: "the test".to_owned() };
@@ -24,16 +24,16 @@ async fn chosen(installer: &Installer, text: &str, local: &[&str]) -> (String, S
 }
 
 #[tokio::test]
-async fn the_list_decides_and_not_what_is_at_hand() {
+async fn list_decides_over_local_versions() {
     let world = World::new().await;
     let installer = world.installer();
     let none = String::new();
     assert_eq!(chosen(&installer, "latest", &["1.9.4"]).await, ("1.10.6".into(), none.clone()));
     assert_eq!(chosen(&installer, "~> 1.9.0", &["1.9.3"]).await, ("1.9.4".into(), none.clone()));
     assert_eq!(chosen(&installer, "latest:^1\\.11", &[]).await, ("1.11.0-rc1".into(), none.clone()));
-    // What no list has can be at hand nevertheless.
+    // A version that no list has may be local.
     assert_eq!(chosen(&installer, "~> 0.0.1", &["0.0.1"]).await, ("0.0.1".into(), none.clone()));
-    assert_eq!(world.asked("api.json"), 1, "and is asked for once an hour");
+    assert_eq!(world.asked("api.json"), 1, "the list is cached");
     let requests = world.server.seen().len();
     assert_eq!(chosen(&installer, "1.5", &[]).await, ("1.5.0".into(), none));
     assert_eq!(world.server.seen().len(), requests, "an exact version needs no list");
@@ -43,7 +43,7 @@ async fn the_list_decides_and_not_what_is_at_hand() {
 }
 
 #[tokio::test]
-async fn without_a_list_what_is_at_hand_is_used_and_that_is_said() {
+async fn without_a_list_local_versions_serve_with_a_remark() {
     let world = World::new().await;
     world.set("/tofu/api.json", answer("503 Away\nContent-Length: 0", b""));
     let installer = world.installer();
@@ -53,16 +53,16 @@ async fn without_a_list_what_is_at_hand_is_used_and_that_is_said() {
     let error = installer.choose(&asked("~> 3.0"), &["1.9.4".parse().unwrap()]).await.unwrap_err();
     assert_eq!(error.kind, Kind::Unavailable, "a later try may have a list");
     assert!(error.text.contains("no OpenTofu `~> 3.0`") && error.text.contains("503"), "{error}");
-    // What was installed is at hand as well.
+    // Installed versions are local as well.
     world.get().await.unwrap();
     assert_eq!(chosen(&installer, "latest", &["1.9.4"]).await.0, "1.10.6");
-    // A mirror whose address is wrong is not hidden by that.
+    // Local versions do not hide a wrong address.
     world.set("/tofu/api.json", answer("404 Not Found\nContent-Length: 0", b""));
     assert_eq!(installer.choose(&asked("latest"), &[]).await.unwrap_err().kind, Kind::Configuration);
 }
 
 #[tokio::test]
-async fn an_old_list_is_used_and_its_age_is_said() {
+async fn stale_list_serves_with_its_age() {
     let world = World::new().await;
     world.set("/tofu/api.json", list(&["1.9.4"]));
     let installer = world.installer();
@@ -70,9 +70,9 @@ async fn an_old_list_is_used_and_its_age_is_said() {
     let path = world.root().join("lists/opentofu.json");
     let three_hours_ago = SystemTime::now() - Duration::from_secs(3 * 3600 + 60);
     let seconds = three_hours_ago.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-    let mut kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    kept["fetched"] = seconds.into();
-    std::fs::write(&path, kept.to_string()).unwrap();
+    let mut cached: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    cached["fetched"] = seconds.into();
+    std::fs::write(&path, cached.to_string()).unwrap();
     world.set("/tofu/api.json", answer("503 Away\nContent-Length: 0", b""));
     let (version, remark) = chosen(&installer, "latest", &[]).await;
     assert_eq!(version, "1.9.4");
@@ -80,7 +80,7 @@ async fn an_old_list_is_used_and_its_age_is_said() {
 }
 
 #[tokio::test]
-async fn offline_what_is_at_hand_is_all_there_is() {
+async fn offline_only_local_versions_count() {
     let world = World::new().await;
     let mut installer = world.installer();
     installer.offline = true;

@@ -1,5 +1,4 @@
-//! All of it together: from what is asked for to an executable that may be run, against a mirror that is signed by a test's key and has
-//! its bad days.
+//! The whole path from a request to a verified executable, with a mirror signed by a test key.
 
 mod choosing;
 mod hostile;
@@ -11,7 +10,7 @@ use tool_versions::Version;
 
 use super::{
     getting::{rules, server},
-    proving::making,
+    proving::{archives, making},
 };
 
 fn version(text: &str) -> Version {

@@ -1,28 +1,26 @@
-//! Many processes that want the same version, and those that are killed while they get it: this program again, as one of its ignored
-//! tests.
+//! Processes that install the same version, and processes that are killed while they do. The child is an ignored test of this program.
 
 use std::{
-    env, fs,
+    env, mem,
     path::Path,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tool_versions::{Tool, Verification, cache::store::verify::digest};
+use tool_versions::Verification;
 
 use super::{
     making::{BORN, DAY},
     server::Act,
-    version,
     world::{ARCHIVE, SCRIPT, World, get, installer, key, keyring, published, zip},
 };
-use crate::kills::{LANES, Window, per_lane};
+use crate::kills::{self, LANES, per_lane};
 
 const ROOT: &str = "PAWL_TEST_STORE";
 const BASE: &str = "PAWL_TEST_BASE";
 
 #[tokio::test]
-#[ignore = "it is run by the tests below, in processes of its own"]
+#[ignore = "the tests below run it in child processes"]
 async fn child() {
     let (root, base) = (env::var(ROOT).expect("run by another test"), env::var(BASE).unwrap());
     let installer = installer(&base, Path::new(&root), Verification::Signature(keyring(&key())));
@@ -36,7 +34,7 @@ fn start(world: &World) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap()
 }
 
-/// A mirror whose archive comes in pieces, and is long enough that a kill meets it half written.
+/// A mirror whose archive comes in pieces, and is long enough that kills hit a partial download.
 async fn slow() -> (World, usize) {
     let mut script = SCRIPT.as_bytes().to_vec();
     script.extend((0..400_000_u32).flat_map(|n| (n.wrapping_mul(2_654_435_761) >> 8).to_le_bytes()));
@@ -52,60 +50,35 @@ async fn slow() -> (World, usize) {
     (world, size)
 }
 
-async fn ended(mut child: Child) -> bool {
-    tokio::task::spawn_blocking(move || child.wait().unwrap().success()).await.unwrap()
-}
-
 #[tokio::test]
 async fn fifty_processes_do_one_download() {
     let (world, size) = slow().await;
-    for child in (0..50).map(|_| start(&world)).collect::<Vec<_>>() {
-        assert!(ended(child).await);
-    }
-    assert_eq!(world.asked(ARCHIVE), 1, "one of them got it");
+    let children: Vec<_> = (0..50).map(|_| start(&world)).collect();
+    let ended = move || children.into_iter().all(|mut child| child.wait().unwrap().success());
+    assert!(tokio::task::spawn_blocking(ended).await.unwrap());
+    assert_eq!(world.asked(ARCHIVE), 1);
     let all = world.installer().store.list().unwrap();
     assert_eq!(all.iter().map(|one| one.size).collect::<Vec<_>>(), [size as u64]);
 }
 
 #[tokio::test]
-async fn whoever_is_killed_while_it_downloads_leaves_nothing_that_looks_installed_and_is_not() {
+async fn killed_downloads_leave_no_partial_version() {
     let lanes: [_; LANES as usize] = tokio::join!(lane(), lane(), lane(), lane()).into();
     let (asked, whole) = lanes.iter().fold((0, 0), |sum, lane| (sum.0 + lane.0, sum.1 + lane.1));
     println!("{} kills: {asked} had begun to download, {whole} had installed it", per_lane() * LANES);
     assert!(whole > 0 && asked > whole, "the kills came all too early or too late");
 }
 
-/// Kills one after the other; how many had begun to download, and how many had installed it.
+/// The processes that had begun to download and those that had installed the version.
 async fn lane() -> (u32, u32) {
     let (world, size) = slow().await;
-    let store = world.installer().store;
-    let mut shortest = Duration::MAX;
-    for _ in 0..5 {
-        let begun = Instant::now();
-        assert!(ended(start(&world)).await);
-        shortest = shortest.min(begun.elapsed());
-        fs::remove_dir_all(world.root().join("opentofu")).unwrap();
-    }
-    let (mut window, mut asked) = (Window::new(shortest), 0);
-    for _ in 0..per_lane() {
-        let before = world.asked(ARCHIVE);
-        let mut child = start(&world);
-        tokio::time::sleep(window.next()).await;
-        child.kill().unwrap();
-        child.wait().unwrap();
-        asked += u32::from(world.asked(ARCHIVE) > before);
-        for installed in store.list().unwrap() {
-            window.whole += 1;
-            assert_eq!(fs::metadata(&installed.binary).unwrap().len(), size as u64);
-            assert_eq!(digest(&installed.binary).unwrap(), installed.digest);
-            store.take(installed).unwrap();
-            // Again from the beginning.
-            fs::remove_dir_all(world.root().join("opentofu")).unwrap();
-        }
-    }
-    // The one after them is not kept from it, and no more is left than one unfinished version.
-    assert!(ended(start(&world)).await);
-    assert!(store.find(Tool::OpenTofu, &version("1.10.6")).unwrap().is_some());
-    assert!(world.left().len() < 12, "{:?}", world.left());
-    (asked, window.whole)
+    let run = move || {
+        let (store, mut asked) = (world.installer().store, 0);
+        let begun = || mem::replace(&mut asked, world.asked(ARCHIVE)) < world.asked(ARCHIVE);
+        let counts = kills::lane(&world.root(), &store, size as u64, || start(&world), begun);
+        // No more remains than one unfinished version.
+        assert!(world.left().len() < 12, "{:?}", world.left());
+        counts
+    };
+    tokio::task::spawn_blocking(run).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! What is got is proven, kept, and proven at every use.
+//! Versions are verified at installation and at every use.
 
 use std::{fs, process::Command};
 
@@ -17,7 +17,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn it_is_got_once_and_runs() {
+async fn version_is_downloaded_once_and_runs() {
     let world = World::new().await;
     let mut seen = Vec::new();
     let got =
@@ -27,17 +27,17 @@ async fn it_is_got_once_and_runs() {
     assert_eq!((signer.as_deref(), *bytes), (Some(key().fingerprint().to_string().as_str()), size));
     assert_eq!(from, &world.server.url(""));
     assert_eq!(got.remark, None);
-    assert_eq!(seen.last(), Some(&(size, Some(size))), "it says how far it is");
+    assert_eq!(seen.last(), Some(&(size, Some(size))));
     let output = output_of(&mut Command::new(&got.in_use.installed.binary)).unwrap();
     assert_eq!(output.stdout, b"tofu of the mirror\n");
     let requests = world.server.seen().len();
     let again = world.get().await.unwrap();
     assert_eq!((again.origin, again.remark), (Origin::Cached, None));
-    assert_eq!(world.server.seen().len(), requests, "nobody is asked");
+    assert_eq!(world.server.seen().len(), requests);
 }
 
 #[tokio::test]
-async fn what_was_changed_in_the_cache_is_not_run() {
+async fn changed_executable_is_removed() {
     let world = World::new().await;
     let binary = world.get().await.unwrap().in_use.installed.binary.clone();
     fs::remove_file(&binary).unwrap();
@@ -50,7 +50,7 @@ async fn what_was_changed_in_the_cache_is_not_run() {
 }
 
 #[tokio::test]
-async fn less_proof_is_the_operators_word_and_is_said_at_every_use() {
+async fn less_proof_is_opt_in_and_reported_at_every_use() {
     let world = World::new().await;
     world.set("tofu_1.10.6_SHA256SUMS.gpgsig", vec![]);
     let sums = world.verified(Verification::Sums);
@@ -59,16 +59,16 @@ async fn less_proof_is_the_operators_word_and_is_said_at_every_use() {
     let again = get(&sums).await.unwrap();
     assert!(again.remark.unwrap().contains("without a signature"));
     assert_eq!(world.asked(".gpgsig"), 0);
-    // Where signatures are asked for, that is not enough.
+    // A channel with signatures does not accept it.
     assert!(world.get().await.is_err());
     world.files.lock().unwrap().extend(published(&release(), &key(), BORN + DAY));
     let proven = world.get().await.unwrap();
     assert!(matches!(&proven.origin, Origin::Installed { signer: Some(_), .. }), "{proven:?}");
     let requests = world.server.seen().len();
     let again = world.get().await.unwrap();
-    assert_eq!((again.origin, again.remark), (Origin::Cached, None), "it is proven from now on");
+    assert_eq!((again.origin, again.remark), (Origin::Cached, None));
     assert_eq!(world.server.seen().len(), requests);
-    // Of a sum that is wrong nothing is taken; without sums everything is.
+    // A wrong sum is refused; without sums any archive is accepted.
     let world = World::new().await;
     world.set(ARCHIVE, super::server::ok("", &super::world::zip(&[("tofu", b"other")])));
     assert_eq!(get(&world.verified(Verification::Sums)).await.unwrap_err().kind, Kind::Integrity);
@@ -77,17 +77,17 @@ async fn less_proof_is_the_operators_word_and_is_said_at_every_use() {
 }
 
 #[tokio::test]
-async fn a_key_that_left_the_ring_proves_nothing_any_more() {
+async fn removed_key_proves_nothing() {
     let (one, other) = (key(), Plan { seed: 5, ..Plan::default() }.make());
     let world = World::new().await;
     let by = |made: &Made| world.verified(Verification::Signature(keyring(made)));
     get(&by(&one)).await.unwrap();
-    // The mirror has what was signed with the old key.
+    // The mirror still has the signature of the old key.
     assert_eq!(get(&by(&other)).await.unwrap_err().kind, Kind::Integrity);
     let mut offline = by(&other);
     offline.offline = true;
     assert_eq!(get(&offline).await.unwrap_err().kind, Kind::Configuration);
-    // And then the same, signed with the new one.
+    // The same archive, signed by the new key.
     world.files.lock().unwrap().extend(published(&release(), &other, BORN + DAY));
     let got = get(&by(&other)).await.unwrap();
     assert!(
@@ -95,10 +95,10 @@ async fn a_key_that_left_the_ring_proves_nothing_any_more() {
         "{got:?}"
     );
     assert_eq!(get(&by(&other)).await.unwrap().origin, Origin::Cached);
-    assert!(matches!(get(&by(&one)).await.unwrap_err().kind, Kind::Integrity), "what is there is proven by the new one only");
+    assert!(matches!(get(&by(&one)).await.unwrap_err().kind, Kind::Integrity));
 }
 
-/// Terragrunt 0.93.0 at a mirror: an executable that says another version, with true sums that are signed.
+/// A mirror of Terragrunt 0.93.0 whose executable reports the version `says`, with correct, signed sums.
 async fn terragrunt(says: &str) -> (World, Installer) {
     let (platform, key) = (Platform::here(), key());
     let binary = format!("#!/bin/sh\necho asked >> \"$0.asked\"\necho terragrunt version {says}\n");
@@ -116,14 +116,14 @@ async fn terragrunt(says: &str) -> (World, Installer) {
 }
 
 #[tokio::test]
-async fn an_older_terragrunt_is_not_the_one_that_is_asked_for_however_well_it_is_signed() {
+async fn signed_terragrunt_of_another_version_is_refused() {
     let wanted = version("0.93.0");
     let (world, installer) = terragrunt("v0.90.0").await;
     let error = installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err();
     assert_eq!(error.kind, Kind::Integrity);
     assert!(error.text.contains("0.90.0") && error.text.contains("Terragrunt 0.93.0"), "{error}");
     assert_eq!(world.left(), Vec::<std::path::PathBuf>::new());
-    // With the `v` and without it, and asked once.
+    // With and without the `v`; the executable runs once.
     for says in ["v0.93.0", "0.93.0"] {
         let (_world, installer) = terragrunt(says).await;
         let got = installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
@@ -132,21 +132,21 @@ async fn an_older_terragrunt_is_not_the_one_that_is_asked_for_however_well_it_is
         let asked = got.in_use.installed.binary.with_file_name("terragrunt.asked");
         assert_eq!(fs::read_to_string(asked).unwrap(), "asked\n", "{says}");
     }
-    // What was kept before anybody asked is asked as well.
+    // A cached version that was never asked is asked.
     let (world, installer) = terragrunt("v0.90.0").await;
     let silent = Installer { ask: Ask::by(|_| Ok("terragrunt version v0.93.0".into())), ..installer.clone() };
     let got = silent.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap();
     let proof = got.in_use.installed.binary.with_file_name("proof.json");
-    let mut kept: serde_json::Value = serde_json::from_slice(&fs::read(&proof).unwrap()).unwrap();
-    kept.as_object_mut().unwrap().remove("said").unwrap();
-    fs::write(&proof, kept.to_string()).unwrap();
+    let mut stored: serde_json::Value = serde_json::from_slice(&fs::read(&proof).unwrap()).unwrap();
+    stored.as_object_mut().unwrap().remove("said").unwrap();
+    fs::write(&proof, stored.to_string()).unwrap();
     drop(got);
     assert_eq!(installer.get(Tool::Terragrunt, &wanted, &mut |_, _| {}).await.unwrap_err().kind, Kind::Integrity);
     assert_eq!(world.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[tokio::test]
-async fn offline_touches_no_network() {
+async fn offline_sends_no_request() {
     let world = World::new().await;
     let mut offline = world.installer();
     offline.offline = true;
@@ -160,7 +160,7 @@ async fn offline_touches_no_network() {
 }
 
 #[tokio::test]
-async fn an_operators_own_key_signs_for_his_mirror() {
+async fn configured_key_verifies_its_mirror() {
     let other = Plan { seed: 5, ..Plan::default() }.make();
     let world = World::with(published(&release(), &other, BORN + DAY)).await;
     assert_eq!(world.get().await.unwrap_err().kind, Kind::Integrity);

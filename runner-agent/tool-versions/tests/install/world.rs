@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
-    io::Write as _,
+    fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
@@ -14,32 +13,29 @@ use tool_versions::{
     install::{Ask, Got, Keys, PATIENCE},
     releases::mirror::{ListKind, Location},
 };
-use zip::{ZipWriter, write::SimpleFileOptions};
+use zip::CompressionMethod;
 
 use super::{
+    archives::{self, In::File},
     making::{BORN, DAY, Made, Plan, binary},
     rules,
     server::{Act, Server, answer, ok},
     version,
 };
 
-/// Where the releases of 1.10.6 are.
+/// The directory of release 1.10.6.
 pub(crate) const AT: &str = "/opentofu/opentofu/releases/download/v1.10.6";
-/// The executable: a script, so that it can be run.
+/// The executable: a script, so that tests can run it.
 pub(crate) const SCRIPT: &str = "#!/bin/sh\necho tofu of the mirror\n";
 
 pub(crate) fn linux() -> Platform {
     Platform { os: "linux".into(), arch: "amd64".into() }
 }
 
-/// Packs files, the executable among them.
+/// Packs files.
 pub(crate) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut zip = ZipWriter::new(io::Cursor::new(Vec::new()));
-    for (name, bytes) in entries {
-        zip.start_file(*name, SimpleFileOptions::default().unix_permissions(0o755)).unwrap();
-        zip.write_all(bytes).unwrap();
-    }
-    zip.finish().unwrap().into_inner()
+    let files: Vec<_> = entries.iter().map(|(name, bytes)| File(name, bytes)).collect();
+    archives::zip(&files, CompressionMethod::Deflated)
 }
 
 pub(crate) fn release() -> Vec<u8> {
@@ -49,10 +45,10 @@ pub(crate) fn release() -> Vec<u8> {
 pub(crate) const ARCHIVE: &str = "tofu_1.10.6_linux_amd64.zip";
 pub(crate) const SUMS: &str = "tofu_1.10.6_SHA256SUMS";
 
-/// Files of a mirror: what each path answers.
+/// Files of a mirror: the answer of each path.
 pub(crate) type Files = BTreeMap<String, Vec<Act>>;
 
-/// A release as it is published, with an archive of the test's own.
+/// A release as it is published, with this archive.
 pub(crate) fn published(archive: &[u8], key: &Made, signed_at: u32) -> Files {
     let sums = format!("{}  {ARCHIVE}\n{}  tofu_1.10.6_linux_arm64.zip\n", Digest::of(archive), Digest::of(b"another"));
     let signature = binary(&key.sign(sums.as_bytes(), signed_at, HashAlgorithm::Sha256));
@@ -115,12 +111,12 @@ impl World {
         get(&self.installer()).await
     }
 
-    /// How often a file was asked for.
+    /// The number of requests for a file.
     pub(crate) fn asked(&self, name: &str) -> usize {
         self.server.seen().iter().filter(|request| request.path.ends_with(name)).count()
     }
 
-    /// Files below the cache but locks and lists.
+    /// Files below the cache without locks and lists.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         let mut dirs = vec![self.root()];

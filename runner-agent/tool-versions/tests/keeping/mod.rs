@@ -1,4 +1,4 @@
-//! The cache under processes that race, and that are killed at any moment.
+//! The cache: installation, verification, pruning, locks, killed processes.
 
 mod processes;
 
@@ -43,7 +43,7 @@ fn everything(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_installed_is_found_and_runs() {
+fn installed_version_is_found_and_runs() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     assert_eq!(store.list().unwrap(), []);
@@ -59,12 +59,12 @@ fn what_is_installed_is_found_and_runs() {
     let in_use = store.take(found).unwrap();
     let output = output_of(&mut Command::new(&in_use.installed.binary)).unwrap();
     assert_eq!(output.stdout, b"tofu\n");
-    // Another platform's cache in the same directory has none.
+    // Another platform in the same directory has no version.
     assert!(Store::at(dir.path(), Platform { os: "linux".into(), arch: "arm64".into() }).list().unwrap().is_empty());
 }
 
 #[test]
-fn what_was_not_brought_to_its_end_is_not_there() {
+fn unfinished_version_is_not_listed() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let turn = store.turn(Tool::Terraform, &version("1.5.7"), Duration::ZERO).unwrap();
@@ -79,7 +79,7 @@ fn what_was_not_brought_to_its_end_is_not_there() {
     let mut staging = turn.begin().unwrap();
     staging.write_all(b"whole").unwrap();
     let installed = staging.commit(&Proof::default()).unwrap();
-    // The very same once more.
+    // The same bytes again.
     let mut again = turn.begin().unwrap();
     again.write_all(b"whole").unwrap();
     assert_eq!(again.commit(&Proof::default()).unwrap().binary, installed.binary);
@@ -87,7 +87,7 @@ fn what_was_not_brought_to_its_end_is_not_there() {
 }
 
 #[test]
-fn directories_that_are_no_versions_are_passed_over() {
+fn directories_that_are_no_versions_are_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let digest = "a".repeat(64);
@@ -101,8 +101,8 @@ fn directories_that_are_no_versions_are_passed_over() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "x").unwrap();
     }
-    assert_eq!(store.list().unwrap(), [], "a version has its proof beside it");
-    // One that comes to be there all the same replaces what had its name.
+    assert_eq!(store.list().unwrap(), [], "a version has a proof");
+    // An installation replaces a directory of its name.
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"real");
     let linked = dir.path().join("opentofu/1.10.6/linux_amd64").join("b".repeat(64));
     fs::create_dir_all(&linked).unwrap();
@@ -113,12 +113,12 @@ fn directories_that_are_no_versions_are_passed_over() {
 }
 
 #[test]
-fn other_bytes_than_were_installed_are_not_used() {
+fn changed_bytes_are_removed_even_with_the_old_mtime() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"real");
     drop(store.take(installed.clone()).unwrap());
-    // Of the same size and with the same time of modification, as somebody would do it who does not want it to be seen.
+    // Same size and modification time, as an attacker would leave it.
     let meta = fs::metadata(&installed.binary).unwrap();
     fs::set_permissions(&installed.binary, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(&installed.binary, "evil").unwrap();
@@ -131,7 +131,7 @@ fn other_bytes_than_were_installed_are_not_used() {
 }
 
 #[test]
-fn what_is_remembered_is_not_read_again_and_what_is_not_is() {
+fn known_stamp_skips_the_digest_and_unknown_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"real");
@@ -139,7 +139,7 @@ fn what_is_remembered_is_not_read_again_and_what_is_not_is() {
     let before = fs::read(&seen).unwrap();
     drop(store.take(installed.clone()).unwrap());
     assert_eq!(fs::read(&seen).unwrap(), before);
-    // A copy of the cache has other stamps, a broken memory none, and both are mended.
+    // A copied cache has other stamps, a broken file none; both are rewritten.
     for broken in ["", "{}", "{\"stamp\":{\"inode\":1,\"size\":4,\"changed\":[0,0],\"modified\":[0,0]},\"digest\":\"x\"}"] {
         fs::write(&seen, broken).unwrap();
         drop(store.take(installed.clone()).unwrap());
@@ -148,7 +148,7 @@ fn what_is_remembered_is_not_read_again_and_what_is_not_is() {
 }
 
 #[test]
-fn what_was_used_longest_ago_goes_first() {
+fn least_recently_used_is_pruned_first() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let ago = |minutes: u64| SystemTime::now() - Duration::from_secs(60 * minutes);
@@ -162,7 +162,7 @@ fn what_was_used_longest_ago_goes_first() {
         })
         .collect();
     let left = |store: &Store| -> Vec<String> { store.list().unwrap().iter().map(|one| one.version.to_string()).collect() };
-    // What another test starts has this process's locks for a moment, until it is another program.
+    // A child of another test holds this process's locks between fork and exec.
     let free = |some: &[Installed]| {
         for one in some {
             let used = fs::File::open(one.binary.with_file_name("used")).unwrap();
@@ -172,9 +172,9 @@ fn what_was_used_longest_ago_goes_first() {
             used.unlock().unwrap();
         }
     };
-    assert!(store.prune(1000, SystemTime::now()).unwrap().is_empty(), "there is room");
-    assert!(store.prune(0, ago(60)).unwrap().is_empty(), "all of them were used since");
-    // 22 bytes in all, and the oldest is in use.
+    assert!(store.prune(1000, SystemTime::now()).unwrap().is_empty());
+    assert!(store.prune(0, ago(60)).unwrap().is_empty());
+    // 22 bytes in all; the oldest is in use.
     let held = store.take(all[3].clone()).unwrap();
     fs::File::options().append(true).open(all[3].binary.with_file_name("used")).unwrap().set_modified(ago(40)).unwrap();
     free(&all[..3]);
@@ -184,31 +184,31 @@ fn what_was_used_longest_ago_goes_first() {
     drop(held);
     free(&all[1..]);
     assert_eq!(store.prune(5, SystemTime::now()).unwrap().len(), 2);
-    assert_eq!(left(&store), ["1.9.4"], "the one that was used last");
+    assert_eq!(left(&store), ["1.9.4"]);
     assert!(everything(&dir.path().join(".aside")).is_empty());
 }
 
 #[test]
-fn whoever_waits_too_long_is_told_for_whom() {
+fn turn_timeout_names_the_version() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let _held = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::ZERO).unwrap();
     let error = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::from_millis(60)).unwrap_err();
     assert_eq!(error.kind, Kind::Unavailable);
     assert!(error.text.starts_with("OpenTofu 1.10.6 is being installed by another process"), "{error}");
-    // Another version is nobody's turn.
+    // Another version has another lock.
     store.turn(Tool::OpenTofu, &version("1.10.5"), Duration::ZERO).unwrap();
 }
 
 #[test]
-fn what_was_left_half_done_goes_when_room_is_made() {
+fn prune_removes_leftovers_but_not_running_work() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    // Somebody is at it.
+    // One process is installing.
     let turn = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::ZERO).unwrap();
     let mut staging = turn.begin().unwrap();
     staging.write_all(b"half").unwrap();
-    // Somebody was killed at it, and another one when he removed a version.
+    // One process was killed while it installed, and one while it removed a version.
     drop(store.turn(Tool::Terraform, &version("1.5.7"), Duration::ZERO).unwrap());
     let left = dir.path().join(".aside/terraform-1.5.7-linux_amd64");
     let gone = dir.path().join(".aside/gone-x-1-1");
@@ -219,5 +219,5 @@ fn what_was_left_half_done_goes_when_room_is_made() {
     store.prune(u64::MAX, SystemTime::now()).unwrap();
     assert!(!left.exists() && !gone.exists());
     staging.commit(&Proof::default()).unwrap();
-    assert_eq!(store.list().unwrap().len(), 1, "who is at it goes on");
+    assert_eq!(store.list().unwrap().len(), 1);
 }

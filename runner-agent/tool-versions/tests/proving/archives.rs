@@ -1,4 +1,4 @@
-//! One file out of an archive.
+//! Taking one file out of an archive.
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
@@ -8,7 +8,7 @@ use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
 use super::failed;
 
-/// Bytes that deflate does little with.
+/// Bytes that deflate cannot compress.
 pub(crate) fn binary(size: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
@@ -20,7 +20,7 @@ pub(crate) fn binary(size: usize) -> Vec<u8> {
     (0..size).map(next).collect()
 }
 
-/// What lies in an archive that a test makes.
+/// An entry of a generated archive.
 #[derive(Clone, Debug)]
 pub(crate) enum In<'a> {
     File(&'a str, &'a [u8]),
@@ -51,7 +51,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     into.finish().unwrap()
 }
 
-/// An entry with whatever name and kind.
+/// A tar entry with any name and kind.
 fn entry(name: &[u8], kind: tar::EntryType, size: u64, bytes: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.as_mut_bytes()[..name.len()].copy_from_slice(name);
@@ -72,7 +72,7 @@ fn tarball(all: &[In<'_>]) -> Vec<u8> {
     all.iter().map(one).collect::<Vec<_>>().concat()
 }
 
-/// With the blocks at its end.
+/// A `.tar.gz` with its end blocks.
 pub(crate) fn tgz(all: &[In<'_>]) -> Vec<u8> {
     gzip(&[tarball(all), vec![0; 1024]].concat())
 }
@@ -98,7 +98,7 @@ fn bad(name: &str, bytes: &[u8], says: &[&str]) {
 }
 
 #[test]
-fn the_entry_is_taken_and_others_are_passed_over() {
+fn wanted_entry_is_taken_others_are_skipped() {
     let tofu = binary(100_000);
     let text = vec![b'a'; 1_000_000];
     let rows: [&[In<'_>]; 6] = [
@@ -117,9 +117,9 @@ fn the_entry_is_taken_and_others_are_passed_over() {
         good("x.TGZ", &tgz(all), content);
     }
     good("tofu_linux_amd64", &tofu, &tofu);
-    // What tar makes of a directory.
+    // As `tar` packs a directory.
     good("x.tar.gz", &tgz(&[Directory("./"), File("./tofu", &tofu), File("./LICENSE", b"x")]), &tofu);
-    // Without the blocks at its end, and in two parts, as some programs write it.
+    // Without end blocks, and in two gzip members, as some programs write.
     good("x.tar.gz", &gzip(&tarball(&[File("tofu", &tofu)])), &tofu);
     let parts = tarball(&[File("tofu", &tofu)]);
     good("x.tar.gz", &[gzip(&parts[..700]), gzip(&parts[700..])].concat(), &tofu);
@@ -148,12 +148,12 @@ fn hostile_entries_are_refused() {
                 "x.tar.gz",
                 &tgz(&all),
                 match says {
-                    // In its place it may be noticed first for what it is.
+                    // Another check may find it first.
                     ["twice"] => &["`tofu"],
                     says => says,
                 },
             );
-            // Its writer does not write all of these.
+            // The zip writer cannot produce all of these.
             if !matches!(&hostile, File(name, _) if name.contains('\\') || name.ends_with('/')) {
                 bad(
                     "x.zip",
@@ -169,7 +169,7 @@ fn hostile_entries_are_refused() {
 }
 
 #[test]
-fn the_entry_has_to_be_a_file_that_is_there_once_with_bytes() {
+fn entry_must_be_one_file_with_content() {
     let rows: [(&[In<'_>], &[&str]); 5] = [
         (&[], &["no `tofu`"]),
         (&[File("terraform", b"x"), File("LICENSE", b"x")], &["no `tofu`", "`LICENSE`, `terraform`"]),
@@ -185,7 +185,7 @@ fn the_entry_has_to_be_a_file_that_is_there_once_with_bytes() {
     let twice = [File("tofu", b"abc"), File("tofu", b"abd")];
     bad("x.tar.gz", &tgz(&twice), &["twice"]);
     bad("x.tar.gz", &tgz(&[File("tofu", b"abc"), File("./tofu", b"abd")]), &["twice"]);
-    // No writer makes such a zip, so that a name is changed in both of its places.
+    // No writer produces this zip: change a name in both of its places.
     let other = zip(&[File("tofu", b"abc"), File("tofv", b"abd")], CompressionMethod::Stored);
     bad("x.zip", &replaced(&other, b"tofv", b"tofu"), &["twice"]);
 }
@@ -212,7 +212,7 @@ fn devices_and_sparse_files_are_refused() {
 }
 
 #[test]
-fn descriptions_of_entries_are_obeyed_within_bounds() {
+fn extended_headers_are_bounded() {
     use tar::EntryType as T;
     let pax = |key: &str, value: &str| {
         let rest = format!(" {key}={value}\n");
@@ -239,7 +239,7 @@ fn descriptions_of_entries_are_obeyed_within_bounds() {
 }
 
 #[test]
-fn what_is_cut_off_is_refused_wherever_it_is_cut() {
+fn truncated_archives_are_refused() {
     let tofu = binary(40_000);
     let all = [File("LICENSE", b"MPL"), File("tofu", &tofu), File("README.md", b"x")];
     for method in [CompressionMethod::Deflated, CompressionMethod::Stored] {
@@ -256,7 +256,7 @@ fn what_is_cut_off_is_refused_wherever_it_is_cut() {
     for less in 1..9 {
         bad("x.tar.gz", &whole[..whole.len() - less], &["cut off"]);
     }
-    // Cut within tar, and packed after that.
+    // Truncated before compression.
     let inner = tarball(&[File("tofu", &tofu)]);
     for at in [1, 511, 513, 20_000, 512 + tofu.len() - 1] {
         let says: &[&str] = if at > 512 { &["cut off in `tofu`"] } else { &[] };
@@ -265,14 +265,14 @@ fn what_is_cut_off_is_refused_wherever_it_is_cut() {
 }
 
 #[test]
-fn bytes_that_are_not_those_packed_are_refused() {
+fn checksum_mismatches_are_refused() {
     let tofu = binary(40_000);
     for method in [CompressionMethod::Deflated, CompressionMethod::Stored] {
         let mut whole = zip(&[File("tofu", &tofu)], method);
         whole[20_000] ^= 1;
         bad("x.zip", &whole, &["`tofu`"]);
     }
-    // The sum alone, in both of its places: it is the last that is read.
+    // The checksum alone, in both of its places.
     let whole = zip(&[File("tofu", &tofu)], CompressionMethod::Stored);
     let sum = whole[14..18].to_vec();
     let other: Vec<_> = sum.iter().map(|byte| !byte).collect();
@@ -281,25 +281,25 @@ fn bytes_that_are_not_those_packed_are_refused() {
     let sum = whole.len() - 8;
     whole[sum] ^= 1;
     bad("x.tar.gz", &whole, &["broken", "checksum"]);
-    // A header of tar has its own.
+    // A tar header has its own checksum.
     let mut inner = tarball(&[File("tofu", &tofu)]);
     inner[100] ^= 1;
     bad("x.tar.gz", &gzip(&inner), &["header"]);
 }
 
 #[test]
-fn what_no_entry_accounts_for_is_refused() {
+fn bytes_outside_of_entries_are_refused() {
     let all = [File("tofu", b"abc".as_slice()), File("LICENSE", b"x")];
     let whole = zip(&all, CompressionMethod::Stored);
     bad("x.zip", &[b"#!/bin/sh\n", whole.as_slice()].concat(), &[]);
     bad("x.zip", &[whole.as_slice(), b"more"].concat(), &["bytes after its end"]);
     bad("x.zip", &[whole.as_slice(), whole.as_slice()].concat(), &["between its directory and its end"]);
-    // What has a comment ends with it.
+    // A comment belongs to the archive.
     let mut commented = whole.clone();
     *commented.iter_mut().rev().nth(1).unwrap() = 4;
     good("x.zip", &[commented.as_slice(), b"more"].concat(), b"abc");
     bad("x.zip", &[commented.as_slice(), b"more!"].concat(), &["bytes after its end"]);
-    // What lies before the entry names another.
+    // The local header has another name.
     let mut renamed = whole.clone();
     renamed[30] = b'T';
     bad("x.zip", &renamed, &["header"]);
@@ -307,12 +307,12 @@ fn what_no_entry_accounts_for_is_refused() {
     let after = [inner.clone(), vec![0; 1024], tarball(&[File("tofu", b"abd")])].concat();
     bad("x.tar.gz", &gzip(&after), &["bytes after its end"]);
     bad("x.tar.gz", &[tgz(&all), b"more".to_vec()].concat(), &["what follows its last entry"]);
-    // In a second part.
+    // In a second gzip member.
     bad("x.tar.gz", &[tgz(&all), gzip(b"more")].concat(), &["bytes after its end"]);
 }
 
 #[test]
-fn what_is_something_else_is_said_to_be() {
+fn other_formats_are_refused() {
     for name in ["x.zip", "x.tar.gz", "tofu"] {
         bad(name, b"<!DOCTYPE html>\n<html>", &["a page of HTML", "<!DOCTYPE html>"]);
     }
@@ -321,21 +321,21 @@ fn what_is_something_else_is_said_to_be() {
     bad("x.tar.gz", &gzip(b"abc"), &["header of an entry"]);
 }
 
-/// Zeros in another size than is said.
+/// A zip that announces another size.
 fn lying(says: u32) -> Vec<u8> {
     let whole = zip(&[File("tofu", &binary(5000))], CompressionMethod::Deflated);
     replaced(&whole, &5000_u32.to_le_bytes(), &says.to_le_bytes())
 }
 
 #[test]
-fn there_is_a_most_of_everything() {
+fn sizes_ratios_and_entries_are_bounded() {
     let limits = Limits { size: 2_000_000, ratio: 200, entries: 3 };
     let bad = |name: &str, bytes: &[u8], says: &[&str]| {
         let (taken, into) = take(name, bytes, limits);
         failed(taken, Kind::Integrity, says);
         assert!(into.len() as u64 <= limits.size, "{} bytes were written", into.len());
     };
-    // Bombs: in size, in ratio, and beside the entry.
+    // Bombs: by size, by ratio, and in another entry.
     let zeros = vec![0; 2_000_001];
     bad("x.zip", &zip(&[File("tofu", &zeros)], CompressionMethod::Deflated), &["2000001 bytes", "2000000"]);
     bad("x.zip", &zip(&[File("tofu", &zeros[..2_000_000])], CompressionMethod::Deflated), &["more than 200 times"]);
@@ -345,23 +345,23 @@ fn there_is_a_most_of_everything() {
     bad("x.tar.gz", &tgz(&[File("LICENSE", &noise), File("tofu", b"abc")]), &["more than 2000000 bytes"]);
     bad("x.tar.gz", &tgz(&[File("tofu", &noise)]), &["3300000 bytes", "2000000"]);
     bad("tofu", &noise, &["more than the 2000000 bytes"]);
-    // Those that say less or more than they are.
+    // False sizes.
     bad("x.zip", &lying(4999), &["`tofu`"]);
     bad("x.zip", &lying(5001), &["`tofu`"]);
     bad("x.zip", &lying(u32::MAX - 1), &["4294967294 bytes"]);
-    // Many files.
+    // Too many entries.
     let four = [File("a", b"x"), File("b", b"x"), File("c", b"x"), File("tofu", b"x")];
     bad("x.zip", &zip(&four, CompressionMethod::Stored), &["4 entries", "3"]);
     bad("x.tar.gz", &tgz(&four), &["more than 3 entries"]);
     assert!(take("x.zip", &zip(&four[1..], CompressionMethod::Stored), limits).0.is_ok());
     assert!(take("x.tar.gz", &tgz(&four[1..]), limits).0.is_ok());
-    // Its very size.
+    // Exactly the limit.
     assert!(take("tofu", &noise[..2_000_000], limits).0.is_ok());
     assert!(take("x.zip", &zip(&[File("tofu", &noise[..2_000_000])], CompressionMethod::Stored), limits).0.is_ok());
 }
 
 #[test]
-fn a_directory_of_many_entries_is_not_read_into_memory() {
+fn central_directory_is_bounded() {
     let mut into = ZipWriter::new(Cursor::new(Vec::new()));
     let name = "x".repeat(60_000);
     for entry in 0..100 {
@@ -371,7 +371,7 @@ fn a_directory_of_many_entries_is_not_read_into_memory() {
 }
 
 #[test]
-fn names_say_how_it_is_packed() {
+fn names_select_the_packing() {
     let rows = [
         ("tofu_1.10.6_linux_amd64.zip", Some(Packing::Zip)),
         ("tofu_1.10.6_linux_amd64.tar.gz", Some(Packing::TarGz)),
@@ -392,7 +392,7 @@ fn names_say_how_it_is_packed() {
     }
 }
 
-/// A disk that fails after so many bytes.
+/// A disk that fails after a number of bytes.
 struct Failing<T>(T, usize);
 
 impl<T: Read> Read for Failing<T> {
@@ -421,7 +421,7 @@ impl<T: Write> Write for Failing<T> {
 }
 
 #[test]
-fn a_fault_of_the_disk_is_none_of_the_archive() {
+fn disk_errors_are_storage_errors() {
     let tofu = binary(200_000);
     let all = [File("tofu", tofu.as_slice())];
     for (name, bytes) in [("x.zip", zip(&all, CompressionMethod::Deflated)), ("x.tar.gz", tgz(&all)), ("tofu", tofu.clone())] {

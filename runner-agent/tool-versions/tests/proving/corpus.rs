@@ -1,10 +1,13 @@
-//! Files that are kept: what other programs wrote, and what was once found.
+//! The corpus: files that other programs wrote, good or bad as their names state, and archives with changed bytes.
 
 use std::{collections::BTreeMap, fs, path::Path, time::SystemTime};
 
-use tool_versions::{Keyring, Limits, Sums};
+use proptest::prelude::*;
+use tool_versions::{Digest, Keyring, Limits, Sums};
+use zip::CompressionMethod::{Deflated, Stored};
 
-use super::{archives::take, properties::read_all};
+use super::archives::{In::File, binary, take, tgz, zip};
+use crate::fuzzed::{change, changed};
 
 /// The files of a part of the corpus, by name.
 fn files(part: &str) -> BTreeMap<String, Vec<u8>> {
@@ -15,31 +18,21 @@ fn files(part: &str) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Whether a file is a good one, by its name.
 fn is_good(name: &str) -> bool {
     let (good, bad) = (name.starts_with("good-"), name.starts_with("bad-"));
-    assert!(good != bad, "{name} says neither or both");
+    assert!(good != bad, "{name} is neither or both");
     good
 }
 
 #[test]
-fn everything_reads_every_file() {
-    for part in ["sums", "archives", "signatures"] {
-        for bytes in files(part).values() {
-            read_all(bytes);
-        }
-    }
-}
-
-#[test]
-fn sums_are_good_or_bad_as_their_names_say() {
+fn sums_match_their_names() {
     for (name, bytes) in files("sums") {
         assert_eq!(Sums::parse(&bytes).is_ok(), is_good(&name), "{name}");
     }
 }
 
 #[test]
-fn archives_are_good_or_bad_as_their_names_say() {
+fn archives_match_their_names() {
     for (name, bytes) in files("archives") {
         let (taken, into) = take(&name, &bytes, Limits::default());
         assert_eq!(taken.is_ok(), is_good(&name), "{name}: {taken:?}");
@@ -47,9 +40,9 @@ fn archives_are_good_or_bad_as_their_names_say() {
     }
 }
 
-/// They are over `signed`, by GnuPG, and verified with the key beside them.
+/// Signatures over `signed` by GnuPG, verified with the key beside them.
 #[test]
-fn signatures_are_good_or_bad_as_their_names_say() {
+fn signatures_match_their_names() {
     let mut files = files("signatures");
     let signed = files.remove("signed").unwrap();
     let key = String::from_utf8(files.remove("key.asc").unwrap()).unwrap();
@@ -58,5 +51,24 @@ fn signatures_are_good_or_bad_as_their_names_say() {
     for (name, bytes) in files {
         let proven = ring.verify("signed", &signed, &bytes, SystemTime::now());
         assert_eq!(proven.is_ok(), is_good(&name), "{name}: {proven:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_archive_has_the_same_entry_or_is_refused(which in 0..3_usize, changes in prop::collection::vec(change(), 1..3)) {
+        let content = binary(3000);
+        let all = [File("LICENSE", b"MPL"), File("tofu", &content)];
+        let (name, bytes) = match which {
+            0 => ("x.zip", zip(&all, Deflated)),
+            1 => ("x.zip", zip(&all, Stored)),
+            _ => ("x.tar.gz", tgz(&all)),
+        };
+        let (taken, _) = take(name, &changed(bytes, &changes), Limits::default());
+        if let Ok(taken) = taken {
+            prop_assert_eq!(taken.digest, Digest::of(&content));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The keys that are built in, and those that are configured.
+//! Built-in and configured keys.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 #[test]
-fn those_built_in_have_the_pinned_fingerprints() {
+fn built_in_keys_have_the_pinned_fingerprints() {
     let rows = [
         (Tool::Terraform, "C874011F0AB405110D02105534365D9472D7468F", false),
         (Tool::OpenTofu, "E3E6E43D84CB852EADB0051D0C0AF313E5FD9F80", false),
@@ -24,9 +24,9 @@ fn those_built_in_have_the_pinned_fingerprints() {
     }
 }
 
-/// The texts alone, without what the program does with them.
+/// Reads the files directly.
 #[test]
-fn each_file_is_the_key_that_is_pinned() {
+fn each_file_is_the_pinned_key() {
     let (hashicorp, opentofu) = (include_str!("../../keys/hashicorp.asc"), include_str!("../../keys/opentofu.asc"));
     for (text, own, other) in [(hashicorp, keys::HASHICORP, keys::OPENTOFU), (opentofu, keys::OPENTOFU, keys::HASHICORP)] {
         assert!(Keyring::from_armored(text, &[own.parse().unwrap()]).is_ok());
@@ -36,7 +36,7 @@ fn each_file_is_the_key_that_is_pinned() {
 }
 
 #[test]
-fn only_pinned_ones_are_taken() {
+fn only_pinned_keys_count() {
     let (one, two) = (Plan::default().make(), Plan { seed: 2, ..Plan::default() }.make());
     let both = format!("Our keys:\n\n{}\nand\n{}", one.armored(), two.armored());
     for pins in [vec![&one], vec![&two], vec![&two, &one]] {
@@ -52,14 +52,14 @@ fn only_pinned_ones_are_taken() {
     let result = Keyring::from_armored(&one.armored(), &[one.fingerprint(), two.fingerprint()]);
     failed(result, Kind::Configuration, &[&two.fingerprint().to_string(), &one.fingerprint().to_string()]);
     failed(Keyring::from_armored(&both, &[]), Kind::Configuration, &["no fingerprint is given"]);
-    // The fingerprint of a subkey is none of a key.
+    // The fingerprint of a subkey does not identify a key.
     let made = Plan { sub: Some(Sub::default()), ..Plan::default() }.make();
     let result = Keyring::from_armored(&made.armored(), &[made.sub_fingerprint()]);
     failed(result, Kind::Configuration, &["no key with the fingerprint"]);
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn text_that_is_no_key_is_refused() {
     let made = Plan::default().make();
     let (text, pins) = (made.armored(), [made.fingerprint()]);
     let cut = &text[..text.len() / 2];
@@ -80,7 +80,7 @@ fn what_is_no_key_is_refused() {
 }
 
 #[test]
-fn fingerprints_are_read_as_people_write_them() {
+fn fingerprints_are_parsed_in_common_formats() {
     for text in ["C874011F0AB405110D02105534365D9472D7468F", "0xc874011f0ab405110d02105534365d9472d7468f"] {
         assert_eq!(text.parse::<Fingerprint>().unwrap().to_string(), keys::HASHICORP);
     }

@@ -1,4 +1,4 @@
-//! Keys and signatures that are made for a test.
+//! Generated keys and signatures.
 
 use std::{
     collections::BTreeMap,
@@ -18,33 +18,33 @@ use pgp::{
 use rand_08::{SeedableRng as _, rngs::StdRng};
 use tool_versions::Fingerprint;
 
-/// When keys are created: in November 2023.
+/// The creation time of keys: November 2023.
 pub(crate) const BORN: u32 = 1_700_000_000;
 
 pub(crate) const DAY: u32 = 86_400;
 
-/// How a key is made.
+/// The parameters of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub seed: u64,
-    /// Whether the primary key is one of RSA, which takes weak hashes as well, and seconds to make.
+    /// Whether the primary key is RSA, which also accepts weak hashes, and takes seconds to generate.
     pub rsa: bool,
     /// Whether the primary key may sign.
     pub signs: bool,
-    /// Seconds until the end of the primary key.
+    /// Seconds until the primary key expires.
     pub lasts: Option<u32>,
-    /// A newer word of the key about itself, with another end.
+    /// A newer self-signature with another expiry.
     pub prolonged: Option<u32>,
-    /// Whether it said so of itself, and not of its name.
+    /// Whether that is a direct-key signature, not one over the user ID.
     pub directly: bool,
     pub revoked: bool,
-    /// Whether its name was revoked.
+    /// Whether the user ID is revoked.
     pub disowned: bool,
     pub hash: HashAlgorithm,
     pub sub: Option<Sub>,
 }
 
-/// How its subkey is made.
+/// The parameters of its subkey.
 #[derive(Clone, Debug)]
 pub(crate) struct Sub {
     pub signs: bool,
@@ -54,14 +54,14 @@ pub(crate) struct Sub {
     pub hash: HashAlgorithm,
 }
 
-/// What is wrong with how a subkey is bound.
+/// A flaw in the binding of a subkey.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flaw {
-    /// It does not countersign.
+    /// The subkey does not countersign.
     Silent,
-    /// It countersigns that it is another key's.
+    /// The subkey countersigns for another primary key.
     AgreesToAnother,
-    /// Another key signed that it is this key's, to which it agrees.
+    /// Another key signed the binding.
     BoundByAnother,
 }
 
@@ -88,7 +88,7 @@ impl Default for Sub {
     }
 }
 
-/// A key, with its secrets.
+/// A key pair.
 pub(crate) struct Made {
     pub secret: SignedSecretKey,
     pub public: SignedPublicKey,
@@ -98,7 +98,7 @@ fn part(data: SubpacketData) -> Subpacket {
     Subpacket::regular(data).unwrap()
 }
 
-/// Secrets that were made, by seed and kind: those of RSA take seconds.
+/// Generated secrets by seed and kind: RSA takes seconds.
 static SECRETS: Mutex<BTreeMap<(u64, bool), SignedSecretKey>> = Mutex::new(BTreeMap::new());
 
 impl Plan {
@@ -132,7 +132,7 @@ impl Plan {
             let config = config(&secret.primary_key, SignatureType::Key, BORN + DAY / 2, self.prolonged, self.hash, self.signs);
             direct.push(config.sign_key(&secret.primary_key, &Password::empty(), primary).unwrap());
         } else if let Some(lasts) = self.prolonged {
-            // Older ones may come after newer ones.
+            // An older one may come after a newer one.
             names.insert(0, about(SignatureType::CertPositive, BORN + DAY, Some(lasts), self.hash));
         }
         if self.disowned {
@@ -227,12 +227,12 @@ pub(crate) fn sign(key: &impl SigningKey, data: &[u8], at: u32, hash: HashAlgori
     DetachedSignature::sign_binary_data_with_subpackets(rng, key, &Password::empty(), hash, data, parts).unwrap().signature
 }
 
-/// As it is in a `.sig`.
+/// The format of a `.sig`.
 pub(crate) fn binary(signature: &Signature) -> Vec<u8> {
     DetachedSignature::new(signature.clone()).to_bytes().unwrap()
 }
 
-/// As it is in a `.asc`.
+/// The format of a `.asc`.
 pub(crate) fn armored(signature: &Signature) -> Vec<u8> {
     DetachedSignature::new(signature.clone()).to_armored_bytes(ArmorOptions::default()).unwrap()
 }

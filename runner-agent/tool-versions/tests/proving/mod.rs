@@ -1,17 +1,16 @@
-//! That what came is what was published: sums, signatures and archives, good ones and hostile ones.
+//! Verification: sums, signatures and archives, good and hostile.
 
-mod archives;
+pub(crate) mod archives;
 mod corpus;
 mod keys;
 pub(crate) mod making;
-mod properties;
 mod signatures;
 mod sums;
 mod trees;
 
 use tool_versions::{Error, Kind};
 
-/// That something failed, whose fault it is, and that the message says all of these.
+/// Asserts an error of a kind whose text contains each of `says`.
 #[track_caller]
 fn failed<T: std::fmt::Debug>(result: Result<T, Error>, kind: Kind, says: &[&str]) {
     let error = result.expect_err("it is refused");

@@ -1,4 +1,4 @@
-//! Who may sign, what, and when.
+//! The rules for signatures: signer, content, time.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +22,7 @@ fn at(seconds: u32) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into())
 }
 
-/// 1000 days after the key was made.
+/// 1000 days after the creation of the key.
 const NOW: u32 = BORN + 1000 * DAY;
 
 fn ring(made: &Made) -> Keyring {
@@ -34,14 +34,14 @@ fn verified(made: &Made, signature: &Signature) -> Result<Signed> {
 }
 
 #[test]
-fn a_good_one_says_who_and_when() {
+fn good_signature_reports_signer_and_time() {
     let made = Plan::default().make();
     let signature = made.sign(DATA, BORN + DAY, Sha256);
     let expected = Signed { key: made.fingerprint(), by: made.fingerprint(), at: at(BORN + DAY), has_expired: false };
     for bytes in [binary(&signature), armored(&signature)] {
         assert_eq!(ring(&made).verify("SHA256SUMS", DATA, &bytes, at(NOW)).unwrap(), expected);
     }
-    // With the line ends of another system, and as one of several.
+    // With CR LF, and as one of several.
     let crlf = String::from_utf8(armored(&signature)).unwrap().replace('\n', "\r\n");
     assert_eq!(ring(&made).verify("SHA256SUMS", DATA, crlf.as_bytes(), at(NOW)).unwrap(), expected);
     let stranger = Plan { seed: 2, ..Plan::default() }.make().sign(DATA, BORN + DAY, Sha256);
@@ -63,13 +63,13 @@ fn other_bytes_are_refused() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_those_expected() {
+fn unknown_key_is_reported_with_the_expected() {
     let made = Plan::default().make();
     let stranger = Plan { seed: 2, ..Plan::default() }.make();
     let result = verified(&made, &stranger.sign(DATA, BORN + DAY, Sha256));
     let (expected, found) = (made.fingerprint().to_string(), stranger.fingerprint().to_string());
     failed(result, Kind::Integrity, &[&format!("key {found}, which is not known"), &format!("has to be signed by {expected}")]);
-    // Nor does it help to say that it is by the other.
+    // A false issuer does not help.
     let key = &stranger.secret.primary_key;
     let mut config = SignatureConfig::v4(SignatureType::Binary, key.algorithm(), Sha256);
     config.hashed_subpackets = vec![
@@ -80,7 +80,7 @@ fn an_unknown_key_is_named_with_those_expected() {
 }
 
 #[test]
-fn one_that_names_nobody_is_tried_with_all() {
+fn signature_without_issuer_is_tried_with_all_keys() {
     let made = Plan::default().make();
     for (seed, good) in [(1, true), (2, false)] {
         let made_by = Plan { seed, ..Plan::default() }.make();
@@ -98,7 +98,7 @@ fn one_that_names_nobody_is_tried_with_all() {
 }
 
 #[test]
-fn what_is_no_signature_is_refused_and_shown() {
+fn text_that_is_no_signature_is_refused() {
     let made = Plan::default().make();
     let good = binary(&made.sign(DATA, BORN + DAY, Sha256));
     let key = made.armored();
@@ -120,7 +120,7 @@ fn what_is_no_signature_is_refused_and_shown() {
 }
 
 #[test]
-fn hashes_that_prove_nothing_are_refused() {
+fn weak_hashes_are_refused() {
     let rsa = Plan { rsa: true, ..Plan::default() };
     let made = rsa.make();
     assert!(verified(&made, &made.sign(DATA, BORN + DAY, Sha256)).is_ok());
@@ -128,7 +128,7 @@ fn hashes_that_prove_nothing_are_refused() {
         let signature = made.sign(DATA, BORN + DAY, hash);
         failed(verified(&made, &signature), Kind::Integrity, &["over a hash that proves nothing", &hash.to_string()]);
     }
-    // The same for what a key says of itself, and for what binds a subkey.
+    // The same for self-signatures and bindings.
     let weak = Plan { hash: Sha1, ..rsa.clone() }.make();
     failed(Keyring::from_armored(&weak.armored(), &[weak.fingerprint()]), Kind::Configuration, &["has not signed itself"]);
     let weak = Plan { sub: Some(Sub { hash: Sha1, ..Sub::default() }), ..rsa }.make();
@@ -136,7 +136,7 @@ fn hashes_that_prove_nothing_are_refused() {
 }
 
 #[test]
-fn a_key_counts_while_it_lasts() {
+fn key_expiry_is_judged_at_signing_time() {
     let lasts = Some(100 * DAY);
     let end = BORN + 100 * DAY;
     let rows = [
@@ -148,7 +148,7 @@ fn a_key_counts_while_it_lasts() {
         (Plan::default(), BORN, Ok(false)),
         (Plan { lasts: Some(0), ..Plan::default() }, NOW, Ok(false)),
         (Plan { lasts: Some(2000 * DAY), ..Plan::default() }, NOW, Ok(false)),
-        // What it said last is what counts, wherever it stands.
+        // The newest self-signature counts, in any order.
         (Plan { lasts, prolonged: Some(2000 * DAY), ..Plan::default() }, NOW, Ok(false)),
         (Plan { prolonged: lasts, ..Plan::default() }, NOW, Err("after the key had expired")),
         (Plan { lasts, prolonged: Some(2000 * DAY), directly: true, ..Plan::default() }, NOW, Ok(false)),
@@ -165,9 +165,9 @@ fn a_key_counts_while_it_lasts() {
 }
 
 #[test]
-fn the_newest_word_of_a_key_is_what_counts() {
+fn newest_self_signature_counts() {
     let lasts = Some(100 * DAY);
-    // Of itself, and half a day later with its name.
+    // A direct-key signature, and half a day later one over the user ID.
     let mut made = Plan { lasts, prolonged: Some(2000 * DAY), ..Plan::default() }.make();
     let direct = Plan { prolonged: lasts, directly: true, ..Plan::default() }.make();
     made.public.details.direct_signatures = direct.public.details.direct_signatures;
@@ -175,7 +175,7 @@ fn the_newest_word_of_a_key_is_what_counts() {
 }
 
 #[test]
-fn a_signature_counts_while_it_lasts_and_not_before() {
+fn signature_expiry_and_future_times_are_judged() {
     let made = Plan::default().make();
     let lasting = |lasts| sign(&made.secret.primary_key, DATA, NOW - 10, Sha256, Some(lasts));
     assert!(verified(&made, &lasting(11)).is_ok());
@@ -186,23 +186,23 @@ fn a_signature_counts_while_it_lasts_and_not_before() {
 }
 
 #[test]
-fn a_revoked_key_never_counts() {
+fn revoked_key_never_counts() {
     let made = Plan { revoked: true, sub: Some(Sub::default()), ..Plan::default() }.make();
     for signature in [made.sign(DATA, BORN, Sha256), made.sub_sign(DATA, BORN)] {
         failed(verified(&made, &signature), Kind::Integrity, &["which was revoked"]);
     }
-    // A revocation by somebody else is none.
+    // A revocation by another key has no effect.
     let stranger = Plan { seed: 2, revoked: true, ..Plan::default() }.make();
     let mut made = Plan::default().make();
     made.public.details.revocation_signatures = stranger.public.details.revocation_signatures;
     assert!(verified(&made, &made.sign(DATA, BORN, Sha256)).is_ok());
-    // A key whose only name was taken back says nothing of itself.
+    // A key whose only user ID is revoked has no self-signature.
     let made = Plan { disowned: true, ..Plan::default() }.make();
     failed(Keyring::from_armored(&made.armored(), &[made.fingerprint()]), Kind::Configuration, &["has not signed itself"]);
 }
 
 #[test]
-fn subkeys_count_that_are_bound_to_sign() {
+fn subkeys_with_a_signing_binding_count() {
     let lasts = Some(100 * DAY);
     let rows = [
         (None, Sub::default(), Ok(false)),
@@ -213,7 +213,7 @@ fn subkeys_count_that_are_bound_to_sign() {
         (None, Sub { revoked: true, ..Sub::default() }, Err("which was revoked")),
         (None, Sub { lasts: Some(99 * DAY), ..Sub::default() }, Err("after the key had expired")),
         (None, Sub { lasts, ..Sub::default() }, Ok(true)),
-        // It does not outlast its primary key.
+        // A subkey expires with its primary key.
         (Some(99 * DAY), Sub::default(), Err("after the key had expired")),
         (lasts, Sub::default(), Ok(true)),
     ];
@@ -240,7 +240,7 @@ fn subkeys_count_that_are_bound_to_sign() {
             }
         }
     }
-    // One that another key bound is none of this key's.
+    // A subkey that another key bound does not count.
     let stranger = Plan { seed: 2, sub: Some(Sub::default()), ..Plan::default() }.make();
     let mut made = Plan::default().make();
     made.public.public_subkeys = stranger.public.public_subkeys.clone();
@@ -248,7 +248,7 @@ fn subkeys_count_that_are_bound_to_sign() {
 }
 
 #[test]
-fn a_signature_over_text_is_none_over_bytes() {
+fn text_signature_is_refused() {
     let made = Plan::default().make();
     let key = &made.secret.primary_key;
     let text = DetachedSignature::sign_text_data(StdRng::seed_from_u64(1), key, &Password::empty(), Sha256, DATA).unwrap();
@@ -258,7 +258,7 @@ fn a_signature_over_text_is_none_over_bytes() {
 }
 
 #[test]
-fn a_ring_without_its_key_says_so() {
+fn keyring_without_its_key_is_an_error() {
     let ring = Keyring::built_in(Tool::Terragrunt).unwrap();
     assert!(ring.is_empty());
     let result = ring.verify("SHA256SUMS", DATA, b"", at(NOW));
@@ -266,7 +266,7 @@ fn a_ring_without_its_key_says_so() {
 }
 
 #[test]
-fn every_bit_of_a_signature_counts() {
+fn changed_signature_is_refused() {
     let made = Plan::default().make();
     let signature = binary(&made.sign(DATA, BORN + DAY, Sha256));
     let ring = ring(&made);
@@ -275,7 +275,7 @@ fn every_bit_of_a_signature_counts() {
         let mut changed = signature.clone();
         changed[at_byte] ^= 0x10;
         if let Ok(signed) = ring.verify("SHA256SUMS", DATA, &changed, at(NOW)) {
-            // Only in what is not signed: which key is named as a hint, and how long things are.
+            // Only in unsigned fields: the hint to the issuer, and lengths.
             assert_eq!((signed.by, signed.at), (made.fingerprint(), at(BORN + DAY)), "byte {at_byte}");
             good += 1;
         }

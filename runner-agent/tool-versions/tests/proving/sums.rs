@@ -7,7 +7,7 @@ use super::failed;
 const A: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 const B: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// Text, and the names in it. `A` and `B` stand for digests.
+/// Text, and its names. `A` and `B` are placeholders for digests.
 const GOOD: &[(&str, &[&str])] = &[
     ("A  x.zip\n", &["x.zip"]),
     ("A  x.zip", &["x.zip"]),
@@ -24,7 +24,7 @@ const GOOD: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Text, and what is said of it.
+/// Text, and parts of the error.
 const BAD: &[(&str, &[&str])] = &[
     ("", &["is empty"]),
     ("\r\n\n", &["is empty"]),
@@ -60,13 +60,13 @@ const BAD: &[(&str, &[&str])] = &[
 ];
 
 fn filled(text: &str) -> String {
-    // Only the words `A` and `B` at the beginning of a line and after `0`.
+    // Only `A` and `B` at the start of a line and after `0`.
     let line = |line: &str| line.replacen('A', A, 1).replacen('B', B, usize::from(line.starts_with('B')));
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn good_ones_are_read() {
+fn good_sums_are_parsed() {
     for (text, names) in GOOD {
         let sums = Sums::parse(filled(text).as_bytes()).unwrap_or_else(|error| panic!("`{text}`: {error}"));
         assert_eq!(sums.names().collect::<Vec<_>>(), *names, "`{text}`");
@@ -74,7 +74,7 @@ fn good_ones_are_read() {
 }
 
 #[test]
-fn bad_ones_are_refused_and_say_where() {
+fn bad_sums_are_refused_with_the_line() {
     for (text, says) in BAD {
         failed(Sums::parse(filled(text).as_bytes()), Kind::Integrity, says);
     }
@@ -82,7 +82,7 @@ fn bad_ones_are_refused_and_say_where() {
 }
 
 #[test]
-fn a_name_is_that_name_and_no_other() {
+fn names_are_matched_exactly() {
     let text = format!("{A}  x.zip\n{B}  x.zip.sig\n{B}  my-x.zip\n");
     let sums = Sums::parse(text.as_bytes()).unwrap();
     assert_eq!(sums.of("x.zip").unwrap().to_string(), A);
@@ -93,7 +93,7 @@ fn a_name_is_that_name_and_no_other() {
 }
 
 #[test]
-fn a_file_is_compared_with_its_sum() {
+fn file_is_compared_with_its_sum() {
     let sums = Sums::parse(format!("{A}  x.zip\n").as_bytes()).unwrap();
     sums.check("x.zip", &Digest::of(b"abc")).unwrap();
     failed(sums.check("x.zip", &Digest::of(b"")), Kind::Integrity, &["`x.zip`", A, B]);
@@ -101,7 +101,7 @@ fn a_file_is_compared_with_its_sum() {
 }
 
 #[test]
-fn there_is_a_most_of_bytes_lines_and_names() {
+fn bytes_lines_and_names_are_bounded() {
     let line = format!("{A}  x\n");
     let lines = |count| line.repeat(count);
     assert!(Sums::parse(lines(sums::LINES).as_bytes()).is_ok());
@@ -115,13 +115,13 @@ fn there_is_a_most_of_bytes_lines_and_names() {
 }
 
 #[test]
-fn a_message_shows_a_little() {
+fn messages_are_short() {
     let error = Sums::parse("x".repeat(100_000).as_bytes()).unwrap_err();
     assert!(error.text.len() < 300 && error.text.contains('…'), "{error}");
 }
 
 #[test]
-fn digests_are_those_of_the_standard() {
+fn digests_match_the_standard() {
     assert_eq!(Digest::of(b"abc").to_string(), A);
     assert_eq!(Digest::read(b"abc".as_slice()).unwrap().to_string(), A);
     assert_eq!(A.to_uppercase().parse::<Digest>().unwrap(), Digest::of(b"abc"));

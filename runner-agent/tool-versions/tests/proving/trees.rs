@@ -1,4 +1,4 @@
-//! All files of an archive, below one directory and nowhere else.
+//! Unpacking all files of an archive below one directory.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use super::{
 
 const LIMITS: Limits = Limits { size: 4 << 20, ratio: 200, entries: 40 };
 
-/// One entry of a tar, whatever it says.
+/// A tar entry with any content.
 #[derive(Clone)]
 struct Raw<'a> {
     name: &'a [u8],
@@ -65,7 +65,7 @@ fn tar_of(all: &[Raw<'_>]) -> Vec<u8> {
     [blocks.concat(), vec![0; 1024]].concat()
 }
 
-/// A directory within another one, so that what gets out of it is seen.
+/// A directory within another one, so that a test sees what escapes.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -84,7 +84,7 @@ impl Place {
         archive::unpack("x", Cursor::new(bytes), limits, Instant::now() + within, &self.root())
     }
 
-    /// What is below the root, with what it holds or where it leads.
+    /// The paths below the root with their content or target.
     fn found(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         let mut dirs = vec![self.root()];
@@ -107,9 +107,9 @@ impl Place {
         found
     }
 
-    /// That nothing beside the root was made or changed.
+    /// Asserts that nothing beside the root changed.
     #[track_caller]
-    fn is_as_it_was_outside(&self) {
+    fn is_unchanged_outside(&self) {
         let names: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 2, "{names:?}");
         assert_eq!(fs::read_to_string(self.0.path().join("beside")).unwrap(), "as it was");
@@ -130,13 +130,13 @@ fn good(bytes: &[u8], wanted: &[(&str, &str)]) {
 fn bad(bytes: &[u8], says: &[&str]) {
     let place = Place::new();
     failed(place.unpack(bytes, &LIMITS, Duration::from_secs(600)), Kind::Integrity, says);
-    place.is_as_it_was_outside();
-    // Whatever was made is a file or a directory: links come last.
+    place.is_unchanged_outside();
+    // Links are made last.
     assert!(place.found().values().all(|what| !what.starts_with("->")), "{:?}", place.found());
 }
 
 #[test]
-fn all_files_are_unpacked_whatever_it_is_packed_in() {
+fn all_files_of_each_format_are_unpacked() {
     let program = Raw { mode: 0o755, ..Raw::file("bin/run.sh", b"go") };
     let all = [
         Raw { kind: EntryType::XGlobalHeader, ..Raw::file("pax_global_header", b"19 comment=0123456\n") },
@@ -167,9 +167,9 @@ fn all_files_are_unpacked_whatever_it_is_packed_in() {
     }
 }
 
-/// What git, Go and GNU tar write for names that are too long for a header.
+/// Git, Go and GNU tar write extended headers for names that are too long.
 #[test]
-fn long_names_are_read_from_where_they_are() {
+fn long_names_come_from_extended_headers() {
     let long = format!("{}/main.tf", "d".repeat(150));
     let record = format!("{} path={long}\n", long.len() + 10);
     let pax = Raw { kind: EntryType::XHeader, ..Raw::file("x", record.as_bytes()) };
@@ -190,7 +190,7 @@ fn long_names_are_read_from_where_they_are() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn escaping_names_are_refused() {
     for (name, says) in [
         ("/tmp/pawl-hostile", "absolute"),
         ("../beside", "leads out"),
@@ -212,7 +212,7 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn links_lead_nowhere_else_and_nothing_is_written_through_them() {
+fn escaping_links_and_writes_through_links_are_refused() {
     for to in ["/tmp", "/etc/passwd", "..", "../beside", "a/../../beside", "./../beside"] {
         bad(&tar_of(&[Raw::file("main.tf", b"a"), Raw::link("l", EntryType::Symlink, to)]), &["a link"]);
         bad(&zip(&[File("main.tf", b"a"), Link("l", to)], CompressionMethod::Stored), &["a link"]);
@@ -220,7 +220,7 @@ fn links_lead_nowhere_else_and_nothing_is_written_through_them() {
     bad(&tar_of(&[Raw::link("d/l", EntryType::Symlink, "../../beside")]), &["leads out of the archive"]);
     bad(&tar_of(&[Raw::link("l", EntryType::Symlink, "")]), &["no path"]);
     bad(&tar_of(&[Raw { link: b"\xff", ..Raw::link("l", EntryType::Symlink, "") }]), &["no UTF-8"]);
-    // A link, and then a file through it; by its own name, and the other way round.
+    // A link and a file through it, in both orders and by the same name.
     let link = Raw::link("d", EntryType::Symlink, "e");
     bad(&tar_of(&[Raw::file("e/x", b""), link.clone(), Raw::file("d/x", b"x")]), &["below a file or a link"]);
     bad(&tar_of(&[link.clone(), Raw::file("d", b"x")]), &["there twice"]);
@@ -233,7 +233,7 @@ fn links_lead_nowhere_else_and_nothing_is_written_through_them() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn special_files_are_refused() {
     for (kind, says) in [
         (EntryType::Fifo, "named pipe"),
         (EntryType::Char, "device"),
@@ -253,7 +253,7 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn what_is_there_twice_is_refused() {
+fn duplicate_names_are_refused() {
     bad(&tar_of(&[Raw::file("a", b"a"), Raw::file("a", b"b")]), &["there twice"]);
     bad(&tar_of(&[Raw::file("a/b", b"a"), Raw::file("./a//b", b"b")]), &["there twice"]);
     bad(&tar_of(&[Raw::file("a", b"a"), Raw::file("a/b", b"b")]), &["below a file"]);
@@ -261,30 +261,30 @@ fn what_is_there_twice_is_refused() {
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn bombs_are_refused() {
     let zeros = vec![0; 3 << 20];
     let says = "times as many";
     bad(&gzip(&tar_of(&[Raw::file("a", &zeros)])), &[says]);
     bad(&zip(&[File("a", &zeros)], CompressionMethod::Deflated), &[says]);
-    // Many small ones, of which none is one by itself.
+    // Many small files, none of which is a bomb by itself.
     let part = &zeros[..600 << 10];
     let names: Vec<String> = (0..6).map(|n| n.to_string()).collect();
     let many: Vec<_> = names.iter().map(|name| Raw::file(name, part)).collect();
     bad(&gzip(&tar_of(&many)), &[says]);
-    // Too large, though packed loosely.
+    // Too large without compression.
     let large = binary(3 << 20);
     bad(&tar_of(&[Raw::file("a", &large), Raw::file("b", &large)]), &["more than"]);
     bad(&zip(&[File("a", &large), File("b", &large)], CompressionMethod::Stored), &["more than"]);
-    // Too many, be it directories that a single name makes.
+    // Too many, counting the directories of a name.
     let deep = format!("{}x", "d/".repeat(45));
     bad(&tar_of(&[Raw::file(&deep, b"a")]), &["more than 40 files and directories"]);
     let names: Vec<String> = (0..41).map(|n| n.to_string()).collect();
     bad(&tar_of(&names.iter().map(|name| Raw::file(name, b"")).collect::<Vec<_>>()), &["more than 40"]);
     bad(&zip(&names.iter().map(|name| File(name, b"")).collect::<Vec<_>>(), CompressionMethod::Stored), &["40"]);
-    // Described for ever.
+    // An endless extended header.
     let long = vec![b'x'; 70 << 10];
     bad(&tar_of(&[Raw { kind: EntryType::GNULongName, ..Raw::file("x", &long) }]), &["description"]);
-    // No time is left.
+    // Past the deadline.
     let place = Place::new();
     let unpacked = archive::unpack("x", Cursor::new(tar_of(&[Raw::file("a", b"a")])), &LIMITS, past(), &place.root());
     failed(unpacked, Kind::Integrity, &["takes too long"]);
@@ -296,7 +296,7 @@ fn past() -> Instant {
 }
 
 #[test]
-fn what_is_cut_off_or_goes_on_is_refused() {
+fn truncated_and_extended_archives_are_refused() {
     let content = binary(40_000);
     let plain = tar_of(&[Raw::file("a", &content)]);
     for cut in [511, 600, 20_000] {
@@ -312,7 +312,7 @@ fn what_is_cut_off_or_goes_on_is_refused() {
 }
 
 #[test]
-fn a_disk_that_refuses_is_no_fault_of_the_archive() {
+fn disk_errors_of_unpacking_are_storage_errors() {
     let place = Place::new();
     fs::write(place.root().join("main.tf"), "of somebody else").unwrap();
     let unpacked = place.unpack(&tar_of(&[Raw::file("main.tf", b"a")]), &LIMITS, Duration::from_secs(600));

@@ -1,4 +1,4 @@
-//! Which of several versions is taken.
+//! The choice among several versions.
 
 use tool_versions::{Constraints, Request, Version};
 
@@ -19,7 +19,7 @@ const VERSIONS: [&str; 12] = [
     "2.1.0-beta1",
 ];
 
-/// What is asked for, what the code requires, and what is taken.
+/// Request, requirement of the code, and the version chosen.
 pub(crate) const ROWS: &[(By, &str, &str, Option<&str>)] = &[
     (Tenv, "1.5", "", Some("1.5.0")),
     (Tenv, "1.5.7", "", Some("1.5.7")),

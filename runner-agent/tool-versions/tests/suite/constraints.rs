@@ -1,10 +1,10 @@
-//! What a constraint allows.
+//! Constraints.
 
 use tool_versions::{Constraints, Version};
 
 use super::By::{self, GoVersion, Ours, Tenv};
 
-/// Constraint, version, and whether it is allowed; none when the constraint is none.
+/// Constraint, version, and whether it is allowed; `None` when the constraint is invalid.
 pub(crate) const ROWS: &[(By, &str, &str, Option<bool>)] = &[
     (GoVersion, ">= 1.0", "1.2", Some(true)),
     (GoVersion, ">= 1.0", "0.9", Some(false)),
@@ -101,7 +101,7 @@ fn each_row() {
 }
 
 #[test]
-fn an_error_says_what_was_not_understood() {
+fn error_names_the_invalid_part() {
     for (text, part) in [
         ("== 1.0", "`==` is written `=`"),
         (">= 1.0 || < 2", "there is no `||`"),
@@ -114,9 +114,8 @@ fn an_error_says_what_was_not_understood() {
     assert!(vec!["!= 1.0"; 65].join(",").parse::<Constraints>().is_err());
 }
 
-/// Constraints, and whether any release from 1.6.0 on satisfies them.
 #[test]
-fn whether_any_release_from_one_on_is_allowed() {
+fn any_from_finds_an_allowed_release() {
     let first = Version::release(1, 6, 0);
     for (texts, any) in [
         (&[][..], true),

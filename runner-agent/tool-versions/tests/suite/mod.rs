@@ -1,6 +1,5 @@
-//! The order, the grammar and the choice, row by row. Each row cites what it pins: `go-version` (HashiCorp's library), `tenv`,
-//! `terraform` and `opentofu` (what these tools do with the same text), or `ours`, a difference on purpose that stands in
-//! `design/0017-tool-versions.md`.
+//! Order, grammar and choice of versions, by table. Each row names its source: `GoVersion` (HashiCorp's library), `Tenv`, `Terraform`,
+//! `OpenTofu` (the behaviour of these tools for the same text), or `Ours`, a difference that `design/0017-tool-versions.md` justifies.
 
 mod choice;
 mod constraints;
@@ -21,7 +20,7 @@ enum By {
 }
 
 #[test]
-fn there_are_as_many_rows_as_are_wanted() {
+fn tables_have_at_least_250_rows() {
     let rows = [choice::ROWS.len(), constraints::ROWS.len(), order::rows().len(), requests::ROWS.len(), required::rows().len()];
     let rows = rows.iter().sum::<usize>() + versions::ORDER.len() + versions::READ.len();
     println!("tool-versions: {rows} rows");

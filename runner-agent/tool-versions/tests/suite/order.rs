@@ -1,4 +1,4 @@
-//! Which tool, which version, and why.
+//! The decision: tool, version and reason.
 
 use tool_versions::{Defaults, Requested, Tool, decide};
 
@@ -7,7 +7,7 @@ use super::{
     tree::Tree,
 };
 
-/// Files of the source (the stack is `a/b`), what the run says, and what follows: tool, what is asked for, why; or a part of an error.
+/// Files of the source (the stack is `a/b`), the request of the run, and the result: tool, request, reason; or a part of an error.
 pub(crate) struct Row {
     by: By,
     files: &'static [(&'static str, &'static str)],
@@ -23,7 +23,7 @@ const TERRAGRUNT: Option<Tool> = Some(Tool::Terragrunt);
 pub(crate) fn rows() -> Vec<Row> {
     let row = |by, files, requested, then| Row { by, files, requested, then };
     vec![
-        // Which tool, when nobody says.
+        // The tool without a request.
         row(Ours, &[], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
         row(Tenv, &[("a/b/main.tf", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
         row(OpenTofu, &[("a/b/main.tofu", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
@@ -52,7 +52,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row(Ours, &[("a/b/a.tf", "terraform { required_version = \">= 1.3\" }"), ("a/b/b.tf", "terraform { required_version = \"< 1.6\" }")], (None, None), Ok((Tool::Terraform, "latest-allowed", "the newest that a/b/a.tf:1 allows"))),
         row(Ours, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }"), ("a/b/.terraform.lock.hcl", "provider \"registry.opentofu.org/a/b\" {\n}\n")], (None, None), Ok((Tool::OpenTofu, "latest-allowed", "the newest that a/b/main.tf:1 allows"))),
         row(Ours, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }"), ("a/b/x.tf", "language {\n  compatible_with {\n    opentofu = \">= 1.12\"\n  }\n}\n")], (None, None), Ok((Tool::OpenTofu, "latest-allowed", "the newest that a/b/main.tf:1 allows"))),
-        // OpenTofu since 1.12 reads required_version in its own files only.
+        // OpenTofu reads required_version in .tofu files only since 1.12.
         row(OpenTofu, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }")], (TOFU, Some("1.12.6")), Ok((Tool::OpenTofu, "1.12.6", "from spec.tool"))),
         row(OpenTofu, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }")], (TOFU, Some("1.12.0-beta1")), Ok((Tool::OpenTofu, "1.12.0-beta1", "from spec.tool"))),
         row(OpenTofu, &[("a/b/main.tf", "terraform { required_version = \"~> 1.5.0\" }")], (TOFU, Some("1.11.6")), Err("OpenTofu 1.11.6 (from spec.tool) is not what the code requires: `~> 1.5.0` (a/b/main.tf:1)")),
@@ -60,13 +60,13 @@ pub(crate) fn rows() -> Vec<Row> {
         row(OpenTofu, &[("a/b/main.tofu", "terraform { required_version = \"~> 1.10.0\" }"), ("a/b/override.tf", "terraform { required_version = \">= 1.5\" }")], (TOFU, Some("1.12.6")), Err("is not what the code requires: `~> 1.10.0` (a/b/main.tofu:1)")),
         row(OpenTofu, &[("a/b/main.tofu", "terraform { required_version = \"~> 1.10.0\" }"), ("a/b/override.tf", "terraform { required_version = \">= 1.5\" }")], (TOFU, Some("1.9.4")), Ok((Tool::OpenTofu, "1.9.4", "from spec.tool"))),
         row(OpenTofu, &[("a/b/x.tf", "language {\n  compatible_with {\n    opentofu = \">= 1.9\"\n  }\n}\n")], (TOFU, Some("1.11.6")), Err("OpenTofu 1.11.6 (from spec.tool) is not what the code requires: `>= 1.9` (a/b/x.tf:3)")),
-        // What the run says goes before everything.
+        // The run comes first.
         row(Ours, &[("a/b/.opentofu-version", "1.9.0")], (None, Some("1.10.6")), Ok((Tool::OpenTofu, "1.10.6", "from spec.tool"))),
         row(Ours, &[("a/b/.opentofu-version", "1.9.0")], (TERRAFORM, None), Ok((Tool::Terraform, "latest", "the newest release"))),
         row(Ours, &[("a/b/.terraform-version", "1.5.7")], (TERRAFORM, Some("~> 1.8")), Ok((Tool::Terraform, "~> 1.8", "from spec.tool"))),
         row(Ours, &[("a/b/terragrunt.hcl", "")], (TOFU, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
         row(Ours, &[], (TERRAGRUNT, Some("0.99.1")), Ok((Tool::Terragrunt, "0.99.1", "from spec.tool"))),
-        // By directory, then by kind.
+        // Files by directory, then by kind.
         row(Tenv, &[("a/.terraform-version", "1.1.0"), ("a/b/.tfswitchrc", "1.2.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.2.0", "from a/b/.tfswitchrc:1"))),
         row(Tenv, &[("a/.terraform-version", "1.1.0"), (".terraform-version", "1.2.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.1.0", "from a/.terraform-version:1"))),
         row(Tenv, &[("a/b/.terraform-version", "1.1.0"), ("a/b/.tfswitchrc", "1.2.0"), ("a/b/.tool-versions", "terraform 1.3.0")], (TERRAFORM, None), Ok((Tool::Terraform, "1.1.0", "from a/b/.terraform-version:1"))),
@@ -87,7 +87,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row(Tenv, &[("a/b/.tool-versions", "terragrunt 0.96.0"), ("a/b/terragrunt.hcl", "terragrunt_version_constraint = \"~> 0.95\"")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "0.96.0", "from a/b/.tool-versions:1"))),
         row(Tenv, &[("a/b/terragrunt.hcl", ""), ("root.hcl", "terragrunt_version_constraint = \"~> 0.95\"\nterraform_version_constraint = \"1.5.0\"")], (None, None), Ok((Tool::Terragrunt, "~> 0.95", "from root.hcl:1"))),
         row(Ours, &[("a/b/.tgswitch.toml", "[x]\nversion = \"0.97.0\"\n")], (TERRAGRUNT, None), Ok((Tool::Terragrunt, "latest", "the newest release"))),
-        // What a file says.
+        // The content of files.
         row(Tenv, &[("a/b/.terraform-version", "  1.5.7  \n\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.terraform-version:1"))),
         row(Ours, &[("a/b/.terraform-version", "# why\n\n 1.5.7 # until June\n1.6.0\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.terraform-version:3"))),
         row(Ours, &[("a/b/.terraform-version", "\u{feff}1.5.7\r\n")], (None, None), Ok((Tool::Terraform, "1.5.7", "from a/b/.terraform-version:1"))),
@@ -102,7 +102,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row(Tenv, &[("a/b/.terraform-version", "latest:^1\\.5")], (None, None), Ok((Tool::Terraform, "latest:^1\\.5", "from a/b/.terraform-version:1"))),
         row(Ours, &[("../.terraform-version", "1.0.0")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
         row(Ours, &[("a/b/.terraform-version/x", "")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
-        // required_version comes after them, and holds besides.
+        // required_version comes after files, and always holds.
         row(Ours, &[("a/b/main.tf", "terraform {\n  required_version = \">= 1.5\"\n}")], (None, None), Ok((Tool::OpenTofu, "latest-allowed", "the newest that a/b/main.tf:2 allows"))),
         row(Tenv, &[("a/b/main.tf", "terraform {\n  required_version = \">= 1.5\"\n}"), (".terraform-version", "1.5.7")], (None, None), Ok((Tool::Terraform, "1.5.7", "from .terraform-version:1"))),
         row(Ours, &[("a/main.tf", "terraform {\n  required_version = \">= 1.5\"\n}")], (None, None), Ok((Tool::OpenTofu, "latest", "the newest release"))),
@@ -130,7 +130,7 @@ fn each_row() {
 }
 
 #[test]
-fn the_default_comes_before_the_newest() {
+fn default_comes_before_the_newest() {
     let defaults = Defaults { tool: Tool::Terraform, versions: vec![(Tool::Terraform, "~> 1.9".into(), "the chart".into())] };
     let decided = |files: &[(&str, &str)]| {
         let tree = Tree::of("a/b", files);
@@ -144,7 +144,7 @@ fn the_default_comes_before_the_newest() {
 }
 
 #[test]
-fn terragrunt_runs_another_which_is_decided_as_well() {
+fn tool_beneath_terragrunt_is_decided_too() {
     let files = [
         ("a/b/terragrunt.hcl", "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\n"),
         ("root.hcl", "terragrunt_version_constraint = \"~> 0.99\"\nterraform_version_constraint = \">= 1.8\"\n"),
@@ -161,7 +161,7 @@ fn terragrunt_runs_another_which_is_decided_as_well() {
 }
 
 #[test]
-fn what_was_seen_and_does_not_count_is_said() {
+fn unreadable_files_are_noted() {
     let files = [
         ("a/b/terragrunt.hcl", "x = 1\nterraform_version_constraint = local.v\n"),
         ("a/b/main.tf", "resource \"a\" { # required_version\n"),
@@ -175,7 +175,7 @@ fn what_was_seen_and_does_not_count_is_said() {
 }
 
 #[test]
-fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
+fn unmet_error_lists_all_requirements() {
     let files = [("a/b/main.tf", "terraform {\n  required_version = \"< 1.10\"\n}"), (".opentofu-version", "~> 1.10")];
     let tree = Tree::of("a/b", &files);
     let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
@@ -187,16 +187,15 @@ fn none_of_the_versions_is_an_answer_with_all_that_was_asked() {
     );
 }
 
-/// What code asks for, by whom the tool is asked for, and what is taken of the versions there are.
 #[test]
-fn one_that_satisfies_what_it_does_not_read_goes_before_a_newer_one() {
+fn version_that_satisfies_tf_files_is_preferred() {
     let versions = ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<tool_versions::Version>().unwrap());
     let main = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
     for (required, own, requested, taken) in [
         (">= 1.6", None, None, Some("1.12.6")),
         ("~> 1.10.0", None, None, Some("1.10.6")),
         (">= 1.9, < 1.11", None, TOFU, Some("1.10.6")),
-        // No OpenTofu of the list satisfies it: who asked for OpenTofu has the one that takes the code, and nobody else has.
+        // No OpenTofu of the list satisfies it. Only an explicit request for OpenTofu gets one that does not read it.
         ("~> 1.5.0", None, TOFU, Some("1.12.6")),
         (">= 1.13", None, TOFU, Some("1.12.6")),
         (">= 1.13", None, None, None),
@@ -223,7 +222,7 @@ fn one_that_satisfies_what_it_does_not_read_goes_before_a_newer_one() {
 }
 
 #[test]
-fn why_it_is_this_tool_is_said() {
+fn tool_reasons_are_reported() {
     let lock = "provider \"registry.terraform.io/a/b\" {\n}\n";
     let main = "terraform {\n  required_version = \"< 1.6\"\n}\n";
     for (files, says) in [
@@ -239,9 +238,8 @@ fn why_it_is_this_tool_is_said() {
     }
 }
 
-/// Generated files are large, and what does not ask for a version is not read for one.
 #[test]
-fn what_is_large_says_nothing_and_is_noted_only_when_it_could_say_something() {
+fn large_files_are_noted_only_if_they_name_the_attribute() {
     let asks = "terraform {\n  required_version = \"9.9.9\"\n}\n";
     let large = |size: usize, text: &str| format!("{text}#{}\n", "x".repeat(size));
     for (text, noted) in [

@@ -1,10 +1,10 @@
-//! What a text asks for.
+//! The grammar of requests.
 
 use tool_versions::Request;
 
 use super::By::{self, GoVersion, Ours, Tenv};
 
-/// Who says so, a text, and its kind with what it is printed as; none when it asks for nothing.
+/// Source, text, and its kind with the printed form; `None` when it is invalid.
 type Row = (By, &'static str, Option<(&'static str, &'static str)>);
 
 pub(crate) const ROWS: &[Row] = &[
@@ -66,7 +66,7 @@ fn each_row() {
 }
 
 #[test]
-fn a_word_that_is_none_is_answered_with_those_that_are() {
+fn error_lists_the_valid_words() {
     let error = "newest".parse::<Request>().unwrap_err().to_string();
     assert!(error.contains("`newest` is no version") && error.contains("latest-allowed"), "{error}");
     assert!(format!("latest:{}", "a".repeat(201)).parse::<Request>().is_err());

@@ -1,4 +1,4 @@
-//! What the code itself requires.
+//! The requirements of the code.
 
 use tool_versions::{Tool, request::required::required};
 
@@ -7,7 +7,7 @@ use super::{
     tree::Tree,
 };
 
-/// Files of the stack, the tool, and what is required of it; or a part of an error.
+/// Files of the stack, the tool, and its requirements; or a part of an error.
 pub(crate) struct Row {
     by: By,
     tool: Tool,

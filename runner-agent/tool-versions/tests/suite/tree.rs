@@ -1,10 +1,10 @@
-//! A source on disk.
+//! A source tree on disk.
 
 use std::{fs, path::PathBuf};
 
 use tempfile::TempDir;
 
-/// Files below `src`, which is the top of the source, and beside it. The stack is `src/STACK`.
+/// Files below `src`, the root of the source, and beside it. The stack is `src/STACK`.
 pub(crate) struct Tree {
     _dir: TempDir,
     pub root: PathBuf,

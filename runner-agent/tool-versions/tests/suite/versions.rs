@@ -1,4 +1,4 @@
-//! What is a version, and which is newer.
+//! The grammar and the order of versions.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use tool_versions::Version;
 
 use super::By::{self, GoVersion, Ours, Tenv};
 
-/// Text, and what it is printed as; none when it is no version.
+/// Text and its printed form; `None` when it is invalid.
 pub(crate) const READ: &[(By, &str, Option<&str>)] = &[
     (GoVersion, "1.2.3", Some("1.2.3")),
     (Tenv, "1.5", Some("1.5.0")),
@@ -42,14 +42,14 @@ pub(crate) const READ: &[(By, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn they_are_read_and_printed() {
+fn versions_are_parsed_and_printed() {
     for (by, text, printed) in READ {
         let read = text.parse::<Version>().ok().map(|version| version.to_string());
         assert_eq!(read.as_deref(), *printed, "`{text}`, by {by:?}");
     }
 }
 
-/// From the oldest to the newest; what stands on one line is equal.
+/// From oldest to newest; versions on one line are equal.
 pub(crate) const ORDER: &[(By, &[&str])] = &[
     (GoVersion, &["0.9", "0.9.0"]),
     (GoVersion, &["1.0.0-1"]),
@@ -74,7 +74,7 @@ pub(crate) const ORDER: &[(By, &[&str])] = &[
 ];
 
 #[test]
-fn they_are_ordered() {
+fn versions_are_ordered() {
     let all: Vec<Vec<Version>> =
         ORDER.iter().map(|(_, texts)| texts.iter().map(|text| text.parse().unwrap()).collect()).collect();
     for (i, equal) in all.iter().enumerate() {

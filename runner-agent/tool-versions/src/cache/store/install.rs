@@ -1,4 +1,4 @@
-//! How a version comes to be there: one process at a time prepares it beside, puts it on the disk, and gives it its name.
+//! Installation: the holder of a version's lock prepares it aside, syncs it, and renames it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,22 +17,22 @@ use crate::{
     verify::digest::Hashing,
 };
 
-/// What proved a version when it was installed, for people and for the next one who asks.
+/// The verification of a version at its installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Proof {
-    /// Where it came from, without credentials.
+    /// The URL or path of the archive, without credentials.
     pub source: String,
-    /// SHA-256 of the archive, in hexadecimal digits.
+    /// SHA-256 of the archive, in hex.
     pub archive: String,
-    /// The fingerprint of the key that signed the sums; none when the operator asks for less.
+    /// The fingerprint of the key that signed the sums; `None` when the channel requires no signature.
     pub signer: Option<String>,
-    /// The version that the executable said it was, where what is signed does not say it; none when it was not asked yet.
+    /// The version that the executable reported, for a tool whose sums do not name it; `None` before it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
 
-/// The right to install a version. The kernel takes it back when its process ends, however that comes.
+/// The lock to install a version. The kernel releases it with the process.
 #[derive(Debug)]
 pub struct Turn {
     store: Store,
@@ -42,11 +42,12 @@ pub struct Turn {
 }
 
 impl Store {
-    /// Waits for one's turn to install a version, at most for so long. Blocks the thread. Whoever waited looks first whether it is
-    /// there now.
+    /// Waits for the lock to install a version, at most for `patience`. Blocks the thread. The caller must look for the version
+    /// again.
     ///
     /// # Errors
-    /// When it takes longer (somebody is at it, so a later try may find it there), or the cache cannot be written.
+    /// Unavailable after `patience` (another process installs it, so a later try may find it); storage when the cache is not
+    /// writable.
     pub fn turn(&self, tool: Tool, version: &Version, patience: Duration) -> Result<Turn> {
         let lock = self.dir.turn(&self.key(tool, version), patience)?.ok_or_else(|| {
             let patience = patience.as_secs();
@@ -65,18 +66,18 @@ impl Turn {
         &self.version
     }
 
-    /// A file on the cache's disk without a name, for what is got on the way: it goes with the last who has it open.
+    /// A file on the cache's disk without a name, for the download. It disappears with its last handle.
     ///
     /// # Errors
-    /// When the cache cannot be written.
+    /// Storage: the cache is not writable.
     pub fn nameless(&self) -> Result<File> {
         self.store.dir.nameless()
     }
 
-    /// Begins anew: what somebody who was killed left of this version is removed. Nobody else touches it, since the turn is ours.
+    /// Starts an installation. Removes the leftovers of a killed process; the lock excludes running ones.
     ///
     /// # Errors
-    /// When the cache cannot be written.
+    /// Storage: the cache is not writable.
     pub fn begin(&self) -> Result<Staging<'_>> {
         let dir = self.store.dir.begin(&self.store.key(self.tool, &self.version))?;
         let binary = dir.join(self.tool.binary());
@@ -85,7 +86,7 @@ impl Turn {
     }
 }
 
-/// A version that is being written. Dropped without [`Staging::commit`], nothing of it is left.
+/// A version that is being written. Dropped without [`Staging::commit`], it is removed.
 pub struct Staging<'a> {
     turn: &'a Turn,
     dir: PathBuf,
@@ -104,10 +105,10 @@ impl Write for Staging<'_> {
 }
 
 impl Staging<'_> {
-    /// Puts what was written on the disk and gives it its name.
+    /// Syncs the version and gives it its name.
     ///
     /// # Errors
-    /// When it is empty, or the disk does not take it; then there is no such version.
+    /// Integrity when it is empty, storage when the disk failed; the version then does not exist.
     pub fn commit(mut self, proof: &Proof) -> Result<Installed> {
         let Turn { store, tool, version, .. } = self.turn;
         let (tool, staged) = (*tool, self.dir.join(self.turn.tool.binary()));
@@ -131,7 +132,7 @@ impl Staging<'_> {
         make(&place)?;
         let target = place.join(&digest);
         match fs::rename(&self.dir, &target) {
-            // The very same bytes are there: of somebody whose cache had no proof of them, or who was faster elsewhere.
+            // The same bytes are there, installed without a proof or by a process with another lock directory.
             Err(error) if target.join(PROOF).is_file() => {
                 tracing::debug!(%error, "{} is there already", target.display());
                 if proof.signer.is_some() {
@@ -140,7 +141,7 @@ impl Staging<'_> {
                 }
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => {
-                // A directory of that name that is no version: nobody uses it.
+                // A directory of that name that is no version is not in use.
                 remove(&target)?;
                 fs::rename(&self.dir, &target).map_err(at(&target))?;
                 self.done = true;
@@ -159,7 +160,7 @@ impl Staging<'_> {
 impl Drop for Staging<'_> {
     fn drop(&mut self) {
         if !self.done {
-            // The next one removes what is left.
+            // The next installation removes leftovers.
             let _ = remove(&self.dir);
         }
     }

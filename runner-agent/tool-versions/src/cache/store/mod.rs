@@ -1,15 +1,14 @@
-//! The cache of tools: `TOOL/VERSION/OS_ARCH/SHA256/BINARY` below one directory, which any number of processes, pods and nodes may
-//! share.
+//! The cache of tools: `TOOL/VERSION/OS_ARCH/SHA256/BINARY` below one directory, shared by processes, pods and nodes.
 //!
-//! A version is there as soon as its directory has its name, and has it only when all of it is on the disk: whoever dies in
-//! between leaves something that nobody takes for a version. The trust in what is there is the trust in who may write there: an agent
-//! keeps the code of its stack from that (`design/0016-tokens-and-accounts.md`), and a volume is for one trust domain.
+//! A version exists once its directory has its name, which it gets when it is complete on disk. A killed process leaves nothing
+//! that counts as a version. The cache is as trustworthy as its writers: the agent denies write access to the code of the stack
+//! (`design/0016-tokens-and-accounts.md`), and a volume belongs to one trust domain.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`install`] | one installer at a time, and how a version comes to be there |
-//! | [`verify`] | that it still is what was installed |
-//! | [`prune`] | what goes when there is too much |
+//! | [`install`] | one installer at a time, atomic installation |
+//! | [`verify`] | the digest check at every use |
+//! | [`prune`] | removal of the least recently used |
 
 pub mod install;
 pub mod prune;
@@ -27,7 +26,7 @@ use crate::{
 };
 use verify::InUse;
 
-/// Beside the binary: what proved it, and what it was when it was last looked at.
+/// Beside the executable: its proof, and its stamp with the digest.
 const PROOF: &str = "proof.json";
 const SEEN: &str = "seen.json";
 
@@ -42,17 +41,17 @@ pub struct Store {
 pub struct Installed {
     pub tool: Tool,
     pub version: Version,
-    /// SHA-256 of the executable when it was installed, in hexadecimal digits.
+    /// SHA-256 of the executable at installation, in hex.
     pub digest: String,
     pub binary: PathBuf,
-    /// Its size in bytes.
+    /// The size of the executable in bytes.
     pub size: u64,
-    /// When it was used last, or installed.
+    /// The time of the last use, or of the installation.
     pub used: SystemTime,
 }
 
 impl Installed {
-    /// The directory that is this version.
+    /// The directory of this version.
     fn dir(&self) -> &Path {
         self.binary.parent().unwrap_or(&self.binary)
     }
@@ -65,20 +64,20 @@ impl Installed {
 }
 
 impl Store {
-    /// A cache in a directory, which is made when something is installed.
+    /// Makes a handle. The directory is created with the first installation.
     pub fn at(root: impl Into<PathBuf>, platform: Platform) -> Self {
         Self { dir: SharedDir::at(root), platform }
     }
 
-    /// All versions of this platform that are there. What is none of ours, or was left half done, is passed over.
+    /// All versions of this platform. Other directories and leftovers are skipped.
     ///
     /// # Errors
-    /// When a directory is there and cannot be read.
+    /// Storage: a directory exists and is not readable.
     pub fn list(&self) -> Result<Vec<Installed>> {
         let mut found = Vec::new();
         for tool in Tool::ALL {
             for name in names(&self.dir.root().join(tool.directory()))? {
-                // A version has one directory, under the text that it is printed as.
+                // A version has one directory, named by its canonical text.
                 if let Some(version) = name.parse::<Version>().ok().filter(|version| version.to_string() == name) {
                     found.extend(self.of(tool, &version)?);
                 }
@@ -87,36 +86,35 @@ impl Store {
         Ok(found)
     }
 
-    /// A version, when it is there. Of several with different digests, which only different sources can bring about, the one
-    /// that was used last.
+    /// Finds a version. Of several digests, which only different mirrors can produce, returns the most recently used.
     ///
     /// # Errors
-    /// When a directory is there and cannot be read.
+    /// Storage: a directory exists and is not readable.
     pub fn find(&self, tool: Tool, version: &Version) -> Result<Option<Installed>> {
         Ok(self.all(tool, version)?.into_iter().next())
     }
 
-    /// All that are there of a version, the one that was used last coming first.
+    /// All copies of a version, the most recently used first.
     ///
     /// # Errors
-    /// When a directory is there and cannot be read.
+    /// Storage: a directory exists and is not readable.
     pub fn all(&self, tool: Tool, version: &Version) -> Result<Vec<Installed>> {
         let mut all = self.of(tool, version)?;
         all.sort_by_key(|installed| std::cmp::Reverse(installed.used));
         Ok(all)
     }
 
-    /// What proved a version when it was installed.
+    /// Reads the proof of a version.
     ///
     /// # Errors
-    /// When that cannot be read.
+    /// Storage: it cannot be read.
     pub fn proof(&self, installed: &Installed) -> Result<install::Proof> {
         let path = installed.dir().join(PROOF);
         let bytes = fs::read(&path).map_err(at(&path))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::storage(path.display(), &error.into()))
     }
 
-    /// Takes a version away that nobody is to use again.
+    /// Removes a version.
     pub(crate) fn discard(&self, in_use: InUse) -> Result<()> {
         let installed = in_use.installed.clone();
         drop(in_use);
@@ -132,7 +130,7 @@ impl Store {
             }
             let dir = place.join(&digest);
             let binary = dir.join(tool.binary());
-            // Not through a link: what is ours is a file.
+            // Does not follow a link: installed executables are files.
             let Ok(meta) = fs::symlink_metadata(&binary) else { continue };
             if !meta.is_file() || !dir.join(PROOF).is_file() {
                 continue;
@@ -148,7 +146,7 @@ impl Store {
         self.dir.root().join(tool.directory()).join(version.to_string()).join(self.platform.to_string())
     }
 
-    /// The name of a version's lock and of what is unfinished of it.
+    /// The name of a version's lock and of its staging directory.
     fn key(&self, tool: Tool, version: &Version) -> String {
         format!("{}-{version}-{}", tool.directory(), self.platform)
     }

@@ -1,4 +1,4 @@
-//! What goes when there is too much: versions that were used longest ago, and never one that is in use.
+//! Pruning: removes the least recently used versions, never one in use.
 
 use std::time::SystemTime;
 
@@ -6,11 +6,11 @@ use super::{Installed, Store};
 use crate::{Result, cache::shared_dir::Piece};
 
 impl Store {
-    /// Removes versions, those that were used longest ago first, until at most so many bytes are left. Those in use, and those that were
-    /// used after `spared`, stay. What those who were killed left goes as well. Returns what was removed.
+    /// Removes the least recently used versions until at most `most` bytes are left, and the leftovers of killed processes.
+    /// Versions in use, and versions used after `spared`, stay. Returns the removed ones.
     ///
     /// # Errors
-    /// When the cache cannot be read or written; what was removed until then is removed.
+    /// Storage: the cache is not readable or writable. Earlier removals stay.
     pub fn prune(&self, most: u64, spared: SystemTime) -> Result<Vec<Installed>> {
         self.dir.tidy()?;
         self.dir.make_room(self.list()?, |one| Piece { dir: one.dir(), size: one.size, used: one.used }, most, spared)

@@ -1,8 +1,8 @@
-//! That a version is what was installed: its digest, at every use.
+//! Verification of the digest at every use.
 //!
-//! Reading 90 MB takes a tenth of a second, so the digest is remembered with the file's stamp: inode, size, and the times of its
-//! last change. Nobody can write to a file without another change time, which no call can set; so the same stamp means
-//! the same bytes. A file with another stamp, a cache that was copied for one, is read again.
+//! Reading 90 MB takes 0.1 s, so the digest is stored with the stamp of the file: inode, size, ctime and mtime. A write changes
+//! the ctime, and no system call sets it, so an equal stamp means equal bytes. A file with another stamp, such as one of a copied
+//! cache, is read again.
 
 use std::{
     fs::{self, File},
@@ -20,7 +20,7 @@ use crate::{
     cache::shared_dir::{at, hold, replace},
 };
 
-/// What a file is as long as nobody writes to it. Without the device, whose number is another on each node that mounts a volume.
+/// The stamp of a file. It lacks the device, whose number differs on each node that mounts a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     inode: u64,
@@ -30,10 +30,10 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of a file.
+    /// Reads the stamp of a file.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// Those of stat(2).
     pub fn of(path: &Path) -> io::Result<Self> {
         let meta = fs::metadata(path)?;
         Ok(Self {
@@ -45,10 +45,10 @@ impl Stamp {
     }
 }
 
-/// SHA-256 of a file in hexadecimal digits, read as a stream.
+/// SHA-256 of a file in hex, read as a stream.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Those of reading.
 pub fn digest(path: &Path) -> io::Result<String> {
     Ok(Digest::read(BufReader::with_capacity(256 * 1024, File::open(path)?))?.to_string())
 }
@@ -59,14 +59,14 @@ struct Seen {
     digest: String,
 }
 
-/// Keeps what a file was when it was read.
+/// Stores the stamp and digest of a file.
 pub(super) fn remember(dir: &Path, stamp: &Stamp, digest: &str) -> Result<()> {
     let path = dir.join(SEEN);
     let bytes = serde_json::to_vec(&Seen { stamp: *stamp, digest: digest.to_owned() });
     replace(&path, &bytes.map_err(|error| at(&path)(error.into()))?)
 }
 
-/// A version that is in use, and was shown to be what was installed. It is not pruned as long as this lives.
+/// A verified version in use. It is not pruned while this lives.
 #[derive(Debug)]
 pub struct InUse {
     pub installed: Installed,
@@ -74,15 +74,15 @@ pub struct InUse {
 }
 
 impl Store {
-    /// Takes a version into use. One whose bytes are others than were installed is removed.
+    /// Takes a version into use. Removes it when its bytes have changed.
     ///
     /// # Errors
-    /// `Integrity` when its bytes are others; `Unavailable` when it is being removed this moment; when the disk does not answer.
+    /// Integrity when its bytes have changed, unavailable when it is being removed, storage when the disk failed.
     pub fn take(&self, installed: Installed) -> Result<InUse> {
         let gone = || Error::unavailable(format!("{} {} is being removed from the cache", installed.tool, installed.version));
         let used = hold(installed.dir())?.ok_or_else(gone)?;
         let stamp = match Stamp::of(&installed.binary) {
-            // It was taken away between the two.
+            // Removed in between.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(gone()),
             stamp => stamp.map_err(at(&installed.binary))?,
         };
@@ -97,7 +97,7 @@ impl Store {
                     installed.tool, installed.version, installed.digest
                 )));
             }
-            // A cache that cannot be written is read again the next time.
+            // A read-only cache is read again the next time.
             let _ = remember(installed.dir(), &stamp, &found);
         }
         let _ = used.set_modified(SystemTime::now());

@@ -1,17 +1,17 @@
-//! What the head of an answer says of its body.
+//! The headers of an answer that describe its body.
 
 use reqwest::header::{CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap};
 
-/// The longest tag that is kept and sent back.
+/// The longest ETag that is stored and sent back, in bytes.
 const LONGEST_TAG: usize = 256;
 
-/// The tag, if it is one that can be sent back.
+/// The ETag, if it can be sent back.
 pub(super) fn etag(headers: &HeaderMap) -> Option<String> {
     let tag = headers.get(ETAG)?.to_str().ok()?.trim();
     (!tag.is_empty() && tag.len() <= LONGEST_TAG).then(|| tag.to_owned())
 }
 
-/// Whether equal tags mean equal bytes (RFC 9110, 8.8.1): only then can one half be joined to another.
+/// Whether equal tags mean equal bytes (RFC 9110, 8.8.1). Only then can a download be resumed.
 pub(super) fn is_strong(tag: &str) -> bool {
     tag.starts_with('"')
 }
@@ -21,14 +21,14 @@ pub(super) fn is_html(headers: &HeaderMap) -> bool {
     kind.starts_with(b"text/html") || kind.starts_with(b"application/xhtml")
 }
 
-/// The packing of the body, though none was asked for.
-pub(super) fn packing(headers: &HeaderMap) -> Option<String> {
-    let packing = headers.get(CONTENT_ENCODING)?.as_bytes().trim_ascii();
-    let plain = packing.is_empty() || packing.eq_ignore_ascii_case(b"identity");
-    (!plain).then(|| String::from_utf8_lossy(packing).chars().take(20).collect())
+/// The content encoding, unless it is `identity`: requests accept no other.
+pub(super) fn encoding(headers: &HeaderMap) -> Option<String> {
+    let encoding = headers.get(CONTENT_ENCODING)?.as_bytes().trim_ascii();
+    let plain = encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity");
+    (!plain).then(|| String::from_utf8_lossy(encoding).chars().take(20).collect())
 }
 
-/// The part that a partial answer has: first byte, last byte, and bytes of the whole when it says (RFC 9110, 14.4).
+/// The range of a partial answer: first byte, last byte, and the length of the whole when it is given (RFC 9110, 14.4).
 pub(super) fn range(headers: &HeaderMap) -> Option<(u64, u64, Option<u64>)> {
     let text = headers.get(CONTENT_RANGE)?.to_str().ok()?;
     let (part, whole) = text.trim().strip_prefix("bytes ")?.split_once('/')?;

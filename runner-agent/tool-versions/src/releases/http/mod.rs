@@ -1,16 +1,16 @@
-//! HTTP with our rules: what a release server may do to us, and for how long.
+//! The HTTP client for release servers: deadlines, retries, redirects and bounds.
 //!
-//! | rule | how |
+//! | concern | rule |
 //! |---|---|
-//! | deadlines | of the connection, of silence, and of the whole with all tries: see [`Rules`] |
-//! | tries | 429, 408, 425, 5xx, a 403 that asks for a wait, and cut connections; other answers are final |
-//! | waiting | with jitter, or what `Retry-After` asks for, if that is not too long |
-//! | length | `Content-Length` and `Content-Range` have to be true, and below the cap of the request |
-//! | cuts | resumed by `Range` with `If-Range` when there is a strong `ETag`; from the start otherwise, and when the entity changed |
-//! | redirects | five, no loops, to https only; credentials only to the server that was asked: see [`redirect`] |
-//! | kind | a page of HTML where none is wanted is an error, whatever its status |
+//! | deadlines | connect, silence, and the whole over all tries: see [`Rules`] |
+//! | retries | 408, 425, 429, 5xx, a 403 that requests a wait, and broken connections; other answers are final |
+//! | wait | exponential backoff with jitter, or `Retry-After` when it is not too long |
+//! | length | `Content-Length` and `Content-Range` must be true, and within the cap of the request |
+//! | resumption | by `Range` with `If-Range` when there is a strong `ETag`; from the start otherwise, and when the entity changed |
+//! | redirects | at most five, no loops, to https only; credentials only to the server that was requested: see [`redirect`] |
+//! | type | an HTML page where none is expected is an error, with any status |
 //!
-//! Proxies are those of the environment (`HTTPS_PROXY`, `NO_PROXY`), as reqwest reads them.
+//! Proxies come from the environment (`HTTPS_PROXY`, `NO_PROXY`), as reqwest reads them.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,25 +33,25 @@ use self::{
 };
 use crate::{Error, Result};
 
-/// The border between small bodies (sums, signatures, lists) and large ones (archives): 16 MiB.
+/// Bodies up to 16 MiB (sums, signatures, lists) have the short deadline, larger ones (archives) the long one.
 pub const SMALL: u64 = 16 << 20;
 
-/// Deadlines and tries. The default is what production uses; tests have shorter ones.
+/// Deadlines and retries. The defaults are production's; tests use shorter ones.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How long a connection may take, with TLS: 10 s.
+    /// The longest time for a connection, TLS included: 10 s.
     pub connect: Duration,
-    /// How long nothing may come, of the head of an answer as of its body: 30 s.
+    /// The longest wait for the head of an answer, redirects included, and for each piece of its body: 30 s.
     pub silence: Duration,
-    /// How long a body of up to [`SMALL`] may take in all, tries and waits included: 2 min.
+    /// The longest time for a body of up to [`SMALL`], tries and waits included: 2 min.
     pub small: Duration,
-    /// How long a larger one may take: 15 min, which is 0.2 MB/s for the largest release.
+    /// The same for a larger body: 15 min, which is 0.2 MB/s for the largest release.
     pub large: Duration,
-    /// How often it is tried in all: 3.
+    /// Tries in all: 3.
     pub tries: u32,
-    /// The base of the wait between tries: 0.5 s.
+    /// The base of the backoff: 0.5 s.
     pub backoff: Duration,
-    /// The longest wait that a server may ask for: 60 s. One that asks for more is unavailable.
+    /// The longest wait that a server may request: 60 s. A server that requests more is unavailable.
     pub longest_wait: Duration,
     /// Whether the proxies of the environment are used.
     pub proxies: bool,
@@ -97,13 +97,13 @@ impl std::fmt::Debug for Auth {
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     pub url: &'a str,
-    /// What is there, for messages: `OpenTofu 1.10.6`.
+    /// The object, for messages: `OpenTofu 1.10.6`.
     pub what: &'a str,
-    /// What to log in with, at that server and no other.
+    /// Credentials, for that server and no other.
     pub auth: &'a Auth,
-    /// The most bytes of a body. It also decides on the deadline: see [`Rules`].
+    /// The most bytes of a body. It selects the deadline as well: see [`Rules`].
     pub cap: u64,
-    /// Whether a page of HTML is what is wanted.
+    /// Whether an HTML page is expected.
     pub html: bool,
 }
 
@@ -111,15 +111,15 @@ pub struct Ask<'a> {
 pub enum Answer {
     Body {
         bytes: Vec<u8>,
-        /// Its tag, to ask again with.
+        /// The ETag, for the next conditional request.
         etag: Option<String>,
     },
-    /// It is as it was when it had the tag that was sent.
+    /// The entity still has the ETag that was sent.
     NotModified,
 }
 
-/// Told of every piece that came: the bytes so far, and those of the whole when the server says. It goes back to 0 when the server
-/// made us begin again.
+/// Called for each piece: bytes so far, and the length of the whole when the server gave it. The count goes back to 0 when a download
+/// restarts.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, Option<u64>) + Send);
 
 #[derive(Clone, Debug)]
@@ -128,12 +128,12 @@ pub struct Client {
     rules: Rules,
 }
 
-/// Why one try failed.
+/// The failure of one try.
 #[derive(Debug)]
 enum Trouble {
-    /// The next one will fail as well.
+    /// A retry fails as well.
     Final(Error),
-    /// The next one may not, after this wait if the server asked for one.
+    /// A retry may succeed, after this wait if the server requested one.
     Again { error: Error, after: Option<Duration> },
 }
 
@@ -150,20 +150,21 @@ impl From<Error> for Trouble {
 }
 
 impl Client {
-    /// A client that trusts the authorities of the system and, besides, those in `authority` (PEM). Nothing is sent yet.
+    /// Makes a client that trusts the certificate authorities of the system and those in `authority` (PEM).
     ///
     /// # Errors
-    /// Configuration: the PEM cannot be read, or there is no authority at all.
+    /// Configuration: the PEM cannot be parsed, or there is no authority at all.
     pub fn new(rules: Rules, authority: Option<&str>) -> Result<Self> {
-        // The program installs it; whoever uses this crate alone may not have, and reqwest would panic.
+        // reqwest panics without a provider. The agent installs one; a program with this crate alone may not.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Fails when another thread was faster, which is as good.
+            // Fails when another thread was faster.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("pawl-tool-versions/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
+            .redirect(redirect::policy())
             .connect_timeout(rules.connect)
+            .read_timeout(rules.silence)
             .referer(false)
             .pool_idle_timeout(Duration::from_secs(30));
         if !rules.proxies {
@@ -185,11 +186,11 @@ impl Client {
         Ok(Self { http, rules })
     }
 
-    /// Gets a body into memory; with the tag of an earlier one, only if it is another now.
+    /// Reads a body into memory. With the ETag of an earlier answer, only if the entity changed.
     ///
     /// # Errors
-    /// Unavailable for what a later try may change, configuration for what is not there or not for us, integrity for what is not
-    /// what the server said it is. It names the address without secrets.
+    /// Unavailable when a later try may succeed, configuration for a missing or forbidden object, integrity for an answer that
+    /// contradicts its headers. The text has the address without secrets.
     pub async fn get(&self, ask: Ask<'_>, etag: Option<&str>) -> Result<Answer> {
         let mut received = Received::new(Sink::Memory(Vec::new()));
         let changed = self.fetch(ask, etag, &mut received, &mut |_, _| {}).await?;
@@ -200,10 +201,10 @@ impl Client {
         })
     }
 
-    /// Writes a body to a file, from its start, whatever was in it; how many bytes there are. Nothing is synced.
+    /// Replaces the content of a file with a body, and returns its length in bytes. Does not sync.
     ///
     /// # Errors
-    /// As [`Self::get`], and storage for the file. What is in the file then is of no use.
+    /// As [`Self::get`], and storage for the file, whose content is then undefined.
     pub async fn download(&self, ask: Ask<'_>, file: &mut File, progress: Progress<'_>) -> Result<u64> {
         let mut received = Received::new(Sink::File(file));
         received.restart(ask.what).await?;
@@ -212,7 +213,7 @@ impl Client {
         Ok(received.bytes)
     }
 
-    /// All tries; whether there is a body, and not only the word that it is the same.
+    /// Retries until success, a final error or the deadline. False when the entity did not change.
     async fn fetch(&self, ask: Ask<'_>, etag: Option<&str>, to: &mut Received<'_>, progress: Progress<'_>) -> Result<bool> {
         let url = address::read(&format!("the address of {}", ask.what), ask.url)?;
         let whole = if ask.cap > SMALL { self.rules.large } else { self.rules.small };
@@ -236,27 +237,23 @@ impl Client {
             if tries >= self.rules.tries {
                 return Err(Error { text: format!("{}; tried {tries} times", error.text), ..error });
             }
-            let wait = backoff(&self.rules, tries).max(after.unwrap_or_default());
+            let wait = waiting::backoff(self.rules.backoff, tries).max(after.unwrap_or_default());
             if wait > self.rules.longest_wait || Instant::now() + wait >= deadline {
                 let text = format!("{}; the next try would be in {} s, which is too late", error.text, wait.as_secs());
                 return Err(Error { text, ..error });
             }
-            tracing::info!(%error, wait_ms = wait.as_millis(), "a release server is asked again");
+            tracing::info!(%error, wait_ms = wait.as_millis(), "a request to a release server is retried");
             sleep(wait).await;
         }
     }
 }
 
-fn backoff(rules: &Rules, tries: u32) -> Duration {
-    waiting::backoff(rules.backoff, tries)
-}
-
-/// What an answer that is no success means.
+/// The error of an answer without a body for us.
 fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
     let (what, url) = (ask.what, shown(url));
     let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
     let after = waiting::asked_for(headers, SystemTime::now());
-    // GitHub's second limit says for how long, and nothing of how much is left.
+    // GitHub's secondary rate limit has `Retry-After` with some of the primary limit left.
     if later || status == StatusCode::FORBIDDEN && (after.is_some() || waiting::is_limit_used_up(headers)) {
         return Trouble::Again { error: Error::unavailable(format!("{url} answered {status} to {what}")), after };
     }
@@ -272,7 +269,7 @@ fn refused(ask: Ask<'_>, url: &Url, status: StatusCode, headers: &HeaderMap) -> 
     Trouble::Final(Error { status: Some(status.as_u16()), ..error })
 }
 
-/// An error of reqwest with its causes, without the address, which may hold a secret.
+/// A reqwest error with its causes. The URL is left out: it may hold a secret.
 fn causes(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

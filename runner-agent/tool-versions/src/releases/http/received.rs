@@ -1,4 +1,4 @@
-//! What came so far, over all tries.
+//! The bytes received so far, over all tries.
 
 use std::io::SeekFrom;
 
@@ -10,7 +10,7 @@ use tokio::{
 use super::answer::is_strong;
 use crate::{Error, Result};
 
-/// Where a body goes.
+/// The destination of a body.
 #[derive(Debug)]
 pub(super) enum Sink<'a> {
     Memory(Vec<u8>),
@@ -21,9 +21,9 @@ pub(super) enum Sink<'a> {
 pub(super) struct Received<'a> {
     pub(super) sink: Sink<'a>,
     pub(super) bytes: u64,
-    /// How much there is, when the server said.
+    /// The length of the whole body, when the server gave it.
     pub(super) whole: Option<u64>,
-    /// The tag of what it is a part of.
+    /// The ETag of the entity that the bytes are part of.
     pub(super) etag: Option<String>,
 }
 
@@ -32,12 +32,12 @@ impl<'a> Received<'a> {
         Self { sink, bytes: 0, whole: None, etag: None }
     }
 
-    /// The tag to go on with, when a part came that can be gone on with.
+    /// The ETag for `If-Range`, when the download can be resumed.
     pub(super) fn resumable(&self) -> Option<&str> {
         self.etag.as_deref().filter(|tag| self.bytes > 0 && is_strong(tag))
     }
 
-    /// Forgets all of it.
+    /// Discards all bytes.
     pub(super) async fn restart(&mut self, what: &str) -> Result<()> {
         (self.bytes, self.whole, self.etag) = (0, None, None);
         match &mut self.sink {
@@ -63,7 +63,7 @@ impl<'a> Received<'a> {
         Ok(())
     }
 
-    /// Sees to it that the file has what was written: an error of the last piece shows only here.
+    /// Flushes the file: `tokio` reports a failure of the last write only here.
     pub(super) async fn finish(&mut self, what: &str) -> Result<()> {
         if let Sink::File(file) = &mut self.sink {
             file.flush().await.map_err(|error| Error::storage(format!("the file for {what}"), &error))?;

@@ -1,49 +1,46 @@
-//! Where a redirect may lead.
+//! The redirects that the client follows: to https, or to the same host over http when the request began with http.
 
-use reqwest::{StatusCode, Url};
+use reqwest::{
+    Url,
+    redirect::{Attempt, Policy},
+};
 
 use super::address::shown;
 use crate::{Error, Result};
 
-/// The most redirects of one request. GitHub needs one, a mirror behind a login page two.
+/// The most redirects of one request. GitHub needs one; a mirror behind a login page needs two.
 pub const MOST: usize = 5;
 
-pub fn is_redirect(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+/// Follows what [`check`] allows. `reqwest` drops `Authorization` and `Cookie` at the first hop to another scheme, host or port, and
+/// never sends them again.
+pub(super) fn policy() -> Policy {
+    Policy::custom(|attempt: Attempt<'_>| match check(attempt.previous(), attempt.url()) {
+        Ok(()) => attempt.follow(),
+        Err(error) => attempt.error(error),
+    })
 }
 
-/// The next address, from the first one that was asked, those that were asked since (the last one answered), and `Location`.
-///
-/// It is `https`, or `http` at the host of the first one when that was `http` on purpose. A name or password in it is left out: an
-/// answer does not decide what we log in with.
+/// Checks one redirect. `asked` are the addresses requested so far, oldest first; the last one redirects to `to`.
 ///
 /// # Errors
-/// Integrity for an address that cannot be read or is not safe; unavailable for loops and for more than [`MOST`].
-pub fn next(asked: &[Url], location: &[u8]) -> Result<Url> {
+/// Integrity for a target that is not safe; unavailable for loops and for more than [`MOST`] redirects.
+pub fn check(asked: &[Url], to: &Url) -> Result<()> {
     let (Some(first), Some(last)) = (asked.first(), asked.last()) else {
-        return Err(Error::unavailable("a redirect of nothing"));
+        return Err(Error::unavailable("a redirect without a request"));
     };
-    let text = std::str::from_utf8(location).ok().filter(|text| !text.trim().is_empty());
-    let mut to = text.and_then(|text| last.join(text.trim()).ok()).ok_or_else(|| {
-        Error::integrity(format!("{} redirects to what is no address; a proxy in between may have written it", shown(last)))
-    })?;
-    to.set_fragment(None);
+    let (from, target) = (shown(last), shown(to));
     let plain = to.scheme() == "http" && first.scheme() == "http" && to.host_str() == first.host_str();
     if !to.has_host() || !(to.scheme() == "https" || plain) {
-        return Err(Error::integrity(format!(
-            "{} redirects to {}, which is not https: anyone on the way could answer",
-            shown(last),
-            shown(&to)
-        )));
+        let text = format!("{from} redirects to {target}, which is not https: anyone on the path could answer");
+        return Err(Error::integrity(text));
     }
-    // They fail for addresses that cannot have them, and those have no host.
-    let _ = to.set_username("");
-    let _ = to.set_password(None);
-    if asked.contains(&to) {
-        return Err(Error::unavailable(format!("{} redirects to {}, which led there: a loop", shown(last), shown(&to))));
+    let mut document = to.clone();
+    document.set_fragment(None);
+    if asked.contains(&document) {
+        return Err(Error::unavailable(format!("{from} redirects to {target}, which led there: a loop")));
     }
     if asked.len() > MOST {
-        return Err(Error::unavailable(format!("{} redirects more than {MOST} times, at last to {}", shown(first), shown(&to))));
+        return Err(Error::unavailable(format!("{} redirects more than {MOST} times, at last to {target}", shown(first))));
     }
-    Ok(to)
+    Ok(())
 }

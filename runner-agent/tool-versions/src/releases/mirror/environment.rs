@@ -1,33 +1,35 @@
-//! Mirrors as an operator writes them, in tenv's names. `P` is `TFENV`, `TOFUENV` or `TG`.
+//! Mirrors from the environment variables of tenv. `P` is `TFENV`, `TOFUENV` or `TG`.
 //!
-//! | name | here |
+//! | name | meaning |
 //! |---|---|
-//! | `P_REMOTE` | the base: an address, `file:///DIRECTORY` or `/DIRECTORY`. One of GitHub's own addresses is GitHub, with its API |
-//! | `P_LIST_URL` | the list: a file `*.json` or GitHub's `…/releases` as it stands, else a base that the tool's path is added to |
-//! | `P_LIST_MODE` | `api`, `html`, and for OpenTofu `mirror` (`api.json`). Without it: `api` for official servers, `html` for others |
-//! | `P_REMOTE_USER`, `P_REMOTE_PASSWORD` | name and password for the servers of the two, both or none |
-//! | `TENV_GITHUB_TOKEN`, `TOFUENV_GITHUB_TOKEN` | token for GitHub's API, where it is asked for the list; the second for OpenTofu only |
+//! | `P_REMOTE` | the base: a URL, `file:///DIRECTORY` or `/DIRECTORY`. Any of GitHub's own URLs selects GitHub with its API |
+//! | `P_LIST_URL` | the list: a file `*.json` or GitHub's `…/releases` as it is, else a base to which the tool's path is added |
+//! | `P_LIST_MODE` | `api`, `html`, and for OpenTofu `mirror` (`api.json`). Default: `api` for official servers, `html` for
+//! others |
+//! | `P_REMOTE_USER`, `P_REMOTE_PASSWORD` | credentials for the servers of the two, both or none |
+//! | `TENV_GITHUB_TOKEN`, `TOFUENV_GITHUB_TOKEN` | token for GitHub's API when it serves the list; the second for OpenTofu only |
 //! | `TENV_ARCH`, then `TFENV_ARCH` or `TOFUENV_ARCH` | [`platform`] |
 //!
-//! Not honoured, and why:
+//! Not supported:
 //!
-//! | name | why not |
+//! | name | reason |
 //! |---|---|
-//! | `P_INSTALL_MODE` | names of files follow from the version, so no API is asked for them, and no limit of requests is reached |
-//! | `TOFUENV_URL_TEMPLATE` | a language of templates for one tool; a mirror has the published layout |
-//! | `TENV_REMOTE_CONF` | a file that says what these names say, and how to cut versions out of pages: [`crate::releases::lists`] does without |
-//! | `TENV_GITHUB_APP_*` | a key that signs tokens does not belong into a run |
-//! | `TENV_VALIDATION`, `TENV_SKIP_*` | what is not proven is not run |
-//! | `TENV_AUTO_INSTALL`, `TENV_FORCE_REMOTE`, `TENV_ROOT`, `TENV_LOCK_PATH` | the agent's own settings say these |
+//! | `P_INSTALL_MODE` | file names follow from the version, so no API with a rate limit is needed |
+//! | `TOFUENV_URL_TEMPLATE` | a template language for one tool; mirrors have the published layout |
+//! | `TENV_REMOTE_CONF` | a file with the same settings, and rules to extract versions from pages, which
+//! [`crate::releases::lists`] does not need |
+//! | `TENV_GITHUB_APP_*` | a run must not have a key that signs tokens |
+//! | `TENV_VALIDATION`, `TENV_SKIP_*` | unverified code is not run |
+//! | `TENV_AUTO_INSTALL`, `TENV_FORCE_REMOTE`, `TENV_ROOT`, `TENV_LOCK_PATH` | the agent has its own settings |
 
 use super::{Layout, ListKind, Location, Mirror, is_official, listing, repository};
 use crate::{Error, Platform, Result, Tool, releases::http::Auth};
 
 impl Mirror {
-    /// The official mirror, or what the environment says instead. Empty values count as none.
+    /// The official mirror, or the one that the environment configures. Empty values count as unset.
     ///
     /// # Errors
-    /// Configuration, which names the variable and never repeats its value.
+    /// Configuration: names the variable and never its value.
     pub fn from_environment(tool: Tool, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let prefix = prefix(tool);
         let name = |suffix: &str| format!("{prefix}_{suffix}");
@@ -51,17 +53,17 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// The official mirror, or one at this base, with the list there or where that is said to be.
+    /// The official mirror, or one at a base, with the list there or at another location.
     ///
     /// # Errors
-    /// Configuration, which names what it read and never repeats it.
+    /// Configuration: names the setting and never its value.
     pub fn placed(tool: Tool, base: Option<&Named>, list: Option<&Named>, mode: Option<&Named>) -> Result<Self> {
         let location = |said: Option<&Named>| said.map(|said| Location::read(&said.name, &said.text)).transpose();
         let mut mirror = Self::official(tool);
         let list = location(list)?;
         if let Some(base) = location(base)? {
             let is_github = is_official(&base) && Layout::of(tool) == Layout::GitHub;
-            // GitHub's API has no files, and its pages no list: whichever is written, both are used.
+            // GitHub's API serves no files, and its pages no list, so either URL selects both.
             mirror.base = if is_github { mirror.base } else { base };
         }
         let from = list.as_ref().unwrap_or(&mirror.base);
@@ -72,23 +74,23 @@ impl Mirror {
     }
 }
 
-/// Something that somebody wrote, and what it is called where he wrote it.
+/// A configured text with the name of its setting.
 #[derive(Clone, Debug)]
 pub struct Named {
     pub name: String,
     pub text: String,
 }
 
-/// The platform that is got for: the one this program was built for, or with another architecture.
+/// The platform to download for: that of this program, or one with another architecture.
 ///
 /// # Errors
-/// Configuration: an architecture of other characters than those of Go's names.
+/// Configuration: an architecture with characters that Go's names do not have.
 pub fn platform(tool: Tool, environment: impl Fn(&str) -> Option<String>) -> Result<Platform> {
     let own = format!("{}_ARCH", prefix(tool));
     let mut platform = Platform::here();
     for name in ["TENV_ARCH", &own] {
         let Some(arch) = environment(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()) else { continue };
-        // It becomes part of addresses and paths.
+        // The architecture becomes a part of URLs and paths.
         if arch.len() > 20 || !arch.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()) {
             return Err(Error::configuration(format!("{name} is no architecture in the words of Go, such as amd64 or arm64")));
         }
@@ -106,14 +108,14 @@ const fn prefix(tool: Tool) -> &'static str {
     }
 }
 
-/// The list below a location, in a mode.
+/// The list below a location, by mode.
 fn list_of(tool: Tool, from: &Location, said: Option<&Named>) -> Result<(Location, ListKind)> {
     let (layout, mode) = (Layout::of(tool), said.map(|said| said.text.as_str()));
     let last = match from {
         Location::Url(url) => url.rsplit('/').next().unwrap_or_default().to_owned(),
         Location::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
     };
-    // What names one document is that document, whatever the mode.
+    // A URL of a document is used in any mode.
     let ends_in_json = last.rsplit_once('.').is_some_and(|(_, end)| end.eq_ignore_ascii_case("json"));
     if ends_in_json {
         let kind = if layout == Layout::HashiCorp { ListKind::HashiCorp } else { ListKind::OpenTofu };
@@ -129,7 +131,7 @@ fn list_of(tool: Tool, from: &Location, said: Option<&Named>) -> Result<(Locatio
         (None | Some("html"), _) => listing(from, &layout.top(tool)),
         (Some("api"), Layout::HashiCorp) => (from.join("terraform/index.json"), ListKind::HashiCorp),
         (Some("api"), Layout::GitHub) if is_url => {
-            // The API has a server of its own at GitHub itself, and there alone.
+            // Only GitHub itself has its API on another host.
             let base = if is_official(from) { &Location::Url("https://api.github.com".to_owned()) } else { from };
             (base.join(&format!("repos/{}/releases", repository(tool))), ListKind::GitHub)
         }

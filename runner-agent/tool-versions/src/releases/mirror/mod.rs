@@ -1,4 +1,4 @@
-//! Where the releases of a tool are, and what they are called there. Nothing is read here.
+//! The locations and file names of releases. Pure.
 //!
 //! | tool | list | releases |
 //! |---|---|---|
@@ -6,8 +6,7 @@
 //! | OpenTofu | `get.opentofu.org/tofu/api.json`, which has no limit of requests | `BASE/opentofu/opentofu/releases/download/vV/tofu_V_OS_ARCH.zip`, `tofu_V_SHA256SUMS`, `….gpgsig` |
 //! | Terragrunt | GitHub's API, by pages | `BASE/gruntwork-io/terragrunt/releases/download/vV/terragrunt_OS_ARCH`, `SHA256SUMS`, `….gpgsig` |
 //!
-//! A mirror has the same below its own base, or on disk below a directory. What an operator writes about it in tenv's names is read in
-//! [`environment`].
+//! A mirror has the same layout below its base, or below a directory on disk. [`environment`] parses the variables of tenv.
 
 use std::{fmt, path::PathBuf};
 
@@ -20,23 +19,23 @@ use crate::{
 
 pub mod environment;
 
-/// The last eight digits of HashiCorp's key, by which its newer signatures are named.
+/// The last eight digits of HashiCorp's key, in the names of its newer signatures.
 const HASHICORP_KEY: &str = "72D7468F";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// On a web server: an address without a `/` at its end, credentials, query and fragment.
+    /// A URL without a trailing `/`, credentials, query and fragment.
     Url(String),
-    /// On disk.
+    /// A path on disk.
     File(PathBuf),
 }
 
 impl Location {
-    /// Reads what an operator wrote: an address of a web server, `file:///DIRECTORY` or `/DIRECTORY`. `what` says what it is of; the
-    /// address is not repeated in errors.
+    /// Parses a configured location: a URL, `file:///DIRECTORY` or `/DIRECTORY`. `what` names the setting in errors, which never
+    /// repeat the URL.
     ///
     /// # Errors
-    /// Configuration: any other scheme, credentials in the address, a query or a fragment.
+    /// Configuration: another scheme, credentials, a query or a fragment.
     pub fn read(what: &str, text: &str) -> Result<Self> {
         let text = text.trim();
         if let Some(path) = text.strip_prefix("file://").or_else(|| text.starts_with('/').then_some(text)) {
@@ -54,7 +53,7 @@ impl Location {
         Ok(Self::Url(url.as_str().trim_end_matches('/').to_owned()))
     }
 
-    /// What lies below, by a path with `/`.
+    /// Appends a path with `/`.
     #[must_use]
     pub fn join(&self, path: &str) -> Self {
         match self {
@@ -80,7 +79,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// How files lie below a base.
+/// The layout of files below a base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `TOOL/V/FILE`, as on `releases.hashicorp.com`.
@@ -90,7 +89,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The one that a tool is published in.
+    /// The layout in which the project publishes.
     pub const fn of(tool: Tool) -> Self {
         match tool {
             Tool::Terraform => Self::HashiCorp,
@@ -98,7 +97,7 @@ impl Layout {
         }
     }
 
-    /// Where the directories of all versions are.
+    /// The parent of the directories of all versions.
     fn top(self, tool: Tool) -> String {
         match self {
             Self::HashiCorp => tool.directory().to_owned(),
@@ -107,7 +106,7 @@ impl Layout {
     }
 }
 
-/// How the list of versions is written.
+/// The format of a list of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind {
     /// HashiCorp's `index.json`.
@@ -116,7 +115,7 @@ pub enum ListKind {
     GitHub,
     /// OpenTofu's `api.json`.
     OpenTofu,
-    /// A page of HTML with a link to each version.
+    /// An HTML page with a link to each version.
     Html,
     /// The names of directories on disk.
     Directory,
@@ -124,7 +123,7 @@ pub enum ListKind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asset {
-    /// Its name, as it stands in the sums.
+    /// The file name, as in the sums.
     pub name: String,
     pub location: Location,
 }
@@ -132,36 +131,36 @@ pub struct Asset {
 /// The files of a release for one platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assets {
-    /// What has the binary in it, or is it: its name says how it is packed ([`crate::Packing::of`]).
+    /// The archive, or the executable itself; its name determines the format ([`crate::Packing::of`]).
     pub archive: Asset,
-    /// The name of the binary in the archive, and when installed.
+    /// The name of the executable in the archive and in the cache.
     pub entry: String,
     /// The sums of all archives.
     pub sums: Asset,
-    /// Signatures over the sums, all of the same meaning, the one to be tried first coming first.
+    /// Equivalent signatures over the sums, by preference.
     pub signatures: Vec<Asset>,
 }
 
-/// Where the releases of a tool are.
+/// The locations of a tool's releases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
     pub tool: Tool,
-    /// Its list of versions.
+    /// The list of versions.
     pub list: Location,
     pub list_kind: ListKind,
-    /// Below what its releases are.
+    /// The base of the releases.
     pub base: Location,
     pub layout: Layout,
-    /// What to log in with; where, [`Self::auth_for`] says.
+    /// Credentials; [`Self::auth_for`] selects their servers.
     pub auth: Auth,
-    /// A token for GitHub's API, where it is asked for the list.
+    /// A token for GitHub's API, used when it serves the list.
     pub github: Option<Auth>,
-    /// Certificate authorities besides those of the system, in PEM.
+    /// Additional certificate authorities, in PEM.
     pub authority: Option<String>,
 }
 
 impl Mirror {
-    /// Where the project of a tool publishes.
+    /// The location where the project publishes.
     pub fn official(tool: Tool) -> Self {
         let (list, list_kind, base) = match tool {
             Tool::OpenTofu => ("https://get.opentofu.org/tofu/api.json".to_owned(), ListKind::OpenTofu, "https://github.com"),
@@ -178,7 +177,7 @@ impl Mirror {
         Self { tool, list, list_kind, base, layout: Layout::of(tool), auth: Auth::None, github: None, authority: None }
     }
 
-    /// A mirror below a base; its list is what a web server or the disk lists there.
+    /// A mirror below a base, whose list is the index of a web server or a directory on disk.
     pub fn below(tool: Tool, base: Location) -> Self {
         let layout = Layout::of(tool);
         let (list, list_kind) = listing(&base, &layout.top(tool));
@@ -198,7 +197,7 @@ impl Mirror {
         };
         let signatures = match tool {
             Tool::Terraform => vec![format!("{sums}.{HASHICORP_KEY}.sig"), format!("{sums}.sig")],
-            // OpenTofu's `.sig` is of cosign, not of PGP.
+            // OpenTofu's `.sig` is a cosign signature, not OpenPGP.
             Tool::OpenTofu | Tool::Terragrunt => vec![format!("{sums}.gpgsig")],
         };
         let tag = match self.layout {
@@ -210,13 +209,13 @@ impl Mirror {
         Assets { archive: asset(archive), entry, sums: asset(sums), signatures: signatures.into_iter().map(asset).collect() }
     }
 
-    /// Whether nothing of it needs the network.
+    /// Whether the mirror needs no network.
     pub const fn is_on_disk(&self) -> bool {
         matches!((&self.base, &self.list), (Location::File(_), Location::File(_)))
     }
 
-    /// What to log in with at an address: the operator's credentials at the servers of the base and of the list, except the projects'
-    /// own, to which nobody has any; GitHub's token where GitHub's API is asked for the list, and nowhere else.
+    /// The credentials for a location: the operator's at the servers of base and list, except at the projects' own; GitHub's
+    /// token only at the server of the list, when that is GitHub's API.
     pub fn auth_for(&self, location: &Location) -> &Auth {
         let same = |other: &Location| {
             let (one, other) = (location.url(), other.url());
@@ -229,17 +228,17 @@ impl Mirror {
     }
 }
 
-/// Whether a location is on a server of one of the projects.
+/// Whether a location is on a server of a project.
 fn is_official(location: &Location) -> bool {
     let url = location.url();
     let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
     ["releases.hashicorp.com", "github.com", "api.github.com", "get.opentofu.org"].contains(&host)
 }
 
-/// Where what lies below a location is listed.
+/// The list of what is below a location.
 fn listing(base: &Location, top: &str) -> (Location, ListKind) {
     match base {
-        // With the `/`, for servers that answer a directory without one by a redirect, some of them to http.
+        // With the `/`: some servers redirect a directory without it, some of them to http.
         Location::Url(_) => (base.join(&format!("{top}/")), ListKind::Html),
         Location::File(_) => (base.join(top), ListKind::Directory),
     }

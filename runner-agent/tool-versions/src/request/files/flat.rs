@@ -1,13 +1,13 @@
-//! Files of lines.
+//! Line-based version files.
 
-/// The first line that is not empty, and its number; `#` begins a comment.
+/// The first non-empty line with its number; `#` starts a comment.
 pub(super) fn line(text: &str) -> Option<(String, usize)> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.zip(1..).find(|(line, _)| !line.is_empty()).map(|(line, number)| (line.to_owned(), number))
 }
 
-/// The version of a key in `.tool-versions` of asdf: the second word of the last line that begins with the key. `system`, a path and
-/// a `ref:` are asdf's own business and say nothing of a version.
+/// The version of a key in asdf's `.tool-versions`: the second word of the last line that starts with the key. `system`, `path:`
+/// and `ref:` name no version.
 pub(super) fn asdf(text: &str, key: &str) -> Option<(String, usize)> {
     let lines = text.lines().zip(1..).filter_map(|(line, number)| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
@@ -33,7 +33,7 @@ pub(super) fn toml(text: &str, wanted: &str) -> Option<(String, usize)> {
     values.next()
 }
 
-/// The version in `.tfswitch.toml`, where its `product` is this one; without one it is of Terraform.
+/// The version in `.tfswitch.toml` for a product; without a `product` it is Terraform's.
 pub(super) fn tfswitch(text: &str, product: &str) -> Option<(String, usize)> {
     let said = toml(text, "product").map_or_else(|| "terraform".to_owned(), |(product, _)| product.to_ascii_lowercase());
     if said == product { toml(text, "version") } else { None }

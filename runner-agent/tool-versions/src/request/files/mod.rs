@@ -1,5 +1,5 @@
-//! Version files, by directory from the stack upward to the top of the source and never above it: a file in a nearer directory
-//! goes before any in a farther one. Within a directory the order is tenv's (`design/0017-tool-versions.md`).
+//! Version files, by directory from the stack up to the root of the source, never above it. A nearer directory precedes a farther
+//! one. Within a directory the order is tenv's (`design/0017-tool-versions.md`).
 
 mod flat;
 mod terragrunt;
@@ -13,16 +13,16 @@ use crate::{
 
 pub use terragrunt::terragrunt_file;
 
-/// How the text of a file says a version.
+/// The format of a version file.
 #[derive(Clone, Copy)]
 enum Form {
-    /// The first line that is not empty; `#` begins a comment.
+    /// The first non-empty line; `#` starts a comment.
     Line,
     /// `KEY VERSION …` of asdf.
     Asdf(&'static str),
     /// `version = "…"` in TOML.
     Toml,
-    /// The same, for the product of this name.
+    /// The same, for a product.
     Tfswitch(&'static str),
     /// An attribute of a Terragrunt file.
     Hcl(&'static str),
@@ -31,7 +31,7 @@ enum Form {
 }
 
 impl Form {
-    /// What a text says, and on which line; or why it is not understood.
+    /// Extracts the version and its line; the error says why the text is invalid.
     fn read(self, text: &str) -> Result<Option<(String, usize)>, String> {
         match self {
             Self::Line => Ok(flat::line(text)),
@@ -47,7 +47,7 @@ impl Form {
 const TERRAGRUNT_FILES: [(&str, bool); 4] =
     [("terragrunt.hcl", false), ("terragrunt.hcl.json", true), ("root.hcl", false), ("root.hcl.json", true)];
 
-/// The files of a tool in a directory, the first of which that says something decides.
+/// The files of a tool in a directory, by precedence.
 fn files(tool: Tool) -> Vec<(&'static str, Form)> {
     let (plain, attribute): (&[(&str, Form)], _) = match tool {
         Tool::OpenTofu => (
@@ -81,10 +81,10 @@ fn files(tool: Tool) -> Vec<(&'static str, Form)> {
     plain.iter().copied().chain(hcl).collect()
 }
 
-/// What the version files of a stack say for a tool, and what of them could not be read.
+/// The version that the files of a stack request for a tool. Adds a note for each file that cannot be parsed.
 ///
 /// # Errors
-/// When a file is there and cannot be read.
+/// Storage: a file exists and cannot be read.
 pub fn requested(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>) -> Result<Option<Said>> {
     for dir in upward(stack, root) {
         for (name, form) in files(tool) {
@@ -102,20 +102,20 @@ pub fn requested(tool: Tool, stack: &Path, root: &Path, notes: &mut Vec<String>)
     Ok(None)
 }
 
-/// What the text of a version file of this name says for a tool, and on which line.
+/// The version and its line in the text of a file of this name.
 ///
 /// # Errors
-/// Why it is not understood.
+/// The syntax error.
 pub fn said(tool: Tool, name: &str, text: &str) -> Result<Option<(String, usize)>, String> {
     let form = files(tool).into_iter().find(|(other, _)| *other == name);
     form.map_or(Ok(None), |(_, form)| form.read(text))
 }
 
-/// The nearest directory in which a version file of this tool's own lies, counted from the stack.
+/// The nearest version file that names this tool, with its distance in directories from the stack.
 pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, Place)>> {
     for (distance, dir) in upward(stack, root).enumerate() {
         for (name, form) in files(tool) {
-            // The others say which version, whichever of the two it is.
+            // The other formats name a version for either tool.
             if !matches!(form, Form::Line | Form::Tfswitch(_) | Form::Asdf(_)) {
                 continue;
             }
@@ -129,11 +129,11 @@ pub fn own_file(tool: Tool, stack: &Path, root: &Path) -> Result<Option<(usize, 
     Ok(None)
 }
 
-/// OpenTofu or Terraform, by whose registry the providers in a stack's lock file are, and where that stands. A file with providers of both
-/// says nothing.
+/// OpenTofu or Terraform, by the registry of the providers in the stack's lock file, with the place. `None` when it has providers
+/// of both.
 ///
 /// # Errors
-/// When the file is there and cannot be read.
+/// Storage: the file exists and cannot be read.
 pub fn locked(stack: &Path, root: &Path) -> Result<Option<(Tool, Place)>> {
     const NAME: &str = ".terraform.lock.hcl";
     let path = stack.join(NAME);
@@ -153,7 +153,7 @@ pub fn locked(stack: &Path, root: &Path) -> Result<Option<(Tool, Place)>> {
     })
 }
 
-/// Directories from the stack up to the top of the source.
+/// The directories from the stack up to the root of the source.
 fn upward<'a>(stack: &'a Path, root: &'a Path) -> impl Iterator<Item = &'a Path> {
     stack.ancestors().take_while(move |dir| dir.starts_with(root))
 }

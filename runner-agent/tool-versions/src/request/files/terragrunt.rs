@@ -1,4 +1,4 @@
-//! Terragrunt's own files: an attribute at the top of them, when it is a plain text. Includes are not followed.
+//! Terragrunt's files: a top-level attribute with a literal string. Includes are not followed.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::request::{hcl, place::line_of};
 
-/// The file by which a directory is one that Terragrunt runs.
+/// The file that makes a directory a Terragrunt unit or stack.
 pub fn terragrunt_file(dir: &Path) -> Option<PathBuf> {
     ["terragrunt.hcl", "terragrunt.hcl.json", "terragrunt.stack.hcl"]
         .iter()
@@ -15,10 +15,10 @@ pub fn terragrunt_file(dir: &Path) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The attribute, and its line.
+/// The attribute and its line.
 ///
 /// # Errors
-/// Why a file that is there says nothing.
+/// The reason why the file has no usable value.
 pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
     if !text.contains(name) {
         return Ok(None);
@@ -29,12 +29,12 @@ pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)
     match &attribute.value {
         Expression::String(value) if value.trim().is_empty() => Ok(None),
         Expression::String(value) => Ok(Some((value.trim().to_owned(), line))),
-        // Its functions and locals are Terragrunt's to evaluate.
+        // Only Terragrunt can evaluate its functions and locals.
         _ => Err(format!("line {line}: {name} is no plain text and is not evaluated")),
     }
 }
 
-/// The same of its JSON form.
+/// The same for the JSON form.
 pub(super) fn json_attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| format!("its {name} is not looked for: {error}"))?;
     let line = text.find(&format!("\"{name}\"")).map_or(1, |offset| line_of(text, offset));
