@@ -14,13 +14,6 @@ const RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The time of day as the API server has it; clones share what is known of it.
-///
-/// ```
-/// let clock = crds::clock::ServerClock::default();
-/// let sent = clock.sent();
-/// clock.answered(sent, b"Tue, 24 Nov 2026 10:00:00 GMT");
-/// assert!(clock.now() >= "2026-11-24T10:00:00Z".parse().unwrap());
-/// ```
 #[derive(Clone)]
 pub struct ServerClock {
     /// The API server's time at a moment of this process; none before its first answer.

@@ -137,10 +137,6 @@ pub const MAX_RUN_NAME: usize = 52;
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Five characters of a hash of a UID.
-///
-/// ```
-/// assert_eq!(crds::names::short_hash("0b9c1a4e-0000-4000-8000-000000000001").len(), 5);
-/// ```
 pub fn short_hash(uid: &str) -> String {
     hashed(uid, 5)
 }
@@ -251,6 +247,11 @@ pub fn errored_state_command(namespace: &str, run: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_hash_has_five_characters() {
+        assert_eq!(short_hash(UID).len(), 5);
+    }
 
     const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    layer::{self, Context, OfLayer},
+    layer::{self, Context, LayerRun},
     run,
     settings::Settings,
     watches,
@@ -78,7 +78,7 @@ impl Scene {
             while let Some(event) = events.next().await {
                 if let Ok(event) = event {
                     let of = match &event {
-                        Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+                        Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => LayerRun::of(run),
                         Event::Init | Event::InitDone => None,
                     };
                     layers.run(&mut feed, &event, of);

@@ -23,7 +23,7 @@ use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 use servers::{auth::Access, git::GitServer};
 use sources::{
-    follow::Follow, gc, git::Commands, github_app::Tokens, look::Looker, metrics::Metrics, mirror::Mirrors, server::Servers,
+    follow::Follow, gc, git::Commands, github_app::Tokens, sync::Syncer, metrics::Metrics, mirror::Mirrors, server::Servers,
     store::Bundles, watch::Workers, worker::Shared,
 };
 use tokio::sync::Semaphore;
@@ -100,7 +100,7 @@ impl Scene {
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
             wanted: Mutex::default(),
-            looker: Looker { git: Box::new(servers), bundles: Kept::default() },
+            syncer: Syncer { git: Box::new(servers), bundles: Kept::default() },
             slots: Semaphore::new(2),
             metrics: Arc::new(Metrics::awaiting(2)),
             secrets_role: "pawl-sources-secrets".to_owned(),
@@ -221,7 +221,7 @@ async fn wanted(world: World) -> Result<()> {
         revision: revision.to_owned(),
     };
     let nowhere = "0".repeat(40);
-    let bundles = &scene.shared.looker.bundles;
+    let bundles = &scene.shared.syncer.bundles;
     *bundles.wanted.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = [&nowhere, &first, &feature].map(|r| of(r)).into();
     for revision in [&first, &feature] {
         let look = async || Ok(bundles.digest("", "", revision).await?);

@@ -10,7 +10,7 @@ use ::controller::{
         node_watch,
     },
     gc,
-    layer::{self, OfLayer},
+    layer::{self, LayerRun},
     run::{
         Context, event_handlers, reconcile,
         watch::{trim, wake_hash},
@@ -112,7 +112,7 @@ impl Informer {
     fn run(&mut self, event: Event<TerraformRun>) {
         self.runs.handle(&event);
         let of = match &event {
-            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => LayerRun::of(run),
             Event::Init | Event::InitDone => None,
         };
         self.ctx.layers.run(&mut self.runs_of_layers, &event, of);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller::layer::{SUPERSEDED, SeenRun, Stage};
+use controller::layer::{SUPERSEDED, RunSummary, Stage};
 use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names, reason};
 use kube::ResourceExt;
 use played::store::{Change, Key};
@@ -58,11 +58,11 @@ impl Layered {
     }
 }
 
-fn seen(run: &TerraformRun) -> Option<SeenRun> {
-    SeenRun::of(run).map(|(_, seen)| seen)
+fn seen(run: &TerraformRun) -> Option<RunSummary> {
+    RunSummary::of(run).map(|(_, seen)| seen)
 }
 
-fn counts(seen: &SeenRun) -> bool {
+fn counts(seen: &RunSummary) -> bool {
     seen.operation != Operation::Destroy && !seen.was_taken_back()
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn run(world: &mut World, before: Option<&TerraformRun>, after: &Terr
     }
 }
 
-fn made(world: &mut World, run: &TerraformRun, is: &SeenRun) {
+fn made(world: &mut World, run: &TerraformRun, is: &RunSummary) {
     let (name, slack) = (run.name_any(), slack(&world.schedule));
     let mut wrong: Vec<(&str, String)> = Vec::new();
     let frozen = world.store.get(&Key::of(NAMESPACES, "", NS)).is_ok();
@@ -200,7 +200,7 @@ fn made(world: &mut World, run: &TerraformRun, is: &SeenRun) {
 }
 
 /// A run was taken back by its layer.
-fn taken_back(world: &mut World, run: &TerraformRun, was: &SeenRun) {
+fn taken_back(world: &mut World, run: &TerraformRun, was: &RunSummary) {
     world.watcher.endings.insert("layer: superseded");
     let since = millis().saturating_sub(slack(&world.schedule));
     let eras = world.watcher.layered.since(since);

@@ -43,7 +43,7 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
         shared.follow().repositories().map(|(key, repository)| (key.clone(), repository.uid().unwrap_or_default())).collect();
     let mut kept = Commits::new();
     for (key, uid) in &repositories {
-        let list = shared.looker.bundles.list(&key.0, uid).await.map_err(|error| error.why())?;
+        let list = shared.syncer.bundles.list(&key.0, uid).await.map_err(|error| error.why())?;
         kept.insert(key.clone(), list.into_iter().collect());
     }
     // Asked after what is kept, so that nothing is missed that came in between.
@@ -57,7 +57,7 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
         let twice =
             left.get(key).into_iter().flatten().filter(|commit| before.get(key).is_some_and(|before| before.contains(*commit)));
         for commit in twice {
-            shared.looker.bundles.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
+            shared.syncer.bundles.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
             shared.metrics.deleted();
             tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its bundle, which nobody needs");
         }
@@ -112,11 +112,11 @@ fn needed_by(run: &TerraformRun) -> Option<(Key, String)> {
 
 /// Deletes all bundles of a repository that is gone: nobody may have them any more.
 pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: String) {
-    shared.looker.git.forget(&uid);
+    shared.syncer.git.forget(&uid);
     for tries in 1..=TRIES {
         let deleted = async {
-            for commit in shared.looker.bundles.list(&namespace, &uid).await? {
-                shared.looker.bundles.delete(&namespace, &uid, &commit).await?;
+            for commit in shared.syncer.bundles.list(&namespace, &uid).await? {
+                shared.syncer.bundles.delete(&namespace, &uid, &commit).await?;
                 shared.metrics.deleted();
             }
             Ok::<_, datastore_client::RequestError>(())

@@ -30,7 +30,7 @@ pub mod gc;
 pub mod git;
 pub mod github_app;
 pub mod glob;
-pub mod look;
+pub mod sync;
 pub mod metrics;
 pub mod mirror;
 pub mod refs;
@@ -60,7 +60,7 @@ use tokio::{
 use follow::Follow;
 use git::Commands;
 use github_app::Tokens;
-use look::Looker;
+use sync::Syncer;
 use metrics::Metrics;
 use mirror::Mirrors;
 use server::Servers;
@@ -78,13 +78,13 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let scopes = settings.scopes();
     let metrics = Arc::new(Metrics::awaiting(2 * scopes.len()));
-    let (private, looker) = looker(&settings, bundles)?;
+    let (private, syncer) = syncer(&settings, bundles)?;
     let shared = Arc::new(Shared {
         client,
         clock,
         follow: std::sync::Mutex::new(Follow::default()),
         wanted: std::sync::Mutex::default(),
-        looker,
+        syncer,
         slots: Semaphore::new(settings.concurrency.into()),
         metrics: metrics.clone(),
         secrets_role: settings.secrets_role.clone(),
@@ -110,7 +110,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
 }
 
 /// What looks are made with, and the directory of private keys, which goes with its value.
-fn looker<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfile::TempDir, Looker<B>)> {
+fn syncer<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
     let memory = Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();
     builder.prefix("pawl-").permissions(std::fs::Permissions::from_mode(0o700));
@@ -128,5 +128,5 @@ fn looker<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfi
         git = git.trusting(&file);
     }
     let servers = Servers { git, mirrors: Arc::new(mirrors), tokens: Tokens::trusting(ca), private: private.path().to_owned() };
-    Ok((private, Looker { git: Box::new(servers), bundles }))
+    Ok((private, Syncer { git: Box::new(servers), bundles }))
 }

@@ -32,7 +32,7 @@ pub trait Git: Send + Sync {
         view: &'a View,
         secret: Option<(String, Data)>,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<Box<dyn Place>, Problem>>;
+    ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>>;
     /// Keeps nothing of a repository any longer.
     fn forget(&self, uid: &str);
     /// Deletes what is too much of what is kept.
@@ -40,7 +40,7 @@ pub trait Git: Send + Sync {
 }
 
 /// A repository that is looked at.
-pub trait Place: Send + Sync {
+pub trait Remote: Send + Sync {
     /// Where it is, without credentials.
     fn url(&self) -> &str;
     /// The refs that layers name, as the server has them. Where none moves, or there is none, it is only asked whether it is there.
@@ -83,8 +83,8 @@ impl Git for Servers {
         view: &'a View,
         secret: Option<(String, Data)>,
         now: Timestamp,
-    ) -> BoxFuture<'a, Result<Box<dyn Place>, Problem>> {
-        Box::pin(async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Place>) })
+    ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>> {
+        Box::pin(async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Remote>) })
     }
 
     fn forget(&self, uid: &str) {
@@ -155,7 +155,7 @@ impl Server {
     }
 }
 
-impl Place for Server {
+impl Remote for Server {
     fn url(&self) -> &str {
         self.repository.url().as_str()
     }

@@ -121,7 +121,7 @@ impl<B: Bundles + 'static> Workers<B> {
     }
 
     async fn hear(&self) -> Result<(), RequestError> {
-        let mut lists = self.shared.looker.bundles.wanted().await?;
+        let mut lists = self.shared.syncer.bundles.wanted().await?;
         while let Some(list) = lists.try_next().await? {
             let due = self.shared.wanted().told(list, self.shared.clock.now());
             for uid in due {

@@ -16,7 +16,7 @@ use crate::{
     credentials::Data,
     failure::Problem,
     follow::{Follow, Key, Layer, View},
-    look::{Found, Looker},
+    sync::{SyncResult, Syncer},
     metrics::Metrics,
     schedule::{Cause, Due, Memory, Tries, due},
     status::{self, Seen},
@@ -35,7 +35,7 @@ pub struct Shared<B> {
     pub follow: std::sync::Mutex<Follow>,
     /// What runs wait for.
     pub wanted: std::sync::Mutex<Wanted>,
-    pub looker: Looker<B>,
+    pub syncer: Syncer<B>,
     /// How many looks there are at a time.
     pub slots: Semaphore,
     pub metrics: Arc<Metrics>,
@@ -91,7 +91,7 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
     let begun = Instant::now();
     let now = shared.clock.now();
     let secret = secret(shared, view).await;
-    let mut found = shared.looker.look(view, secret, memory, cause, now).await;
+    let mut found = shared.syncer.look(view, secret, memory, cause, now).await;
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
     memory.looked = Some(now);
@@ -123,25 +123,25 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
         }
     };
     shared.metrics.looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
-    shared.looker.git.make_room();
+    shared.syncer.git.make_room();
 }
 
 /// Stores a revision that a run waits for. Of one that cannot be had nothing is written: anybody may name anything, and a repository is well
 /// that does not have it.
 async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
     let secret = secret(shared, view).await;
-    let stored = shared.looker.store(view, secret, revision, shared.clock.now()).await;
+    let stored = shared.syncer.store(view, secret, revision, shared.clock.now()).await;
     shared.wanted().tried(view.uid(), revision, shared.clock.now());
     if let Err(problem) = stored {
         let reason = problem.reason;
         tracing::warn!(repository = %name_of(view), revision, %reason, "a run waits for it: {}", problem.message);
     }
-    shared.looker.git.make_room();
+    shared.syncer.git.make_room();
 }
 
 /// Writes what was found: layers first, so that a ref is known when all of them have been told of it. Where one cannot be told its ref stays where
 /// it was, and is looked at again; everybody else goes on.
-async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut Found) -> Result<(), String> {
+async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut SyncResult) -> Result<(), String> {
     let mut untold = None;
     for (layer, source) in &found.sources {
         match tell(shared, layer, source).await {
@@ -159,7 +159,7 @@ async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut Found) -
             Err(Failed { why, .. }) => return Err(why),
         }
     }
-    shared.looker.forced(found).await;
+    shared.syncer.forced(found).await;
     let (namespace, name) = (namespace(view), name(view));
     let old = view.repository.status.clone().unwrap_or_default();
     let next = status::next(&old, &found.look, |problem| problem.next_step(namespace, name), shared.clock.now());

@@ -12,7 +12,7 @@ use super::{
     deletion, history,
     next::{Next, approval_of, held_up, plan_command, resumes, supersede},
     observed::{Namespace, Observed},
-    seen_run::{SeenRun, Stage},
+    run_summary::{RunSummary, Stage},
     situation::{Hold, Situation, Wanted, has_newer_word},
     status, triggers,
 };
@@ -89,7 +89,7 @@ fn held(s: &Situation<'_>, hold: &Hold) -> Next {
 }
 
 /// A run is under way: a newer commit, or other settings, take the place of one that nobody has approved, before it plans or after.
-fn under_way(s: &Situation<'_>, run: &SeenRun, wanted: &Wanted) -> Next {
+fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
     let digest = &wanted.effective.digest;
     if run.is_of(&wanted.content, digest) || !run.may_be_superseded() {
         return at_work(s, run);
@@ -103,7 +103,7 @@ fn under_way(s: &Situation<'_>, run: &SeenRun, wanted: &Wanted) -> Next {
     }
 }
 
-fn at_work(s: &Situation<'_>, run: &SeenRun) -> Next {
+fn at_work(s: &Situation<'_>, run: &RunSummary) -> Next {
     match &s.facts.pending {
         Some(pending) => approval_of(s, pending),
         None if run.stage == Stage::Approved => {

@@ -10,7 +10,7 @@ use super::{
     decision::Action,
     next::{Next, approval_of, plan_command, resumes, supersede},
     observed::Namespace,
-    seen_run::SeenRun,
+    run_summary::RunSummary,
     situation::{self, Situation},
     template::Effective,
     triggers::{self, Cause},
@@ -54,7 +54,7 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     }
 }
 
-fn under_way(s: &Situation<'_>, run: &SeenRun) -> Next {
+fn under_way(s: &Situation<'_>, run: &RunSummary) -> Next {
     if run.operation == Operation::Destroy {
         return match &s.facts.pending {
             Some(pending) => approval_of(s, pending),
@@ -74,7 +74,7 @@ fn cause(
     s: &Situation<'_>,
     made: &LayerRun,
     effective: &Effective,
-    last: Option<&SeenRun>,
+    last: Option<&RunSummary>,
     now: Timestamp,
 ) -> Result<Cause, Box<Next>> {
     let layer = &s.o.layer;

@@ -14,7 +14,7 @@ use super::{
     context::Context,
     decision::{Action, NewRun},
     observed::Refused,
-    seen_run::SeenRun,
+    run_summary::RunSummary,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -110,11 +110,11 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
 async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.runs(&layer.namespace().unwrap_or_default());
     let there = ctx.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
-    let may = |run: &SeenRun| {
+    let may = |run: &RunSummary| {
         if layer.metadata.deletion_timestamp.is_some() { run.may_be_taken_back() } else { run.may_be_superseded() }
     };
     // Whatever it is now, its event wakes the layer.
-    let Some(there) = there.filter(|there| SeenRun::of(there).is_some_and(|(_, seen)| may(&seen))) else { return Ok(()) };
+    let Some(there) = there.filter(|there| RunSummary::of(there).is_some_and(|(_, seen)| may(&seen))) else { return Ok(()) };
     let meta = json!({"uid": uid, "resourceVersion": there.resource_version(), "annotations": {names::CANCEL: why}});
     ctx.call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta})))).await?;
     tracing::info!(run, why, "run taken back");

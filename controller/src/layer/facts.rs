@@ -7,7 +7,7 @@ use crds::{Drift, LayerFailures, LayerRun, Operation, Pending, RunResult, Terraf
 use super::{
     observed::Observed,
     retries,
-    seen_run::{SeenRun, Stage},
+    run_summary::{RunSummary, Stage},
 };
 
 /// The most lines of drift in a status.
@@ -15,7 +15,7 @@ const OBJECTS: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'a> {
-    pub(super) current: Option<&'a SeenRun>,
+    pub(super) current: Option<&'a RunSummary>,
     /// The last run that made its plan.
     pub(super) last_plan: Option<LayerRun>,
     /// The last run that left nothing to be done.
@@ -46,7 +46,7 @@ impl<'a> Facts<'a> {
             None => before.failures.clone(),
         };
         let last =
-            o.runs.iter().map(SeenRun::at).chain([&last_plan, &last_apply].into_iter().flatten().map(|run| run.at.0)).max();
+            o.runs.iter().map(RunSummary::at).chain([&last_plan, &last_apply].into_iter().flatten().map(|run| run.at.0)).max();
         Self {
             drift: drift(planned, last_apply.as_ref(), &before, o),
             pending: current.filter(|run| run.stage == Stage::Waiting).and_then(pending),
@@ -91,7 +91,7 @@ fn is_void(plan: &LayerRun, o: &Observed) -> bool {
     }
 }
 
-fn remembered(run: &SeenRun, at: Timestamp) -> LayerRun {
+fn remembered(run: &RunSummary, at: Timestamp) -> LayerRun {
     LayerRun {
         run: run.name.to_string(),
         revision: run.revision.to_string(),
@@ -114,7 +114,7 @@ fn newer(seen: Option<LayerRun>, remembered: Option<LayerRun>) -> Option<LayerRu
 
 /// Drift is a plan with changes of what was applied before, whoever asked for it. It is gone with the next apply, and with the next
 /// plan without changes.
-fn drift(planned: Option<&SeenRun>, applied: Option<&LayerRun>, before: &TerraformLayerStatus, o: &Observed) -> Option<Drift> {
+fn drift(planned: Option<&RunSummary>, applied: Option<&LayerRun>, before: &TerraformLayerStatus, o: &Observed) -> Option<Drift> {
     let stored = before.drift.clone().filter(|drift| applied.is_none_or(|applied| applied.at.0 < drift.since.0));
     let found = planned
         .zip(applied)
@@ -135,14 +135,14 @@ fn drift(planned: Option<&SeenRun>, applied: Option<&LayerRun>, before: &Terrafo
     Some(Drift { since, run: run.name.to_string(), objects })
 }
 
-fn pending(run: &SeenRun) -> Option<Pending> {
+fn pending(run: &RunSummary) -> Option<Pending> {
     let plan = run.plan.as_ref()?;
     let checksum = plan.checksum.as_ref()?.to_string();
     Some(Pending { run: run.name.to_string(), checksum, summary: Some(plan.summary.to_string()) })
 }
 
 /// How a run ended, in a word or two.
-fn said(run: &SeenRun) -> String {
+fn said(run: &RunSummary) -> String {
     let summary = run.plan.as_ref().map_or("", |plan| &plan.summary);
     let text = match run.result {
         None => format!("Planned {summary}"),

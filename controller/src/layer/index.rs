@@ -11,9 +11,9 @@ use kube::{
 use crds::{TerraformLayer, TerraformRepository};
 
 use super::{
-    kept_run::OfLayer,
-    known::{Known, key, run_key, small},
-    seen_run::SeenRun,
+    cached_run::LayerRun,
+    store::{Store, key, run_key, small},
+    run_summary::RunSummary,
 };
 use crate::{
     cluster::index::{Feed, Feeds},
@@ -22,14 +22,14 @@ use crate::{
 };
 
 pub struct Layers {
-    inner: Mutex<Known>,
+    inner: Mutex<Store>,
     feeds: Feeds,
     metrics: Arc<Metrics>,
 }
 
 impl Layers {
     pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
-        let inner = Known::new(settings);
+        let inner = Store::new(settings);
         Self { inner: Mutex::new(inner), feeds: Feeds::default(), metrics }
     }
 
@@ -107,19 +107,19 @@ impl Layers {
     }
 
     /// Takes an event of a watch of runs, with what is kept of the run that it shows, when that is a layer's.
-    pub fn run<K>(&self, feed: &mut Feed, event: &Event<K>, of: Option<OfLayer>) {
+    pub fn run<K>(&self, feed: &mut Feed, event: &Event<K>, of: Option<LayerRun>) {
         feed.hears(event);
         let mut inner = self.lock();
         match event {
             Event::Apply(_) | Event::InitApply(_) => {
-                let Some(OfLayer { layer, run, kept }) = of else { return };
+                let Some(LayerRun { layer, run, kept }) = of else { return };
                 let (key, said) = (run_key(&layer, &run), kept.clone());
                 if inner.runs.put(feed.seen(), key, kept).is_none_or(|before| !before.says(&said)) {
                     inner.run_changed(&key.0);
                 }
             }
             Event::Delete(_) => {
-                let Some(OfLayer { layer, run, .. }) = of else { return };
+                let Some(LayerRun { layer, run, .. }) = of else { return };
                 let key = run_key(&layer, &run);
                 inner.runs.remove(&key);
                 inner.run_changed(&key.0);
@@ -135,7 +135,7 @@ impl Layers {
     }
 
     /// The repository of that namespace and name, and the runs of a layer, older ones first.
-    pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<SeenRun>) {
+    pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<RunSummary>) {
         let inner = self.lock();
         let uid = layer.uid().unwrap_or_default();
         let (namespace, name) = layer.repository_key();
@@ -151,14 +151,14 @@ impl Layers {
     }
 
     /// A watch has listed. With the last of them it is known of which states layers are.
-    fn listed(&self, feed: &mut Feed, inner: &mut Known) {
+    fn listed(&self, feed: &mut Feed, inner: &mut Store) {
         self.feeds.listed(feed);
         if self.feeds.is_ready() {
             inner.settle();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, Store> {
         // Whole between any two events.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,7 +3,7 @@
 //!
 //! | module | does | touches the cluster |
 //! |---|---|---|
-//! | [`seen_run`], [`kept_run`] | what decisions read of a layer's run; the same, kept small | no |
+//! | [`run_summary`], [`cached_run`] | what decisions read of a layer's run; the same, kept small | no |
 //! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
 //! | [`template`] | the settings of its runs, merged and shown | no |
 //! | [`drift`], [`retries`] | when drift is looked for, and when what failed is made again | no |
@@ -29,13 +29,13 @@ mod execute;
 mod facts;
 mod history;
 mod index;
-mod kept_run;
-mod known;
+mod cached_run;
+mod store;
 mod next;
 mod observed;
 mod reconcile;
 mod retries;
-mod seen_run;
+mod run_summary;
 mod situation;
 mod status;
 mod template;
@@ -48,7 +48,7 @@ pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, NewRun};
 pub use index::{Layers, trim};
-pub use kept_run::{KeptRun, OfLayer};
+pub use cached_run::{CachedLayerRun, LayerRun};
 pub use observed::{Namespace, Observed, Refused};
 pub use reconcile::reconcile;
-pub use seen_run::{SUPERSEDED, SeenRun, Stage};
+pub use run_summary::{SUPERSEDED, RunSummary, Stage};

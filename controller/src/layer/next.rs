@@ -8,7 +8,7 @@ use crds::{Pending, TerraformLayer, names, text::clip};
 use super::{
     decision::Action,
     observed::Namespace,
-    seen_run::{SUPERSEDED, SeenRun},
+    run_summary::{SUPERSEDED, RunSummary},
     situation::Situation,
     template::Effective,
     triggers::Cause,
@@ -87,7 +87,7 @@ pub(super) fn approval_of(s: &Situation<'_>, pending: &Pending) -> Next {
     }
 }
 
-pub(super) fn supersede(run: &SeenRun, why: &str) -> Action {
+pub(super) fn supersede(run: &RunSummary, why: &str) -> Action {
     Action::Supersede { run: run.name.to_string(), uid: run.uid.to_string(), why: clip(&format!("{SUPERSEDED}{why}"), 200) }
 }
 

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::cluster::freeze::Frozen;
 use crds::{TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
 
-use super::seen_run::SeenRun;
+use super::run_summary::RunSummary;
 
 /// Everything a decision on a layer is made of, the clock apart.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Observed {
     /// Its repository; `None` when there is none of that name, or none that is watched.
     pub repository: Option<Arc<TerraformRepository>>,
     /// Its runs, older ones first.
-    pub runs: Vec<SeenRun>,
+    pub runs: Vec<RunSummary>,
     /// An older layer of the same state: its namespace and name.
     pub owner: Option<(String, String)>,
     pub namespace: Namespace,

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crds::{FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, reason, whole_seconds};
 
-use super::seen_run::SeenRun;
+use super::run_summary::RunSummary;
 
 /// Between the end of a run that failed and the next: how long it took counts for nothing.
 const RUNS: Backoff = Backoff { base: Duration::from_secs(60), cap: Duration::from_secs(3600) };
@@ -30,7 +30,7 @@ pub(super) const fn helps(class: FailureClass) -> bool {
 
 /// The failures in a row of which this run is the last; `None` when it did not fail. A run that somebody or something new set off
 /// begins a row.
-pub(super) fn after(run: &SeenRun, before: Option<&LayerFailures>, max_retries: u32) -> Option<LayerFailures> {
+pub(super) fn after(run: &RunSummary, before: Option<&LayerFailures>, max_retries: u32) -> Option<LayerFailures> {
     let (class, reason) = match run.result? {
         RunResult::Failed => run.failure.clone().unwrap_or((FailureClass::Internal, reason::AGENT_FAULT.into())),
         // Nobody can say how it ended: somebody has to look before anything is tried again.

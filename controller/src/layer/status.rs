@@ -7,7 +7,7 @@ use crds::{LayerState, RunResult, TerraformLayerStatus, conditions as set_of, re
 use super::{
     conditions::{self, Verdict},
     next::Next,
-    seen_run::Stage,
+    run_summary::Stage,
     situation::{Situation, Wanted},
 };
 use crate::events::Note;

@@ -5,7 +5,7 @@ use crds::{TerraformRun, conditions};
 use crate::{
     cluster::{cached::Cached, packed::Alike},
     gc::ttl,
-    layer::OfLayer,
+    layer::LayerRun,
     settings::Settings,
 };
 
@@ -16,10 +16,10 @@ static FINISHED: Alike = Alike::new();
 /// is one's, keep one text.
 pub(super) fn kept(
     run: TerraformRun,
-    of: Option<OfLayer>,
+    of: Option<LayerRun>,
     wakes: u64,
     settings: &Settings,
-) -> (Cached<TerraformRun>, Option<OfLayer>) {
+) -> (Cached<TerraformRun>, Option<LayerRun>) {
     if !is_finished(&run) {
         return (Cached::whole(run, wakes), of);
     }
@@ -48,7 +48,7 @@ fn is_finished(run: &TerraformRun) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        layer::{KeptRun, SeenRun},
+        layer::{CachedLayerRun, RunSummary},
         run::watch::trim,
         testing,
     };
@@ -114,8 +114,8 @@ mod tests {
     }
 
     /// As the watch keeps it.
-    fn cached(number: usize, settings: &Settings) -> (Cached<TerraformRun>, Option<OfLayer>) {
-        kept(trimmed(number), OfLayer::of(&ended(number)), 0, settings)
+    fn cached(number: usize, settings: &Settings) -> (Cached<TerraformRun>, Option<LayerRun>) {
+        kept(trimmed(number), LayerRun::of(&ended(number)), 0, settings)
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         for kept in [&kept, &kept.clone()] {
             assert_eq!((kept.name_any(), kept.namespace()), (trimmed(1).name_any(), trimmed(1).namespace()));
         }
-        let (of, seen) = (of.unwrap().kept, SeenRun::of(&ended(1)).unwrap().1);
+        let (of, seen) = (of.unwrap().kept, RunSummary::of(&ended(1)).unwrap().1);
         assert_eq!((of.at_hand(), of.run()), (None, Some(seen)), "within that text");
     }
 
@@ -170,7 +170,7 @@ mod tests {
         // As the store has it: a clone.
         let kept: Vec<_> = (0..RUNS).map(|number| cached(number, &Settings::default()).0.clone()).collect();
         let texts = kept.iter().map(|run| run.text().unwrap().size()).sum::<usize>() / RUNS;
-        let (run, layer) = (trimmed(0), size_of::<KeptRun>() + 40);
+        let (run, layer) = (trimmed(0), size_of::<CachedLayerRun>() + 40);
         let key = size_of::<kube::runtime::reflector::ObjectRef<Cached<TerraformRun>>>() + size_of::<usize>() + 1;
         // A table is between half and all of seven eighths full, a node of a tree half.
         let tables = key * 16 / 10 + layer * 2;
@@ -179,7 +179,7 @@ mod tests {
         assert!(
             bytes < BOUND,
             "{bytes} bytes, {texts} of them of {}",
-            serde_json::to_string(&(run, SeenRun::of(&ended(0)))).unwrap()
+            serde_json::to_string(&(run, RunSummary::of(&ended(0)))).unwrap()
         );
     }
 }

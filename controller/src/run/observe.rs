@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     requests,
     runner_pod::{account, status::PodView},
-    state_queue::{queue::Ahead, want::wants},
+    state_queue::{queue::Ahead, lease_request::requested_lease},
 };
 use crds::{Adopted, Attempt, TerraformRun, version};
 
@@ -98,7 +98,7 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
 
 /// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.
 pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
-    wants(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
+    requested_lease(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
 }
 
 /// Remembers where the pod is: one that is gone does not say it any more.

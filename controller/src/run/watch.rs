@@ -30,7 +30,7 @@ use crate::{
         work_queue::work,
     },
     gc::ttl,
-    layer::OfLayer,
+    layer::LayerRun,
     run::{Context, cached_run, event_handlers, reconcile},
     settings::Settings,
 };
@@ -123,8 +123,8 @@ fn comes_first(run: &TerraformRun) -> bool {
 }
 
 /// What the cache keeps of a run, and what its layer is told of it.
-fn kept(mut run: TerraformRun, settings: &Settings) -> (CachedRun, Option<OfLayer>) {
-    let of = OfLayer::of(&run);
+fn kept(mut run: TerraformRun, settings: &Settings) -> (CachedRun, Option<LayerRun>) {
+    let of = LayerRun::of(&run);
     trim(&mut run);
     let wakes = wake_hash(&run);
     cached_run::kept(run, of, wakes, settings)

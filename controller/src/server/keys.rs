@@ -11,13 +11,7 @@ use subtle::{Choice, ConstantTimeEq as _};
 /// What signing tokens begin with in Standard Webhooks; base64 follows.
 const SIGNING_TOKEN: &str = "whsec_";
 
-/// A secret. It has no `==`: whoever measures how long one takes learns the secret byte by byte.
-///
-/// ```compile_fail,E0369
-/// fn same(one: &controller::server::keys::Key, other: &controller::server::keys::Key) -> bool {
-///     one == other
-/// }
-/// ```
+/// A secret. It has no `==`: a comparison that is not in constant time leaks the secret byte by byte.
 pub struct Key {
     text: Vec<u8>,
     /// What signatures of Standard Webhooks are made with.
@@ -78,6 +72,18 @@ pub(super) fn same_signature(one: &[u8], other: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Ambiguous, and so no program, once `Key` has an `==`.
+    #[test]
+    fn key_has_no_equality() {
+        trait Ambiguous<A> {
+            fn compiles() {}
+        }
+        impl<T> Ambiguous<()> for T {}
+        struct Comparable;
+        impl<T: PartialEq> Ambiguous<Comparable> for T {}
+        <Key as Ambiguous<_>>::compiles();
+    }
 
     fn entries(of: &[(&str, &str)]) -> BTreeMap<String, ByteString> {
         of.iter().map(|(name, value)| ((*name).to_owned(), ByteString(value.as_bytes().to_vec()))).collect()

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crds::{Attempt, Phase, TerraformRun, names};
 
-use super::want::is_entitled;
+use super::lease_request::is_entitled;
 use crate::{
     cluster::{
         Cluster, node_watch,

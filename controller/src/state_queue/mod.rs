@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lease`] | the Lease objects of states |
-//! | [`want`] | which run wants which, and which has it |
+//! | [`lease_request`] | which run wants which, and which has it |
 //! | [`queue`] | who waits for which state, in which order, and who has it |
 //! | [`applied`] | whose apply came after a plan that waits |
 //! | [`newer_plans`] | which newer runs of the same workspace have made their plan |
@@ -12,4 +12,4 @@ pub mod applied;
 pub mod lease;
 pub mod newer_plans;
 pub mod queue;
-pub mod want;
+pub mod lease_request;

@@ -15,7 +15,7 @@ use kube::{
 
 use super::{
     applied::{Applied, Applies},
-    want::{Want, wants},
+    lease_request::{LeaseRequest, requested_lease},
 };
 use crate::{
     cluster::index::{Feed, Feeds, Index, Seen},
@@ -94,7 +94,7 @@ impl Queue {
                 let namespace = run.namespace().unwrap_or_default();
                 let named = |key: &str| -> Box<str> { self.shared.lease_name(&namespace, key).into() };
                 let has = run.status.as_ref().and_then(|status| status.lease.as_ref()).map(|lease| named(&lease.state_key));
-                let want = wants(run, false, self.has_datastore).map(|want| (named(&want.key), want.since));
+                let want = requested_lease(run, false, self.has_datastore).map(|want| (named(&want.key), want.since));
                 let moved = inner.put(feed.seen(), run, want, has);
                 inner.wake(&moved);
                 for (namespace, name) in inner.applies.put(feed.seen(), run, named) {
@@ -120,7 +120,7 @@ impl Queue {
     }
 
     /// Who comes before a run that wants a lease; `None`: it may try to take it.
-    pub fn ahead(&self, run: &TerraformRun, want: &Want) -> Option<Ahead> {
+    pub fn ahead(&self, run: &TerraformRun, want: &LeaseRequest) -> Option<Ahead> {
         let inner = self.lock();
         let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
         let lease: Box<str> = self.shared.lease_name(&namespace, &want.key).into();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn has(mut run: TerraformRun) -> TerraformRun {
-        let key = wants(&run, false, true).unwrap().key;
+        let key = requested_lease(&run, false, true).unwrap().key;
         // As a controller before this one called it.
         let lease = StateLease { name: "pawl-state-x".into(), state_key: key, at: whole_seconds(testing::t0()) };
         run.status = Some(TerraformRunStatus { lease: Some(lease), ..TerraformRunStatus::default() });
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn ahead(queue: &Queue, run: &TerraformRun) -> Option<(usize, String)> {
-        queue.ahead(run, &wants(run, false, true).unwrap()).map(|ahead| (ahead.place, ahead.first))
+        queue.ahead(run, &requested_lease(run, false, true).unwrap()).map(|ahead| (ahead.place, ahead.first))
     }
 
     fn woken(receiver: &mut UnboundedReceiver<Run>) -> Vec<String> {
@@ -346,7 +346,7 @@ mod tests {
         let mut feed = queue.feed(None, sender);
         // `late` took the Lease, its approval was withdrawn before that was recorded, and given anew when `early` had one.
         let (early, late) = (run("x", "early", 1), run("y", "late", 2));
-        let key = wants(&late, false, true).unwrap().key;
+        let key = requested_lease(&late, false, true).unwrap().key;
         let lease = queue.shared.lease_name("y", &key);
         for run in [&early, &late] {
             queue.apply(&mut feed, &Apply(run.clone()));

@@ -4,12 +4,6 @@
 use std::fmt::Write as _;
 
 /// Whether a text is the address of one managed object: `module.a["x"].aws_vpc.main[0]`.
-///
-/// ```
-/// use crds::apply_log::address::is_address;
-/// assert!(is_address("module.net[\"a.b\"].aws_vpc.main[0]"));
-/// assert!(!is_address("data.aws_vpc.main") && !is_address("aws_vpc.main\nid = \"x\""));
-/// ```
 pub fn is_address(text: &str) -> bool {
     kind(text).is_some()
 }
@@ -61,10 +55,6 @@ fn key(text: &str) -> Option<&str> {
 }
 
 /// A text as a string of the tools' language, quotes included; nothing in it is a template.
-///
-/// ```
-/// assert_eq!(crds::apply_log::address::quoted("a\"${b}\n"), r#""a\"$${b}\n""#);
-/// ```
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     let mut chars = text.chars().peekable();
@@ -93,6 +83,11 @@ pub fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quoted_text_has_no_template() {
+        assert_eq!(quoted("a\"${b}\n"), r#""a\"$${b}\n""#);
+    }
 
     #[test]
     fn addresses_and_nothing_else() {

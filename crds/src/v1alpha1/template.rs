@@ -20,13 +20,6 @@ impl RunTemplate {
 
     /// This template where it says something, and `defaults` elsewhere, field by field: objects are merged, lists and single values are
     /// taken as a whole.
-    ///
-    /// ```
-    /// use crds::RunTemplate;
-    /// let of = |text: &str| serde_json::from_str::<RunTemplate>(text).unwrap();
-    /// let merged = of(r#"{"runner": {"labels": {"a": "1"}}}"#).over(&of(r#"{"runner": {"labels": {"b": "2"}}, "workspace": "w"}"#));
-    /// assert_eq!(merged, of(r#"{"runner": {"labels": {"a": "1", "b": "2"}}, "workspace": "w"}"#));
-    /// ```
     #[must_use]
     pub fn over(&self, defaults: &Self) -> Self {
         let mut merged = defaults.0.clone();
@@ -57,5 +50,19 @@ impl JsonSchema for RunTemplate {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({"type": "object"})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn template_wins_and_objects_merge() {
+        let of = |text: &str| serde_json::from_str::<RunTemplate>(text).unwrap();
+        let template = of(r#"{"runner": {"labels": {"a": "1"}}, "targets": ["x"]}"#);
+        let defaults = of(r#"{"runner": {"labels": {"a": "2", "b": "2"}}, "targets": ["y"], "workspace": "w"}"#);
+        let merged = of(r#"{"runner": {"labels": {"a": "1", "b": "2"}}, "targets": ["x"], "workspace": "w"}"#);
+        assert_eq!(template.over(&defaults), merged);
     }
 }

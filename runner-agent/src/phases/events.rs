@@ -1,6 +1,6 @@
 //! What a command prints: shown as the tool words it, and read for diagnostics and progress.
 
-mod held;
+mod buffered;
 mod value;
 
 use std::{
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use held::Held;
+use buffered::Buffered;
 
 use super::{
     diagnostic::ToolDiagnostic,
@@ -169,7 +169,7 @@ pub struct Events {
     copy: Option<BufWriter<File>>,
     copy_error: Option<std::io::Error>,
     journal: Option<Journal>,
-    held: Option<Held>,
+    held: Option<Buffered>,
 }
 
 impl Events {
@@ -258,7 +258,7 @@ impl Events {
 
     /// Nothing is shown until it is let go.
     pub(super) fn held(mut self, held: bool) -> Self {
-        self.held = held.then(Held::default);
+        self.held = held.then(Buffered::default);
         self
     }
 

@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
 
-use super::{Events, Initialised, PhaseRunner, Shell, stage::Prepared};
+use super::{Events, Initialised, PhaseRunner, Shell, phase_results::Prepared};
 use crate::{
     backend::Backend,
     classify::{self, Said, internal},

@@ -23,8 +23,8 @@ mod outputs;
 mod plan;
 mod plan_json;
 mod preflight;
-mod private;
-mod proven;
+mod init_credentials;
+mod tool_integrity;
 mod providers;
 mod recover;
 mod remote;
@@ -32,7 +32,7 @@ mod repository;
 mod restore;
 mod setup;
 mod source;
-mod stage;
+mod phase_results;
 mod terragrunt;
 mod tools;
 mod unlock;
@@ -63,7 +63,7 @@ pub use events::{Events, Render};
 pub use plan_json::{PlanFacts, read_plan};
 pub use recover::RECOVER_FILE;
 pub use remote::Remote;
-use stage::{Initialised, Planned, Shell, Stage};
+use phase_results::{Initialised, Planned, Shell, Stage};
 
 /// How much longer than a killed command its step may take, before it is no longer waited for.
 pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);

@@ -17,9 +17,9 @@ use super::{
     fetch::Fetched,
     given_files::{self, GivenFile},
     inputs,
-    proven::ProvenTool,
+    tool_integrity::VerifiedTool,
     source,
-    stage::{Prepared, Shell},
+    phase_results::{Prepared, Shell},
     tools::Origin,
     variable_files,
 };
@@ -165,7 +165,7 @@ impl PhaseRunner {
         let found = self.find_tool(&spec.tool, &origin, self.host.version_root(&origin.root), notices).await?;
         let variable_args = self.variable_args(&given, &origin)?;
         let report = SetupReport { revision: origin.revision, source: origin.source, tool: found.title(), why: found.reason() };
-        let tool = ProvenTool::of(found, self.host.remembers_tools())?;
+        let tool = VerifiedTool::of(found, self.host.remembers_tools())?;
         if tool.found.beneath.is_some() {
             given_files::check_terragrunt(&given.files)?;
         }

@@ -21,7 +21,7 @@ use tool_versions::{
     request::{hcl, required},
 };
 
-use super::{stage::Prepared, variable_files};
+use super::{phase_results::Prepared, variable_files};
 use crate::tool::sources::known;
 
 /// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.

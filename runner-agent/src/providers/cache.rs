@@ -173,7 +173,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::keep::tests::{Stack, never};
+    use crate::providers::populate::tests::{Stack, never};
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]

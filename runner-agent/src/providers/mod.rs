@@ -15,7 +15,7 @@
 
 pub mod cache;
 pub mod dirhash;
-pub mod keep;
+pub mod populate;
 pub mod lock;
 mod package;
 mod prune;
@@ -25,7 +25,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 pub use cache::{Cache, Served, Serving};
 pub use dirhash::H1;
-pub use keep::Kept;
+pub use populate::Kept;
 pub use lock::{LOCK_FILE, Lock, Locked, Provider};
 pub use user_config::UserConfig;
 

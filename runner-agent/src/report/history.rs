@@ -12,12 +12,6 @@ pub struct Clocked {
 }
 
 /// A history line: `10:00:01  Setup  1.1s  git 4c1d2e3 of main`.
-///
-/// ```
-/// use runner_agent::report::{Clocked, line};
-/// let at = Clocked { since: "2026-11-21T10:00:01Z".parse().unwrap(), took: std::time::Duration::from_millis(1_120) };
-/// assert_eq!(line(at, "Setup", "git 4c1d2e3 of main"), "10:00:01  Setup  1.1s  git 4c1d2e3 of main");
-/// ```
 pub fn line(at: Clocked, phase: &str, text: &str) -> String {
     let time = at.since.to_zoned(TimeZone::UTC).strftime("%H:%M:%S").to_string();
     let line = format!("{time}  {phase}  {}  {text}", span(at.took));
@@ -38,6 +32,12 @@ pub fn span(took: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn line_has_time_phase_and_duration() {
+        let at = Clocked { since: "2026-11-21T10:00:01Z".parse().unwrap(), took: Duration::from_millis(1_120) };
+        assert_eq!(line(at, "Setup", "git 4c1d2e3 of main"), "10:00:01  Setup  1.1s  git 4c1d2e3 of main");
+    }
 
     #[test]
     fn durations_are_short() {

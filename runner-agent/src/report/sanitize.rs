@@ -7,11 +7,6 @@ use crds::text::reorders;
 
 /// The text with what steers a terminal or a reader written out: `^[` for an escape, `<U+202E>` for a change of direction. Sequences
 /// that do no more than set colours are left out, or stay where `colour` says that somebody wants them. Tabs and line ends stay.
-///
-/// ```
-/// use runner_agent::report::sanitize::sanitize;
-/// assert_eq!(sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
-/// ```
 pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
     let Some(first) = text.find(steers) else { return Cow::Borrowed(text) };
     let mut out = String::with_capacity(text.len() + 16);
@@ -53,6 +48,11 @@ fn colours(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colour_goes_and_steering_shows() {
+        assert_eq!(sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
+    }
 
     #[test]
     fn nothing_that_steers_is_left_and_nothing_else_is_touched() {

@@ -10,20 +10,6 @@
 //! | [`Mirror`] | the server |
 //! | [`mirror_settings`] | what an operator says about it |
 //! | [`versions`] | the versions that tests and benchmarks ask for |
-//!
-//! ```no_run
-//! # async fn f(program: &std::path::Path, directory: &std::path::Path) -> anyhow::Result<()> {
-//! use releases::{Key, Mirror, Release, Tree};
-//! use tool_versions::Tool;
-//!
-//! let release = Release::scripted(Tool::OpenTofu, "1.9.4", program)?;
-//! Tree::create(directory, Key::test()?)?.add(&release)?;
-//! let mirror = Mirror::start("127.0.0.1:0".parse()?, directory).await?;
-//! println!("TOFUENV_REMOTE={}", mirror.base());
-//! assert_eq!(mirror.downloads(&release), 0);
-//! # Ok(())
-//! # }
-//! ```
 
 mod key;
 mod lists;

@@ -136,12 +136,9 @@ impl<'a> Plan<'a> {
         }
         let units = move || self.programs("lib", "").iter().map(lowly).collect();
         stages.push(Stage { after: before, ..Self::stage("units", &["build"], units) });
-        // One after the other: they share a directory, and with it what they know of others' crates.
-        let examples = || vec![lowly(&cargo(&["test", "--release", "--workspace", "--doc"]))];
-        stages.push(Self::stage("examples", &["build"], examples));
         let clippy =
             || vec![lowly(&cargo(&["clippy", "--release", "--workspace", "--lib", "--bins", "--tests", "--", "-D", "warnings"]))];
-        stages.push(Stage { after: Some("examples"), ..Self::stage("clippy", &["build"], clippy) });
+        stages.push(Self::stage("clippy", &["build"], clippy));
         let docs = || {
             let mut docs = lowly(&cargo(&["doc", "--release", "--workspace", "--no-deps"]));
             docs.env("RUSTDOCFLAGS", "-D warnings");

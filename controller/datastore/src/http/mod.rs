@@ -1,7 +1,7 @@
 //! Requests: the one place where they come in, their paths, their bodies, and what they set off.
 
 pub mod answer;
-pub mod asked;
+pub mod request_parts;
 pub mod attempt;
 pub mod body;
 pub mod controller;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 use super::{
-    asked::{Asked, Read, Row, boolean, nothing, number},
+    request_parts::{RequestParts, Read, Row, boolean, nothing, number},
     read::route::{self as read, Reading},
 };
 
@@ -209,7 +209,7 @@ fn understood(verbs: &[(&str, Reader)], segments: Option<&RawPathParams>, reques
     let verb = request.method().as_str();
     let &(_, read) = verbs.iter().find(|(of, _)| *of == verb).ok_or_else(nothing)?;
     let segments = segments.ok_or_else(|| invalid("the path is no text"))?;
-    let asked = Asked { segments, uri };
+    let asked = RequestParts { segments, uri };
     match read {
         Reader::Own(read) => read(&asked),
         Reader::PassedOn(read) => read(&asked).map(Route::Read),
@@ -223,7 +223,7 @@ enum Wants {
     Lock,
 }
 
-impl Asked<'_> {
+impl RequestParts<'_> {
     fn kind(&self) -> Result<ObjectKind, Problem> {
         ObjectKind::of(self.segment("kind")).ok_or_else(|| invalid("that is no kind of object"))
     }

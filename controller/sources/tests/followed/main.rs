@@ -21,7 +21,7 @@ use sources::{
     follow::{Follow, Key, View},
     git::Commands,
     github_app::Tokens,
-    look::Looker,
+    sync::Syncer,
     mirror::Mirrors,
     schedule::{Cause, Memory, Tries},
     server::Servers,
@@ -81,7 +81,7 @@ impl Bundles for Kept {
 pub(crate) struct World {
     pub(crate) server: GitServer,
     pub(crate) repo: Repo,
-    looker: Looker<Kept>,
+    syncer: Syncer<Kept>,
     memory: Memory,
     repository: TerraformRepository,
     layers: BTreeMap<String, TerraformLayer>,
@@ -109,7 +109,7 @@ impl World {
             tokens: Tokens::default(),
             private: dirs[2].path().to_owned(),
         };
-        let looker = Looker { git: Box::new(servers), bundles: kept };
+        let syncer = Syncer { git: Box::new(servers), bundles: kept };
         let spec = json!({"url": server.url("team/stacks")});
         let mut repository = TerraformRepository::new("r", serde_json::from_value(spec).unwrap());
         (repository.metadata.namespace, repository.metadata.uid) = (Some("ns".into()), Some("uid".into()));
@@ -117,7 +117,7 @@ impl World {
         let mut world = Self {
             server,
             repo,
-            looker,
+            syncer,
             memory: Memory::new(now),
             repository,
             layers: BTreeMap::new(),
@@ -166,14 +166,14 @@ impl World {
         let view = self.view();
         self.memory.meets(&view);
         self.now += jiff::SignedDuration::from_mins(5);
-        let mut found = self.looker.look(&view, secret, &self.memory, cause, self.now).await;
+        let mut found = self.syncer.look(&view, secret, &self.memory, cause, self.now).await;
         let mut told = Vec::new();
         for (layer, source) in std::mem::take(&mut found.sources) {
             let known = self.layers.get_mut(&layer.key.1).unwrap();
             known.status.get_or_insert_default().source = Some(source);
             told.push(layer.key.1.clone());
         }
-        self.looker.forced(&mut found).await;
+        self.syncer.forced(&mut found).await;
         let old = self.repository.status.clone().unwrap_or_default();
         let next = status::next(&old, &found.look, |problem| problem.next_step("ns", "r"), self.now);
         if next != old {
@@ -204,7 +204,7 @@ impl World {
     }
 
     fn puts(&self) -> usize {
-        self.looker.bundles.puts.lock().unwrap().len()
+        self.syncer.bundles.puts.lock().unwrap().len()
     }
 }
 
@@ -231,7 +231,7 @@ async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
     assert_eq!(world.look().await, ["app", "other"]);
     let source = world.source("app");
     assert_eq!((source.revision.as_str(), source.missing.as_deref()), (first.as_str(), None));
-    assert_eq!(world.looker.bundles.read(&first, "stacks/app/main.tf").unwrap(), APP);
+    assert_eq!(world.syncer.bundles.read(&first, "stacks/app/main.tf").unwrap(), APP);
     let commit = world.status().refs[0].commit.clone().unwrap();
     assert_eq!(commit.author.as_deref(), Some("Pawl Tests <tests@pawl.invalid>"));
     assert_eq!((commit.subject.as_deref(), commit.digest), (Some("Change 7 paths"), Some(format!("sha256:{first}"))));
@@ -272,7 +272,7 @@ async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
     let last = world.repo.commit("main", &[("README.md", "three\n")]).unwrap();
     assert_eq!(world.look().await, ["app"]);
     assert_eq!(world.source("app").revision, last);
-    assert_eq!(world.looker.bundles.read(&last, "modules/a/x.tf").unwrap(), "# x\n");
+    assert_eq!(world.syncer.bundles.read(&last, "modules/a/x.tf").unwrap(), "# x\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -384,14 +384,14 @@ async fn paths_that_are_not_there_bundles_that_are_lost_and_submodules() {
     let source = world.source("app");
     let missing = source.missing.unwrap();
     assert!(missing.starts_with("stack/app is not in the repository; at its top it has: modules, shared, stacks"), "{missing}");
-    assert_eq!(world.looker.bundles.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
+    assert_eq!(world.syncer.bundles.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
     // The layer names another path: it is looked for in what there is.
     world.layer("app", &json!({"path": "stacks/app", "ref": "v1"}));
     assert_eq!(world.look().await, ["app"]);
     assert_eq!((world.source("app").missing, world.puts()), (None, 1));
 
     // The datastore lost it: whoever pokes gets it back.
-    world.looker.bundles.delete("", "", &first).await.unwrap();
+    world.syncer.bundles.delete("", "", &first).await.unwrap();
     world.repository.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
     world.look_for(Cause::Poke, Ok(None)).await;
     assert_eq!((world.puts(), world.status().last_handled_poke.as_deref()), (2, Some("1")));

@@ -6,7 +6,7 @@ use kube::runtime::{reflector::ObjectRef, watcher::Event};
 use super::*;
 use crate::{
     cluster::index::Feed,
-    layer::{Layers, OfLayer},
+    layer::{Layers, LayerRun},
     metrics::Metrics,
     settings::Settings,
 };
@@ -50,7 +50,7 @@ impl Shown {
 
     fn run(&mut self, event: &Event<TerraformRun>) {
         let of = match event {
-            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => OfLayer::of(run),
+            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => LayerRun::of(run),
             Event::Init | Event::InitDone => None,
         };
         self.layers.run(&mut self.feeds[2], event, of);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, TerraformRun, names, version};
 
-use super::{Action, Decision, Namespace, Observed, Refused, SeenRun, decide};
+use super::{Action, Decision, Namespace, Observed, Refused, RunSummary, decide};
 use crate::testing::{merge, t0};
 
 /// What a layer of the tests is made of.
@@ -138,7 +138,7 @@ impl World {
     }
 
     pub(super) fn observe(&self) -> Observed {
-        let mut runs: Vec<_> = self.runs.iter().filter_map(SeenRun::of).map(|(_, run)| run).collect();
+        let mut runs: Vec<_> = self.runs.iter().filter_map(RunSummary::of).map(|(_, run)| run).collect();
         runs.sort_by(|a, b| a.age().cmp(&b.age()));
         Observed {
             layer: Arc::new(self.layer.clone()),

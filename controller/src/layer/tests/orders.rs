@@ -115,7 +115,7 @@ impl Play {
 
     /// Remembers which runs have planned, and which were taken back.
     fn watch(&mut self) {
-        for run in self.world.runs.iter().filter_map(SeenRun::of).map(|(_, run)| run) {
+        for run in self.world.runs.iter().filter_map(RunSummary::of).map(|(_, run)| run) {
             let of = (run.name.to_string(), run.content.to_string(), run.settings.to_string());
             if run.was_taken_back() {
                 self.taken_back.insert(of.0);

@@ -24,7 +24,7 @@ use crate::{
     },
     settings::Settings,
     slots::Class,
-    state_queue::want::wants,
+    state_queue::lease_request::requested_lease,
 };
 use crds::{
     ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, RunResult, TerraformRun, conditions, names, reason,
@@ -86,7 +86,7 @@ pub(super) fn next(o: &Observed, settings: &Settings, now: Timestamp) -> Decisio
     // Which state it is of, and in which image it runs, stands in what the cache does not keep.
     let Some(whole) = o.run.whole() else { return Decision::act(Action::Read) };
     if o.run.spec.approval.mode == ApprovalMode::Automatic
-        && let Some(want) = wants(whole, false, settings.has_datastore())
+        && let Some(want) = requested_lease(whole, false, settings.has_datastore())
         && let Some(decision) = state_queue::before_opening(o, &want.key, now)
     {
         return decision;

@@ -6,7 +6,7 @@ use crate::{
     state_queue::{
         lease::Taken,
         queue::Ahead,
-        want::{is_entitled, wants},
+        lease_request::{is_entitled, requested_lease},
     },
 };
 use crds::StateLease;
@@ -42,7 +42,7 @@ fn automatic() -> World {
 }
 
 fn expected(world: &World) -> String {
-    wants(&world.run, false, false).unwrap().key
+    requested_lease(&world.run, false, false).unwrap().key
 }
 
 const LEASED: &str = conditions::STATE_LEASED;

@@ -1,7 +1,7 @@
 //! Words of a newer version: whoever meets one waits, and what it was written of stays as it is.
 
 use super::*;
-use crate::state_queue::want::{is_entitled, wants};
+use crate::state_queue::lease_request::{is_entitled, requested_lease};
 use crds::{ApprovalMode, Operation, StateLock, Tool, ToolName, names::lease_name};
 
 type Change = fn(&mut TerraformRun);
@@ -46,7 +46,7 @@ fn its_lease_is_its_own_and_its_lock_stays() {
     for (field, change) in PLACES {
         let run = World::new().adopted(Phase::Plan).with(change).run;
         assert!(is_entitled(&run, &lease_name("team", key), &Settings::default()), "{field}");
-        assert!(wants(&run, true, true).is_none(), "{field}");
+        assert!(requested_lease(&run, true, true).is_none(), "{field}");
         let mut closed = World::new().adopted(Phase::Plan).pod_ended(None);
         closed.settle();
         let (known, newer) = (closed.run.clone(), closed.clone().with(change).run);

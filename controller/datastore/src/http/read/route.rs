@@ -3,7 +3,7 @@
 use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
 
 use crate::{
-    http::asked::{Asked, Row, boolean, number},
+    http::request_parts::{RequestParts, Row, boolean, number},
     names::{self, StateKey},
     problem::invalid,
 };
@@ -153,13 +153,13 @@ const CREATION: [&str; 2] = ["fieldManager", "fieldValidation"];
 
 /// A request whose namespace is one, with known parameters only.
 struct Question<'a> {
-    asked: &'a Asked<'a>,
+    asked: &'a RequestParts<'a>,
     namespace: String,
     parameters: Vec<(String, String)>,
 }
 
 impl<'a> Question<'a> {
-    fn of(asked: &'a Asked<'a>, known: &[&str]) -> Result<Self, Problem> {
+    fn of(asked: &'a RequestParts<'a>, known: &[&str]) -> Result<Self, Problem> {
         let namespace = names::namespace(asked.segment("namespace"))?;
         let mut parameters = asked.parameters()?;
         // What clients of the API server add to any request.
@@ -192,7 +192,7 @@ impl<'a> Question<'a> {
     }
 }
 
-fn object(asked: &Asked<'_>, kind: ObjectKind) -> Result<Reading, Problem> {
+fn object(asked: &RequestParts<'_>, kind: ObjectKind) -> Result<Reading, Problem> {
     let asked = Question::of(asked, &["attempt"])?;
     Ok(Reading::Object { run: asked.run()?, kind, attempt: asked.attempt()?, namespace: asked.namespace })
 }

@@ -11,7 +11,7 @@ use crds::{Failure, TerraformRun};
 use super::{
     given_files::{self, GivenFile},
     options::Options,
-    proven::ProvenTool,
+    tool_integrity::VerifiedTool,
     variable_files::{self, VariablesFile},
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 pub(super) struct Shell {
     /// The stack's directory.
     pub(super) stack: PathBuf,
-    pub(super) tool: Arc<ProvenTool>,
+    pub(super) tool: Arc<VerifiedTool>,
     pub(super) env: Vec<(OsString, OsString)>,
     /// The state is the datastore's.
     pub(super) managed: bool,

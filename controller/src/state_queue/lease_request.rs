@@ -8,7 +8,7 @@ use crds::{ApprovalMode, Operation, Phase, TerraformRun, approval, state_key};
 use crate::{requests, settings::Settings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct LeaseRequest {
     /// The state.
     pub key: String,
     /// Since when: its approval, or its creation where nobody approves.
@@ -19,12 +19,12 @@ pub struct Want {
 ///
 /// A Manual run wants it once its approval is recorded (`approved_now`: is about to be). An Automatic one wants it as soon as it
 /// may begin, so that it waits without a pod and plans on what the run before it left.
-pub fn wants(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<Want> {
+pub fn requested_lease(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<LeaseRequest> {
     wanted(run, |recorded, annotated| annotated && (recorded || approved_now), has_datastore)
 }
 
 /// The same, where `approved` says what a plan needs of the two: that its approval is recorded, and that it is annotated.
-fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<Want> {
+fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<LeaseRequest> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() || status.claim.is_some() || requests::asked(run).is_some() || run.unknown_word().is_some() {
         return None;
@@ -41,13 +41,13 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
                 return None;
             }
             let since = recorded.map_or(Timestamp::MAX, |record| record.at.0);
-            Some(Want { key: plan.state_key.clone()?, since })
+            Some(LeaseRequest { key: plan.state_key.clone()?, since })
         }
         ApprovalMode::Automatic => {
             let planned = status.plan.as_ref().and_then(|plan| plan.state_key.clone());
             let namespace = run.namespace().unwrap_or_default();
             let key = planned.or_else(|| state_key::expected(&namespace, &run.name_any(), &run.spec, has_datastore))?;
-            Some(Want { key, since: run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0) })
+            Some(LeaseRequest { key, since: run.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |at| at.0) })
         }
         ApprovalMode::Unknown => None,
     }

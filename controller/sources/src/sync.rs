@@ -15,7 +15,7 @@ use crate::{
     refs,
     relevance::{Content, Subject, content},
     schedule::{Answer, Cause, Memory, is_tried},
-    server::{Git, Place},
+    server::{Git, Remote},
     status::{At, Look, Seen},
     store::{self, Bundles},
     tree::Tree,
@@ -25,12 +25,12 @@ use crate::{
 /// How often blobs are asked for, each time what the last ones lead to. Modules do not lie that deep.
 const MAX_ROUNDS: usize = 64;
 
-pub struct Looker<B> {
+pub struct Syncer<B> {
     pub git: Box<dyn Git>,
     pub bundles: B,
 }
 
-pub struct Found {
+pub struct SyncResult {
     /// What there is to say of the repository.
     pub look: Look,
     /// What is new for layers.
@@ -39,10 +39,10 @@ pub struct Found {
     pub answered: BTreeMap<Key, Answer>,
     /// Refs that went on: from which commit, and when that was committed.
     pub moved: Vec<(String, String, Timestamp)>,
-    place: Option<Box<dyn Place>>,
+    place: Option<Box<dyn Remote>>,
 }
 
-impl<B: Bundles> Looker<B> {
+impl<B: Bundles> Syncer<B> {
     /// Looks at a repository. `secret` is what the Secret that it names has, with its name.
     pub async fn look(
         &self,
@@ -51,10 +51,10 @@ impl<B: Bundles> Looker<B> {
         memory: &Memory,
         cause: Cause,
         now: Timestamp,
-    ) -> Found {
+    ) -> SyncResult {
         let begun = Instant::now();
         let names = view.refs();
-        let mut found = Found {
+        let mut found = SyncResult {
             look: Look {
                 generation: view.repository.metadata.generation,
                 poke: view.poke().cloned(),
@@ -121,14 +121,14 @@ impl<B: Bundles> Looker<B> {
     }
 
     /// Has a commit kept, with all that belongs to its tree.
-    async fn keep(&self, place: &dyn Place, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
+    async fn keep(&self, place: &dyn Remote, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
         let packed = place.pack(at, tree).await?;
         let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
         self.bundles.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
     }
 
     /// Says which refs were moved by force: after layers have been told, since it is asked of the server.
-    pub async fn forced(&self, found: &mut Found) {
+    pub async fn forced(&self, found: &mut SyncResult) {
         let Some(place) = found.place.take() else { return };
         for (name, before, time) in &found.moved {
             let seen = found.look.refs.iter_mut().find(|(of, _)| of == name);
@@ -141,7 +141,7 @@ impl<B: Bundles> Looker<B> {
     }
 
     /// What a ref is at, and what is new of that for its layers.
-    async fn reference(&self, place: &dyn Place, of: &OfRef<'_>, memory: &Memory, found: &mut Found) -> Result<Seen, Problem> {
+    async fn reference(&self, place: &dyn Remote, of: &OfRef<'_>, memory: &Memory, found: &mut SyncResult) -> Result<Seen, Problem> {
         let OfRef { view, name, known, at, .. } = *of;
         let before = known.and_then(|known| known.commit.as_ref());
         let is_same = before.is_some_and(|before| before.revision == at && before.digest.is_some());
@@ -185,12 +185,12 @@ impl<B: Bundles> Looker<B> {
     /// What of a commit is new for layers.
     async fn sources(
         &self,
-        place: &dyn Place,
+        place: &dyn Remote,
         view: &View,
         layers: &[&Arc<Layer>],
         commit: &Commit,
         tree: &Tree,
-        found: &mut Found,
+        found: &mut SyncResult,
     ) -> Result<(), Problem> {
         let subjects: Vec<Subject> = layers.iter().map(|layer| layer.subject(&view.repository.spec.defaults)).collect();
         let mut known = Known::new();

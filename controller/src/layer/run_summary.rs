@@ -26,7 +26,7 @@ pub enum Stage {
 
 /// A plan that was made whole.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct SeenPlan {
+pub struct PlanSummary {
     pub at: Timestamp,
     pub summary: Box<str>,
     /// What an approval names; none once the run has ended.
@@ -35,7 +35,7 @@ pub struct SeenPlan {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct SeenRun {
+pub struct RunSummary {
     pub name: Box<str>,
     pub uid: Box<str>,
     pub created: Timestamp,
@@ -53,7 +53,7 @@ pub struct SeenRun {
     /// How it ended, by the proof where that arrived later.
     pub result: Option<RunResult>,
     pub ended_at: Option<Timestamp>,
-    pub plan: Option<SeenPlan>,
+    pub plan: Option<PlanSummary>,
     /// Class and reason of its failure, when it ended with one.
     pub failure: Option<(FailureClass, Box<str>)>,
     /// It was taken back by its layer.
@@ -61,7 +61,7 @@ pub struct SeenRun {
     pub deleting: bool,
 }
 
-impl SeenRun {
+impl RunSummary {
     /// Name and UID of the layer, and the run; `None` for a run that is no layer's.
     pub fn of(run: &TerraformRun) -> Option<(String, Self)> {
         let layer = run.labels().get(names::LABEL_LAYER_UID)?.clone();
@@ -69,7 +69,7 @@ impl SeenRun {
         let status = run.status.as_ref();
         let result = status.and_then(|status| status.settled.as_ref().map(|settled| settled.result).or(status.result));
         let stage = stage(run);
-        let plan = status.and_then(|status| status.plan.as_ref()).filter(|_| stage != Stage::Planning).map(|plan| SeenPlan {
+        let plan = status.and_then(|status| status.plan.as_ref()).filter(|_| stage != Stage::Planning).map(|plan| PlanSummary {
             at: plan.created_at.as_ref().map_or_else(|| created(run), |at| at.0),
             summary: plan.summary.as_str().into(),
             checksum: (stage != Stage::Ended).then(|| plan.checksum.as_str().into()),

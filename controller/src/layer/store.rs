@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crds::{LayerState, RunTemplate, TerraformLayer, TerraformRepository};
 
-use super::{kept_run::KeptRun, seen_run::SeenRun, template::expected_state};
+use super::{cached_run::CachedLayerRun, run_summary::RunSummary, template::expected_state};
 use crate::{
     cluster::index::{Feed, Index},
     settings::{Settings, sharing::SharedStates},
@@ -30,12 +30,12 @@ type RunKey = (Hash, Hash);
 type Rank = (i64, Arc<str>);
 type Layer = ObjectRef<TerraformLayer>;
 
-pub(super) struct Known {
+pub(super) struct Store {
     pub(super) layers: Index<Arc<Key>, Entry>,
     by_uid: HashMap<Hash, Arc<Key>>,
     pub(super) repositories: Index<Key, Arc<TerraformRepository>>,
     of_repository: BTreeMap<Arc<Key>, BTreeSet<Arc<Key>>>,
-    pub(super) runs: Index<RunKey, KeptRun>,
+    pub(super) runs: Index<RunKey, CachedLayerRun>,
     /// By the name of the Lease on a state: the layers that have it, older ones first. Almost always it is one.
     pub(super) owners: BTreeMap<Arc<str>, Vec<(Rank, Arc<Key>)>>,
     pub(super) wakers: Vec<(Option<String>, UnboundedSender<Layer>)>,
@@ -56,7 +56,7 @@ pub(super) struct Entry {
     pub(super) state: Option<LayerState>,
 }
 
-impl Known {
+impl Store {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
             layers: Index::default(),
@@ -195,7 +195,7 @@ impl Known {
     }
 
     /// The runs of a layer, older ones first.
-    pub(super) fn runs_of(&self, uid: &str) -> Vec<SeenRun> {
+    pub(super) fn runs_of(&self, uid: &str) -> Vec<RunSummary> {
         let layer = hash(uid);
         let runs = self.runs.range((layer, Hash::default())..).take_while(|((of, _), _)| *of == layer);
         let mut runs: Vec<_> = runs.filter_map(|(_, run)| run.run()).collect();

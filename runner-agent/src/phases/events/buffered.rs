@@ -14,14 +14,14 @@ type Kept = (Source, String, u64);
 
 /// Lines as they came, of which nobody has seen anything.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Buffered {
     lines: VecDeque<Kept>,
     bytes: usize,
     /// Lines that are gone.
     gone: u64,
 }
 
-impl Held {
+impl Buffered {
     pub(super) fn keep(&mut self, source: Source, line: &str, cut: u64) {
         self.bytes += line.len() + LINE;
         self.lines.push_back((source, line.to_owned(), cut));
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn of_a_flood_the_end_is_kept() {
-        let mut held = Held::default();
+        let mut held = Buffered::default();
         for n in 0..100_000 {
             held.keep(Source::Out, &format!("line {n}"), 0);
         }
@@ -55,7 +55,7 @@ mod tests {
         let lines: Vec<_> = held.lines().map(|(_, line, _)| line).collect();
         assert_eq!(lines[0], format!("[{} lines before this were left out]", 100_001 - lines.len()));
         assert_eq!(lines.last().unwrap(), "line 99999");
-        let mut held = Held::default();
+        let mut held = Buffered::default();
         held.keep(Source::Out, "short", 0);
         held.keep(Source::Err, &"x".repeat(MOST), 7);
         let lines: Vec<_> = held.lines().collect();

@@ -79,14 +79,14 @@ impl Proven {
 
 /// The tool of an attempt, with what its executables were at Setup.
 #[derive(Debug)]
-pub(super) struct ProvenTool {
+pub(super) struct VerifiedTool {
     pub(super) found: Found,
     executables: Mutex<Vec<Proven>>,
     /// Their digests, while they are computed.
     digesting: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
-impl ProvenTool {
+impl VerifiedTool {
     /// Keeps what the tool is now. What is not known of it is computed beside what comes next: tools are large. It may be `remembered`
     /// from a run before.
     pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {

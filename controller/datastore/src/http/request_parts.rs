@@ -8,16 +8,16 @@ use crds::datastore::Problem;
 use crate::problem::{invalid, not_found};
 
 /// The segments that a path was matched by, and its parameters; the library decodes both.
-pub struct Asked<'a> {
+pub struct RequestParts<'a> {
     pub(super) segments: &'a RawPathParams,
     pub(super) uri: &'a Uri,
 }
 
-pub type Read<T> = fn(&Asked<'_>) -> Result<T, Problem>;
+pub type Read<T> = fn(&RequestParts<'_>) -> Result<T, Problem>;
 /// Verb and path of a request, the path below a base, and how the rest is read.
 pub type Row<T> = (&'static str, &'static str, Read<T>);
 
-impl Asked<'_> {
+impl RequestParts<'_> {
     /// A segment of the path by its name there; it holds whatever was sent.
     pub fn segment(&self, name: &str) -> &str {
         self.segments.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value)

@@ -5,46 +5,46 @@ use serde::de::IgnoredAny;
 
 use crds::TerraformRun;
 
-use super::seen_run::SeenRun;
+use super::run_summary::RunSummary;
 use crate::cluster::packed::Packed;
 
 #[derive(Clone, Debug)]
-pub struct KeptRun(Form);
+pub struct CachedLayerRun(Form);
 
 #[derive(Clone, Debug)]
 enum Form {
     /// As it is.
-    Open(Box<SeenRun>),
+    Open(Box<RunSummary>),
     /// The second of two values in a text.
     Within(Packed),
 }
 
 /// A run, and whose it is.
 #[derive(Clone, Debug)]
-pub struct OfLayer {
+pub struct LayerRun {
     /// UID of the layer.
     pub(super) layer: String,
     /// Name of the run.
     pub(super) run: Box<str>,
-    pub(crate) kept: KeptRun,
+    pub(crate) kept: CachedLayerRun,
 }
 
-impl OfLayer {
+impl LayerRun {
     /// A run, as it is; `None` for one that is no layer's.
     pub fn of(run: &TerraformRun) -> Option<Self> {
-        let (layer, seen) = SeenRun::of(run)?;
-        Some(Self { layer, run: seen.name.clone(), kept: KeptRun(Form::Open(Box::new(seen))) })
+        let (layer, seen) = RunSummary::of(run)?;
+        Some(Self { layer, run: seen.name.clone(), kept: CachedLayerRun(Form::Open(Box::new(seen))) })
     }
 
     /// The same, kept in a text behind something else.
     pub(crate) fn within(self, text: &Packed) -> Self {
-        Self { kept: KeptRun(Form::Within(text.clone())), ..self }
+        Self { kept: CachedLayerRun(Form::Within(text.clone())), ..self }
     }
 }
 
-impl KeptRun {
+impl CachedLayerRun {
     /// The run where it is not in a text.
-    pub(crate) fn at_hand(&self) -> Option<&SeenRun> {
+    pub(crate) fn at_hand(&self) -> Option<&RunSummary> {
         match &self.0 {
             Form::Open(run) => Some(run),
             Form::Within(_) => None,
@@ -52,10 +52,10 @@ impl KeptRun {
     }
 
     /// The run; `None` when one cannot be read that was packed by this process.
-    pub(crate) fn run(&self) -> Option<SeenRun> {
+    pub(crate) fn run(&self) -> Option<RunSummary> {
         match &self.0 {
             Form::Open(run) => Some((**run).clone()),
-            Form::Within(text) => text.read::<(IgnoredAny, SeenRun)>().map(|(_, run)| run),
+            Form::Within(text) => text.read::<(IgnoredAny, RunSummary)>().map(|(_, run)| run),
         }
     }
 
@@ -74,15 +74,15 @@ mod tests {
 
     static ALIKE: Alike = Alike::new();
 
-    fn ended(result: &str) -> OfLayer {
+    fn ended(result: &str) -> LayerRun {
         let run = json!({"metadata": {"name": "a", "namespace": "team", "labels": {crds::names::LABEL_LAYER_UID: "layer-uid"}},
             "spec": {"source": {"inline": {"files": {}}}}, "status": {"phase": "Succeeded", "result": result}});
-        OfLayer::of(&serde_json::from_value(run).unwrap()).unwrap()
+        LayerRun::of(&serde_json::from_value(run).unwrap()).unwrap()
     }
 
     #[test]
     fn a_run_is_read_as_it_was_kept_and_what_stands_before_it_makes_it_no_other() {
-        let within = |before: &str, run: OfLayer| {
+        let within = |before: &str, run: LayerRun| {
             let text = ALIKE.keep(&(before, run.kept.at_hand())).unwrap();
             run.within(&text).kept
         };
