@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    admin::Readiness,
     cluster::Cluster,
     run::{self, Context},
     settings::Settings,
@@ -17,6 +16,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
+use serving::health::Readiness;
 use tests::{cluster::objects, guide, wait};
 use tokio::{sync::watch, task::JoinHandle};
 

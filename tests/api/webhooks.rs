@@ -132,7 +132,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = format!("http://{}", listener.local_addr()?);
         let (router, limits) = (server::receiver::router(receiver.clone()), server::LIMITS);
-        tasks.spawn(datastore::serve::serve(router, || (), limits, listener, None, stopped));
+        tasks.spawn(serving::connections::serve(router, || (), limits, listener, None, stopped));
         Ok(Self { receiver, address, _tasks: tasks, _stop: stop })
     }
 

@@ -141,7 +141,7 @@ fn test(tree: &Path, target: &Path, fault: &Fault) -> Result<Found> {
     };
     // Each fault is built once and run for seconds: what is ours is built fast rather than well, and again only as far as the fault
     // reaches; what it depends on is built as ever.
-    let ours = ["crds", "controller", "datastore", "datastore-client", "runner-agent", "source", "tool-versions", "tests"];
+    let ours = ["crds", "controller", "datastore", "datastore-client", "serving", "runner-agent", "source", "tool-versions", "tests"];
     let fast = ours.map(|name| {
         ["opt-level=0", "debug=0", "codegen-units=256"].map(|setting| format!("profile.release.package.{name}.{setting}"))
     });

@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crds::clock::ServerClock;
+use serving::problem;
 
 use super::{
     body::Incoming,
@@ -133,7 +134,7 @@ async fn deliver(State(receiver): State<Arc<Receiver>>, Path(uid): Path<String>,
 }
 
 fn answer(status: StatusCode, verdict: &str, reason: &str) -> Response {
-    datastore::problem::json(status, &json!({"verdict": verdict, "reason": reason}))
+    problem::json(status, &json!({"verdict": verdict, "reason": reason}))
 }
 
 /// Whether the body is one that browsers send: what forges have to say is JSON, and nothing else is ever read.

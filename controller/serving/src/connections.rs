@@ -1,4 +1,4 @@
-//! Connections: accepted, limited in number and in patience, and ended gracefully.
+//! The accept loop of an HTTP service: bounds connections, heads and idle time, and shuts down gracefully.
 
 use std::{
     pin::Pin,
@@ -21,9 +21,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-use crate::{auth::front_proxy, service::CommonName};
-
-/// How many clients are served, and how patiently.
+/// Bounds of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The most connections at a time; further ones wait.
@@ -31,6 +29,10 @@ pub struct Limits {
     /// How long the head of a request may take, and how long a connection may be idle.
     pub head: Duration,
 }
+
+/// The common name of the connection's client certificate, if it has one that was verified. An extension of each request.
+#[derive(Clone)]
+pub struct CommonName(pub Option<Arc<str>>);
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The longest head, and the most of a body that waits to be read, in bytes.
@@ -101,11 +103,63 @@ async fn connection(
         Err(_) => return tracing::debug!("no TLS in time"),
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let name = certificate.and_then(|certificate| front_proxy::common_name(certificate)).map(Into::into);
+    let name = certificate.and_then(|certificate| common_name(certificate)).map(Into::into);
     requests(router, stream, name, head, stopped).await;
 }
 
-/// Answers what comes by one connection.
+/// The subject's last common name in a certificate (DER) that is known to be well formed; none when it has none, or is anything
+/// else.
+pub fn common_name(certificate: &[u8]) -> Option<String> {
+    const SEQUENCE: u8 = 0x30;
+    const SET: u8 = 0x31;
+    const OID: u8 = 0x06;
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    let (tag, certificate, _) = element(certificate)?;
+    let (body_tag, mut body, _) = element(certificate)?;
+    if tag != SEQUENCE || body_tag != SEQUENCE {
+        return None;
+    }
+    // version (explicit tag 0, optional), serial number, algorithm, issuer, validity, subject.
+    if element(body)?.0 == 0xa0 {
+        body = element(body)?.2;
+    }
+    for _ in 0..4 {
+        body = element(body)?.2;
+    }
+    let (tag, mut subject, _) = element(body)?;
+    let mut found = None;
+    while tag == SEQUENCE && !subject.is_empty() {
+        let (set, mut attributes, rest) = element(subject)?;
+        subject = rest;
+        while set == SET && !attributes.is_empty() {
+            let (_, attribute, more) = element(attributes)?;
+            attributes = more;
+            let (kind, oid, value) = element(attribute)?;
+            let (_, text, _) = element(value)?;
+            if kind == OID && oid == COMMON_NAME {
+                found = std::str::from_utf8(text).ok().map(str::to_owned);
+            }
+        }
+    }
+    found
+}
+
+/// Tag, content and what follows.
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let count = usize::from(first & 0x7f);
+        let (digits, rest) = rest.split_at_checked(count).filter(|_| (1..=4).contains(&count))?;
+        (digits.iter().fold(0_usize, |all, digit| (all << 8) | usize::from(*digit)), rest)
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// Answers the requests of one connection.
 async fn requests(
     router: Router,
     stream: impl AsyncRead + AsyncWrite + Unpin,
