@@ -103,60 +103,14 @@ async fn connection(
         Err(_) => return tracing::debug!("no TLS in time"),
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let name = certificate.and_then(|certificate| common_name(certificate)).map(Into::into);
+    let name = certificate.and_then(|certificate| common_name(certificate));
     requests(router, stream, name, head, stopped).await;
 }
 
-/// The subject's last common name in a certificate (DER) that is known to be well formed; none when it has none, or is anything
-/// else.
-pub fn common_name(certificate: &[u8]) -> Option<String> {
-    const SEQUENCE: u8 = 0x30;
-    const SET: u8 = 0x31;
-    const OID: u8 = 0x06;
-    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-    let (tag, certificate, _) = element(certificate)?;
-    let (body_tag, mut body, _) = element(certificate)?;
-    if tag != SEQUENCE || body_tag != SEQUENCE {
-        return None;
-    }
-    // version (explicit tag 0, optional), serial number, algorithm, issuer, validity, subject.
-    if element(body)?.0 == 0xa0 {
-        body = element(body)?.2;
-    }
-    for _ in 0..4 {
-        body = element(body)?.2;
-    }
-    let (tag, mut subject, _) = element(body)?;
-    let mut found = None;
-    while tag == SEQUENCE && !subject.is_empty() {
-        let (set, mut attributes, rest) = element(subject)?;
-        subject = rest;
-        while set == SET && !attributes.is_empty() {
-            let (_, attribute, more) = element(attributes)?;
-            attributes = more;
-            let (kind, oid, value) = element(attribute)?;
-            let (_, text, _) = element(value)?;
-            if kind == OID && oid == COMMON_NAME {
-                found = std::str::from_utf8(text).ok().map(str::to_owned);
-            }
-        }
-    }
-    found
-}
-
-/// Tag, content and what follows.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let count = usize::from(first & 0x7f);
-        let (digits, rest) = rest.split_at_checked(count).filter(|_| (1..=4).contains(&count))?;
-        (digits.iter().fold(0_usize, |all, digit| (all << 8) | usize::from(*digit)), rest)
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
+/// The last common name of the subject of a certificate (DER); none when there is none.
+pub fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    certificate.subject().iter_common_name().last()?.as_str().ok().map(Into::into)
 }
 
 /// Answers the requests of one connection.
