@@ -15,7 +15,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crds::clock::ServerClock;
-use serving::problem;
+use serving::{
+    auth::{Authenticates, Authenticator, Reviews},
+    problem,
+};
 
 use super::{
     body::Incoming,
@@ -29,6 +32,9 @@ use super::{
     verify::{Check, Signed},
 };
 
+/// Audience of the tokens that people read with.
+pub const AUDIENCE: &str = "pawl-server";
+
 pub struct Receiver {
     pub repositories: Repositories,
     pub deliveries: Deliveries,
@@ -36,9 +42,16 @@ pub struct Receiver {
     /// Told when somebody is to be poked.
     pub wanted: Notify,
     pub replays: Replays,
+    callers: Authenticator,
     secrets: Secrets,
     pokes: Mutex<Pokes>,
     clock: ServerClock,
+}
+
+impl Authenticates for Receiver {
+    fn authenticator(&self) -> &Authenticator {
+        &self.callers
+    }
 }
 
 impl Receiver {
@@ -49,6 +62,7 @@ impl Receiver {
             metrics: Metrics::new(),
             wanted: Notify::new(),
             replays: Replays::default(),
+            callers: Authenticator::new(Arc::new(Reviews::new(client.clone(), clock.clone(), AUDIENCE))),
             secrets: Secrets::new(client),
             pokes: Mutex::default(),
             clock,
