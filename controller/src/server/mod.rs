@@ -39,6 +39,7 @@ use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, response::Response, routing::get};
 use futures::{StreamExt as _, stream};
 use kube::{Api, Client, runtime::watcher};
+use serde_json::json;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -47,10 +48,9 @@ use tokio::{
 
 use crds::{TerraformRepository, clock::ServerClock};
 use serving::{
+    auth::{Readable, hidden},
     connections::{self, Limits},
-    health,
-    problem::json,
-    tls,
+    health, problem, tls,
 };
 
 use crate::{cluster::watch::understood, settings::scopes};
@@ -124,10 +124,16 @@ pub fn admin(receiver: Arc<Receiver>) -> Router {
     let (counted, listed) = (receiver.clone(), receiver.clone());
     let is_listed =
         move || ready(listed.repositories.is_listed().then_some(()).ok_or("the repositories are being listed".to_owned()));
-    health::router(move || counted.metrics.exposition(), is_listed)
-        .merge(Router::new().route("/deliveries", get(deliveries_json)).with_state(receiver))
+    health::router(move || counted.metrics.exposition(), is_listed).merge(
+        Router::new()
+            .route("/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", get(deliveries_json))
+            .with_state(receiver),
+    )
 }
 
-async fn deliveries_json(State(receiver): State<Arc<Receiver>>) -> Response {
-    json(StatusCode::OK, &receiver.deliveries.newest())
+async fn deliveries_json(State(receiver): State<Arc<Receiver>>, of: Readable<TerraformRepository>) -> Response {
+    if !receiver.repositories.has(&of.namespace, &of.name) {
+        return problem::response(&hidden());
+    }
+    problem::json(StatusCode::OK, &json!({"items": receiver.deliveries.of(&of.namespace, &of.name)}))
 }
