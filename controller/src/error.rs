@@ -7,8 +7,8 @@ use futures::TryFutureExt as _;
 use kube::core::Status;
 
 use crds::datastore::causes;
-use datastore::cluster::call::{self, CallError};
 use datastore_client::RequestError;
+use serving::call::{self, CallError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -17,12 +17,11 @@
 //! | [`read_api`] | the APIService by which people read plans and logs |
 //! | `requests` | what people ask of a run |
 //! | [`server`] | `controller server`: what forges send when somebody pushes |
-//! | [`events`], [`metrics`], [`admin`] | what it says of itself |
+//! | [`events`], [`metrics`] | what it says of itself |
 //! | [`error`] | calls that failed |
 //! | [`convert`] | objects of other operators as ours; it speaks to no cluster |
 //! | [`settings`] | command line |
 
-pub mod admin;
 pub mod cluster;
 pub mod convert;
 pub mod error;

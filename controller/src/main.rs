@@ -1,6 +1,6 @@
 //! The program `controller`.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{future, pin::Pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -13,7 +13,6 @@ use tower::layer::layer_fn;
 use tracing_subscriber::EnvFilter;
 
 use controller::{
-    admin::{self, Readiness},
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
     convert, gc, layer, policies,
     read_api::{self, Registration},
@@ -23,6 +22,7 @@ use controller::{
     watches,
 };
 use crds::clock::ServerClock;
+use serving::health::{self, Readiness};
 
 /// The controller of Pawl.
 #[derive(Parser)]
@@ -118,22 +118,22 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let ctx = Arc::new(Context::new(Cluster::new(client.clone(), settings, clock), datastore));
     let (settings, metrics) = (&ctx.settings, ctx.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
-    let (listen, routes) = (settings.listen, admin::router(metrics.clone(), readiness.clone()));
+    let (shown, asked) = (metrics.clone(), readiness.clone());
+    let routes = health::router(move || shown.exposition(), move || future::ready(asked.check()));
     let pod = std::env::var("HOSTNAME").unwrap_or_else(|_| "controller".into());
     let candidate =
         settings.leader_lease.as_ref().filter(|name| !name.is_empty()).map(|name| Candidate::new(client.clone(), name, &pod));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?settings.watch_namespaces, "started");
 
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut admin = std::pin::pin!(admin::serve(listen, routes));
-    let unheard = || format!("cannot listen on {listen}");
-    let mut lost: Pin<Box<dyn Future<Output = String>>> = Box::pin(std::future::pending());
+    let mut admin = std::pin::pin!(health::serve(settings.listen, routes));
+    let mut lost: Pin<Box<dyn Future<Output = String>>> = Box::pin(future::pending());
     if let Some(candidate) = &candidate {
         readiness.stands_by(true);
         tracing::info!(identity = candidate.identity(), "stands by");
         let (lease, since) = tokio::select! {
             won = candidate.wins() => won,
-            served = &mut admin => return served.with_context(unheard),
+            served = &mut admin => return served,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         };
@@ -169,7 +169,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let watches = futures::future::join_all(runs.chain(others).chain(sweeps).chain(layers).chain(shared));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
-        served = &mut admin => return served.with_context(unheard),
+        served = &mut admin => return served,
         _ = &mut watches => anyhow::bail!("the watches ended"),
         // At once, without an end to what is under way: another may begin any moment.
         why = &mut lost => anyhow::bail!("leads no more: {why}"),

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use datastore::metrics::{Exposition, exposition};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -15,6 +14,7 @@ use prometheus_client::{
 };
 
 use crds::{LayerState, Operation, RunResult};
+use serving::metrics::{Exposition, exposition};
 
 use crate::error::Error;
 
@@ -119,7 +119,7 @@ impl Default for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datastore::cluster::CallError;
+    use serving::call::CallError;
 
     #[test]
     fn what_was_counted_is_shown() {

@@ -1,45 +1,33 @@
 //! Revisions of repositories: the real datastore, whose API server is the run in memory, and the attempt that takes its code from there.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fs,
-    net::TcpListener,
-    path::Path,
-    process::Command,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, fs, net::TcpListener, path::Path, process::Command, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use crds::{FailureClass, RunResult, TerraformRepository, TerraformRepositorySpec, TerraformRun, reason};
+use crds::{FailureClass, RunResult, TerraformRepository, TerraformRepositorySpec, reason};
 use datastore::{
     blob::{
         sealed::Sealed,
         store::{Store, collect},
     },
-    cluster::{
-        CallError, Cluster, Entries, FrontProxyConfig, Identity, PodIdentity, RunView,
-        publish::{Owner, Published},
-    },
+    cluster::RunView,
     crypt::keys::Keys,
     names::{LogKey, RunKey},
     objects::log::Logs,
-    serve::Limits,
     service::Service,
-    settings::SecretName,
-    tls,
+    testing::FakeCluster,
 };
 use datastore_client::{
     attempt::Content,
     sources::{RepositoryId, Sources},
 };
-use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
-use harness::wait;
 use runner_agent::settings::{self, Settings};
 use serde_json::{Value, json};
+use serving::{
+    auth::{Identity, PodIdentity},
+    connections::{self, Limits},
+    tls,
+};
+use harness::wait;
 use tokio::sync::watch;
 use tool_versions::Digest;
 
@@ -51,81 +39,16 @@ use crate::{
 const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
 const REPOSITORY: RepositoryId<'_> = RepositoryId { namespace: "team", uid: "uid-of-infra" };
 
-/// The API server of the datastore: the run in memory, and repositories.
-#[derive(Default)]
-struct Played {
-    api: Mutex<Option<MemoryApi>>,
-    repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
-    /// The pod's token is another by now, and the first has expired.
-    renewed: AtomicBool,
-    /// Tokens that were looked at.
-    seen: Mutex<Vec<String>>,
-}
-
-impl Cluster for Played {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
-        let pod = PodIdentity { namespace: "team".into(), name: "vpc-xxxxx-a1".into(), uid: "pod-1".into() };
-        self.seen.lock().unwrap().push(token.to_owned());
-        let pods = if self.renewed.load(Ordering::Relaxed) { "renewed" } else { "pod" };
-        let found = match token {
-            token if token == pods => Some(Identity { user: "system:serviceaccount:team:vpc".into(), pod: Some(pod) }),
-            "sources" => Some(Identity { user: SOURCES.into(), pod: None }),
-            _ => None,
-        };
-        Box::pin(async move { Ok(found) })
-    }
-    fn run<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
-        let api = self.api.lock().unwrap();
-        let object = api.as_ref().map(|api| api.state.lock().unwrap().object.clone());
-        let run = object.map(|object| RunView::of(&serde_json::from_value::<TerraformRun>(object).unwrap()));
-        Box::pin(async move { Ok(run) })
-    }
-    fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
-        Box::pin(async { Ok(HashSet::new()) })
-    }
-    fn repository<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
-        let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
-        Box::pin(async move { Ok(found) })
-    }
-    fn repositories<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
-        Box::pin(async { Ok(HashSet::new()) })
-    }
-    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
-        futures::stream::pending().boxed()
-    }
-    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
-        Box::pin(async { Ok(Some("uid-of-team".into())) })
-    }
-    fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
-        Box::pin(async { Ok(None) })
-    }
-    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
-        Box::pin(async { Ok(()) })
-    }
-    fn publish<'a>(&'a self, _: Owner<'a>, _: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
-        Box::pin(async { Ok(String::new()) })
-    }
-    fn withdraw<'a>(&'a self, _: &'a str, _: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
-        Box::pin(async { Ok(()) })
-    }
-    fn fill<'a>(
-        &'a self,
-        _: &'a SecretName,
-        _: &'a Entries,
-        _: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, CallError>> {
-        Box::pin(async { Ok(false) })
-    }
+/// The pod of the run's attempt.
+fn pod() -> Identity {
+    let pod = PodIdentity { namespace: "team".into(), name: "vpc-xxxxx-a1".into(), uid: "pod-1".into() };
+    Identity { user: "system:serviceaccount:team:vpc".into(), pod: Some(pod), ..Identity::default() }
 }
 
 /// A datastore of this process.
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
-    cluster: Arc<Played>,
+    cluster: Arc<FakeCluster>,
     url: String,
     authority: String,
     _stop: watch::Sender<bool>,
@@ -148,7 +71,9 @@ impl Lab {
         }
         fs::create_dir(dir.path().join("data")).unwrap();
         let sealed = opened(dir.path());
-        let cluster = Arc::new(Played::default());
+        let cluster = Arc::new(FakeCluster::default());
+        cluster.token("pod", pod());
+        cluster.token("sources", Identity { user: SOURCES.into(), ..Identity::default() });
         let (stop, stopped) = watch::channel(false);
         let service = Service::new(sealed, cluster.clone(), "system:serviceaccount:pawl:pawl-controller".into(), stopped.clone());
         let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -161,7 +86,7 @@ impl Lab {
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let service = Arc::new(service.fed_by(Some(SOURCES.into())));
         let (router, limits) = (datastore::http::router(service), Limits { connections: 16, head: Duration::from_secs(60) });
-        tokio::spawn(datastore::serve::serve(router, || (), limits, listener, Some(config), stopped));
+        tokio::spawn(connections::serve(router, || (), limits, listener, Some(config), stopped));
         fs::write(dir.path().join("ca.crt"), &authority).unwrap();
         let lab = Self { dir, cluster, url, authority, _stop: stop };
         lab.repository("team", &[]);
@@ -199,7 +124,9 @@ impl Lab {
 
     /// Has an attempt use it.
     pub(crate) fn give(&self, settings: &mut Settings, api: &MemoryApi) {
-        *self.cluster.api.lock().unwrap() = Some(api.clone());
+        let api = api.clone();
+        let live = move || RunView::of(&serde_json::from_value(api.state.lock().unwrap().object.clone()).unwrap());
+        *self.cluster.live.lock().unwrap() = Some(Box::new(live));
         let token = self.dir.path().join("pod");
         settings.store = Some(settings::Store { url: self.url.clone(), ca: self.authority.clone(), token });
     }
@@ -208,7 +135,7 @@ impl Lab {
 impl Lab {
     /// Knows no run any more, and so takes nothing of one.
     pub(crate) fn forget(&self) {
-        *self.cluster.api.lock().unwrap() = None;
+        *self.cluster.live.lock().unwrap() = None;
     }
 
     /// What another replica of it has of the log of a phase of the run.
@@ -276,12 +203,13 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
     let mut a = start(&spec, &[("APPLY", GATE)], |settings, api| lab.give(settings, api));
     a.until_ran("apply").await;
     // As the kubelet does it, long before an apply of hours ends.
-    lab.cluster.renewed.store(true, Ordering::Relaxed);
+    lab.cluster.token("renewed", pod());
+    lab.cluster.expire("pod");
     fs::write(lab.dir.path().join("pod"), "renewed").unwrap();
-    lab.cluster.seen.lock().unwrap().clear();
+    lab.cluster.reviewed.lock().unwrap().clear();
     a.open();
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
-    assert!(lab.cluster.seen.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", lab.cluster.seen);
+    assert!(lab.cluster.reviewed.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", lab.cluster.reviewed);
     assert!(stored(&lab.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
 }
 

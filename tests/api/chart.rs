@@ -152,6 +152,12 @@ async fn server(_: World) -> Result<()> {
     ensure!(find(&all, "ClusterRoleBinding", "pawl-server").is_none());
     let secrets = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
     ensure!(get(&all, "ClusterRole", "pawl-server-secrets")?["rules"] == secrets);
+    // It reviews tokens and rights in the whole cluster.
+    let reviews = get(&all, "ClusterRoleBinding", "pawl-server-reviews")?;
+    ensure!(
+        reviews["roleRef"]["name"] == "system:auth-delegator" && reviews["subjects"][0]["name"] == "pawl-server",
+        "{reviews}"
+    );
     let bindings =
         all.iter().filter(|object| object["roleRef"]["name"].as_str().is_some_and(|name| name.starts_with("pawl-server")));
     let bound: Vec<_> = bindings.map(|object| (&object["metadata"]["namespace"], &object["roleRef"]["name"])).collect();

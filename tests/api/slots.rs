@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    admin::Readiness,
     cluster::Cluster,
     run::{self, Context},
     settings::Settings,
@@ -18,6 +17,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
+use serving::health::Readiness;
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::world::{PATIENCE, Test, World};

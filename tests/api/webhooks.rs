@@ -6,7 +6,10 @@ use ::controller::server::{self, deliveries::Verdict, poking, receiver::Receiver
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRepository, clock::ServerClock, names};
 use harness::{cluster::objects, guide::block, wait};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{Secret, ServiceAccount},
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -23,6 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("webhooks::a_delivery_pokes_once_until_it_is_answered", true, pokes),
         Test::new("webhooks::the_guide_leads_to_a_delivery", true, guide),
         Test::new("webhooks::what_gitea_tells_of_a_push_pokes", true, forge),
+        Test::new("webhooks::deliveries_need_a_token_and_a_right", true, reads),
     ]
 }
 
@@ -115,10 +119,13 @@ fn answer(poke: &str) -> Patch<Value> {
     Patch::Merge(json!({"status": {"lastHandledPoke": poke}}))
 }
 
-/// The server in this process, with its account's rights, on a loopback address.
+/// The server in this process, with its account's rights, on two loopback addresses.
 struct Server {
     receiver: Arc<Receiver>,
+    /// For forges.
     address: String,
+    /// For people.
+    admin: String,
     _tasks: JoinSet<()>,
     _stop: watch::Sender<bool>,
 }
@@ -133,8 +140,22 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = format!("http://{}", listener.local_addr()?);
         let (router, limits) = (server::receiver::router(receiver.clone()), server::LIMITS);
-        tasks.spawn(datastore::serve::serve(router, || (), limits, listener, None, stopped));
-        Ok(Self { receiver, address, _tasks: tasks, _stop: stop })
+        tasks.spawn(serving::connections::serve(router, || (), limits, listener, None, stopped));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let admin = format!("http://{}", listener.local_addr()?);
+        let routes = server::admin(receiver.clone());
+        tasks.spawn(async move { drop(axum::serve(listener, routes).await) });
+        Ok(Self { receiver, address, admin, _tasks: tasks, _stop: stop })
+    }
+
+    /// Reads the deliveries of a repository: code and JSON of the answer.
+    async fn read(&self, token: Option<&str>, namespace: &str, name: &str) -> Result<(u16, Value)> {
+        let url = format!("{}/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", self.admin);
+        let request = reqwest::Client::builder().no_proxy().build()?.get(url);
+        let request =
+            token.into_iter().fold(request, |request, token| request.header("authorization", format!("Bearer {token}")));
+        let response = request.send().await?;
+        Ok((response.status().as_u16(), serde_json::from_str(&response.text().await?)?))
     }
 
     /// Lets it read the Secrets of a namespace, and waits until it may.
@@ -198,8 +219,10 @@ async fn guide(world: World) -> Result<()> {
     let here = |name: &str| -> Result<String> {
         let text = block(name)?
             .replace("-n prod", &format!("-n {namespace}"))
-            .replace("namespace: prod", &format!("namespace: {namespace}"));
-        Ok(text.replace("https://hooks.example.com", &server.address))
+            .replace("namespace: prod", &format!("namespace: {namespace}"))
+            .replace("prod:reader", &format!("{namespace}:reader"))
+            .replace("namespaces/prod/", &format!("namespaces/{namespace}/"));
+        Ok(text.replace("https://hooks.example.com", &server.address).replace("http://localhost:8080", &server.admin))
     };
     world.paste(&here("webhook secret")?)?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
@@ -212,7 +235,48 @@ async fn guide(world: World) -> Result<()> {
     wait::until("a delivery by hand is taken", PATIENCE, async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#)))
         .await?;
     let poked = async || Ok(repositories.get("network").await?.annotations().contains_key(names::POKE));
-    wait::until("a poke", PATIENCE, poked).await
+    wait::until("a poke", PATIENCE, poked).await?;
+    world.paste(&here("webhook reader")?)?;
+    let reading = here("webhook deliveries")?;
+    wait::until("the delivery is read", PATIENCE, async || Ok(world.paste(&reading)?.contains(r#""verdict":"accepted""#))).await
+}
+
+/// A token of a ServiceAccount for an audience; for the API server itself without.
+async fn token(accounts: &Api<ServiceAccount>, account: &str, audiences: &[&str]) -> Result<String> {
+    let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": {"audiences": audiences}}))?;
+    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
+    Ok(answer.status.context("no token")?.token)
+}
+
+async fn reads(world: World) -> Result<()> {
+    let (_, namespace, uid) = repository(&world).await?;
+    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    server.may_read(&world, &namespace).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), &namespace);
+    objects::create(&accounts, json!({"metadata": {"name": "reader"}})).await?;
+    let (foreign, own) = (token(&accounts, "reader", &[]).await?, token(&accounts, "reader", &["pawl-server"]).await?);
+    // Until then the API server has not learnt that the server may review.
+    wait::until("a token is reviewed", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 403)).await?;
+    for token in [None, Some("forged"), Some(foreign.as_str())] {
+        let (code, answer) = server.read(token, &namespace, "net").await?;
+        ensure!(code == 401, "{token:?}: {code} {answer}");
+    }
+    let refused = server.read(Some(&own), &namespace, "net").await?;
+    ensure!(refused.0 == 403 && server.read(Some(&own), &namespace, "no-such").await? == refused, "{refused:?}");
+    let subject = json!({"kind": "ServiceAccount", "name": "reader", "namespace": namespace});
+    world.bind(&namespace, "pawl-viewer", &subject).await?;
+    wait::until("it may read", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 200)).await?;
+    ensure!(server.read(Some(&own), &namespace, "no-such").await? == refused, "there is no such repository");
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let hook = http.post(format!("{}/hooks/{uid}", server.address)).header("authorization", format!("Bearer {SECRET}"));
+    ensure!(hook.header("x-request-id", "7").body("{}").send().await?.status() == 202);
+    let (_, read) = server.read(Some(&own), &namespace, "net").await?;
+    let newest = &read["items"][0];
+    ensure!(
+        newest["id"] == "7" && newest["verdict"] == "accepted" && newest["repository"] == format!("{namespace}/net"),
+        "{read}"
+    );
+    Ok(())
 }
 
 async fn forge(world: World) -> Result<()> {
@@ -229,7 +293,7 @@ async fn forge(world: World) -> Result<()> {
     let sha = gitea.commit("net", "main", "main.tf", "# one\n").await?;
     ensure!(sha.len() == 40, "{sha}");
     let first = answers(&repositories, "").await.with_context(|| gitea.log())?;
-    let taken = server.receiver.deliveries.newest();
+    let taken = server.receiver.deliveries.of(&namespace, "net");
     let push = taken.first().context("no delivery is shown")?;
     ensure!(push.forge == "Gitea" && push.event.as_deref() == Some("push") && push.verdict == Verdict::Accepted, "{taken:?}");
     ensure!(push.repository == format!("{namespace}/net") && push.id.as_ref().is_some_and(|id| id.len() == 36), "{taken:?}");
@@ -251,7 +315,7 @@ async fn forge(world: World) -> Result<()> {
     // An issue moves no ref; a hook with another secret is not the forge's.
     let issue = json!({"title": "t"});
     gitea.api(reqwest::Method::POST, "repos/root/net/issues", &issue).await?;
-    let ignored = || server.receiver.deliveries.newest().iter().any(|one| one.verdict == Verdict::Ignored);
+    let ignored = || server.receiver.deliveries.of(&namespace, "net").iter().any(|one| one.verdict == Verdict::Ignored);
     wait::until("the issue is told of", PATIENCE, async || Ok(ignored())).await?;
     gitea.hook("net", &format!("{}/hooks/{uid}", server.address), "another").await?;
     gitea.commit("net", "main", "main.tf", "# three\n").await?;

@@ -1,9 +1,6 @@
 //! What every store has to do.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
@@ -11,16 +8,13 @@ use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_D
 use datastore::{
     auth::lookup::Lookup,
     blob::store::collect,
-    cluster::{
-        CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView,
-        publish::{Owner, Published},
-    },
+    cluster::RunView,
     names::{LogKey, RunKey, StateKey, below, top},
     objects::{Objects, Wrote},
-    settings::SecretName,
     state::{States, lock::Holder},
+    testing::FakeCluster,
 };
-use futures::{StreamExt as _, future::BoxFuture, stream};
+use futures::{StreamExt as _, stream};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use sha2::{Digest as _, Sha256};
 
@@ -39,51 +33,11 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("a stranger reads and writes nothing", |place| Box::pin(stranger(place))),
 ];
 
-/// An API server that knows of nothing.
-struct Nobody;
-
-impl Cluster for Nobody {
-    fn review<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
-        Box::pin(async { Ok(None) })
-    }
-    fn run<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
-        Box::pin(async { Ok(Some(run())) })
-    }
-    fn uids<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
-        Box::pin(async { Ok(HashSet::new()) })
-    }
-    fn repository<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<crds::TerraformRepository>, CallError>> {
-        Box::pin(async { Ok(None) })
-    }
-    fn repositories<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
-        Box::pin(async { Ok(HashSet::new()) })
-    }
-    fn front_proxy(&self) -> stream::BoxStream<'static, Option<FrontProxyConfig>> {
-        stream::pending().boxed()
-    }
-    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
-        Box::pin(async { Ok(None) })
-    }
-    fn secret<'a>(&'a self, _: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
-        Box::pin(async { Ok(None) })
-    }
-    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
-        Box::pin(async { Ok(()) })
-    }
-    fn publish<'a>(&'a self, _: Owner<'a>, _: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
-        Box::pin(async { Ok(String::new()) })
-    }
-    fn withdraw<'a>(&'a self, _: &'a str, _: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
-        Box::pin(async { Ok(()) })
-    }
-    fn fill<'a>(
-        &'a self,
-        _: &'a SecretName,
-        _: &'a Entries,
-        _: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, CallError>> {
-        Box::pin(async { Ok(false) })
-    }
+/// The runs of a cluster that has one.
+fn lookup() -> Lookup {
+    let cluster = FakeCluster::default();
+    cluster.set(run());
+    Lookup::new(Arc::new(cluster))
 }
 
 fn run() -> RunView {
@@ -239,8 +193,7 @@ async fn lock(place: Arc<Place>) -> Result<()> {
             let (run, pod_uid) = (run(), format!("pod-{n}"));
             let holder = Holder { run: &run, attempt: 1, pod_uid: &pod_uid };
             let info = format!(r#"{{"ID": "lock-{n}"}}"#);
-            let lookup = Lookup::new(Arc::new(Nobody));
-            anyhow::Ok(States::new(place.open()?).lock(&state, &holder, "ns", info.as_bytes(), &lookup).await)
+            anyhow::Ok(States::new(place.open()?).lock(&state, &holder, "ns", info.as_bytes(), &lookup()).await)
         })
     });
     let mut winners = 0;
@@ -258,7 +211,7 @@ async fn versions(place: Arc<Place>) -> Result<()> {
     let (run, state) = (run(), StateKey::new("team", run().state)?);
     let holder = Holder { run: &run, attempt: 1, pod_uid: "pod-1" };
     let states = States::new(place.open()?);
-    states.lock(&state, &holder, "ns", br#"{"ID": "a"}"#, &Lookup::new(Arc::new(Nobody))).await?;
+    states.lock(&state, &holder, "ns", br#"{"ID": "a"}"#, &lookup()).await?;
     // Several writers under one lock: whatever their order, each that was told so is among the versions.
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     let writers = (0..4_u64).map(|writer| {

@@ -9,10 +9,11 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
+use serving::tls::Files;
+
 use crate::{
     cluster::Cluster,
     settings::{SecretName, Settings},
-    tls::Files,
 };
 
 /// Entries of the Secret, in the order chain, key, authority.

@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crds::datastore::{ObjectKind, Problem};
+use serving::problem::{not_found, unavailable};
 
 use crate::{
     names::{self, RepositoryKey, RunKey},
     objects::{Named, Record, claim, sources},
-    problem::{not_found, unavailable},
     service::Service,
 };
 

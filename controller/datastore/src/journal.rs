@@ -19,13 +19,13 @@ use crds::{
     apply_log::{Comparison, Replay, StateFacts, state, uncompared},
     datastore::{FORBIDDEN, JOURNAL, NOT_ENDED, Problem},
 };
+use serving::problem::{not_found, problem, unavailable};
 
 use crate::{
     blob::store::ByteStream,
     cluster::RunView,
     names::{LogKey, RunKey, StateKey},
     objects::{Named, log::Index},
-    problem::{not_found, problem, unavailable},
     service::Service,
 };
 

@@ -3,11 +3,10 @@
 //! | module | does | touches store or cluster |
 //! |---|---|---|
 //! | [`settings`] | command line | no |
-//! | [`serve`], [`tls`] | connections | no |
 //! | [`certificate`] | the certificate, made where nobody brings one | its Secret |
 //! | [`http`] | requests: paths, bodies, answers; [`http::read`] is what people see, through the API server | through the others |
 //! | [`service`] | everything that a request needs | through the others |
-//! | [`auth`] | who asks ([`auth::token`], [`auth::front_proxy`]), and whether they may ([`auth::caller`]) | token reviews |
+//! | [`auth`] | whether a pod may do what it asks for ([`auth::caller`]); persons, by [`auth::front_proxy`] | through `cluster` |
 //! | [`cluster`] | all that is asked of the API server | yes |
 //! | [`names`] | names of objects; no trick gets past it | no |
 //! | [`crypt`] | keys and sealed streams | no |
@@ -17,7 +16,9 @@
 //! | [`outputs`] | published outputs: their records, and the ConfigMaps and Secrets that hold them | through `blob` and `cluster` |
 //! | [`journal`] | journals, compared and read by the runs that recover | through the others |
 //! | [`gc`] | what runs and repositories left that are gone | yes |
-//! | [`metrics`], [`problem`] | what is counted; what is no success | no |
+//! | [`metrics`] | what is counted | no |
+//!
+//! Connections, TLS, tokens, answers and health are the crate [`serving`]'s.
 
 pub mod auth;
 pub mod blob;
@@ -31,12 +32,11 @@ pub mod metrics;
 pub mod names;
 pub mod objects;
 pub mod outputs;
-pub mod problem;
-pub mod serve;
 pub mod service;
 pub mod settings;
 pub mod state;
-pub mod tls;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 #[cfg(test)]
 mod tests;
@@ -44,7 +44,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::{Router, extract::State, http::StatusCode, routing::get};
+use futures::{StreamExt as _, stream};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -52,6 +52,7 @@ use tokio::{
 };
 
 use crds::{clock::ServerClock, datastore::UNAVAILABLE};
+use serving::{connections, health, problem::problem, tls};
 
 use blob::{keyring, sealed::Sealed, store::Store};
 use cluster::Kube;
@@ -60,7 +61,7 @@ use service::Service;
 use settings::{SecretName, Settings};
 
 /// Pods that wait for a transfer keep their connections.
-const LIMITS: serve::Limits = serve::Limits { connections: 512, head: Duration::from_secs(60) };
+const LIMITS: connections::Limits = connections::Limits { connections: 512, head: Duration::from_secs(60) };
 
 /// Runs until a signal ends it.
 ///
@@ -75,32 +76,37 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    let config = files.config(None)?;
     let (stop, stopped) = watch::channel(false);
     let sealed = Sealed::new(store, Arc::new(Keys::waiting(&settings.keys)));
     let service = Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone());
     let service = Arc::new(service.publishing(settings.outputs_policy.clone()).fed_by(settings.sources_account.clone()));
-    service.unfit.send_replace(Some(problem::problem(UNAVAILABLE, "the keys are being looked at")));
+    service.unfit.send_replace(Some(problem(UNAVAILABLE, "the keys are being looked at")));
     tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
     let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
-    let (configs, config) = watch::channel(Arc::new(config));
     let paths = (settings.tls_cert.clone(), settings.tls_key.clone());
-    tokio::spawn(tls::refresh(service.clone(), paths, !settings.no_read_api, files, configs));
+    let proxies = if settings.no_read_api { stream::pending().boxed() } else { service.cluster.front_proxy() };
+    let reads = service.clone();
+    let authorities = proxies.map(move |proxy| {
+        let authority = proxy.as_ref().map(|proxy| proxy.authority.clone());
+        reads.front_proxy.send_replace(proxy.map(Arc::new));
+        authority
+    });
+    let config = tls::serve(paths, files, authorities)?;
     tokio::spawn(gc::run(service.clone(), Duration::from_secs(settings.sweep_interval)));
     tokio::spawn(outputs::run(service.outputs.clone(), Duration::from_secs(settings.outputs_interval)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
     // The kubelet's questions come here as well: connections that wait for a transfer take no place of theirs.
-    let metrics = Router::new()
-        .route("/metrics", get(metrics_text))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready_text))
-        .with_state(service.clone());
+    let (counted, asked) = (service.metrics.clone(), service.clone());
+    let ready = move || {
+        let service = asked.clone();
+        async move { service.ready().await.map_err(|problem| problem.to_string()) }
+    };
+    let admin = health::serve(settings.metrics_listen, health::router(move || counted.exposition(), ready));
     let (router, opened) = (http::router(service.clone()), move || service.metrics.connection());
-    let serving = tokio::spawn(serve::serve(router, opened, LIMITS, listener, Some(config), stopped));
-    let admin = async { axum::serve(TcpListener::bind(settings.metrics_listen).await?, metrics).await };
+    let serving = tokio::spawn(connections::serve(router, opened, LIMITS, listener, Some(config), stopped));
     tokio::select! {
-        served = admin => return served.with_context(|| format!("cannot listen on {}", settings.metrics_listen)),
+        served = admin => return served,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -119,15 +125,4 @@ async fn settle(service: Arc<Service>, secret: Option<SecretName>) {
         wait = (wait * 2).min(Duration::from_secs(10));
     }
     service.unfit.send_replace(None);
-}
-
-async fn ready_text(State(service): State<Arc<Service>>) -> (StatusCode, String) {
-    match service.ready().await {
-        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-        Err(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
-    }
-}
-
-async fn metrics_text(State(service): State<Arc<Service>>) -> metrics::Exposition {
-    service.metrics.exposition()
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Mutex;
 
-use axum::http::{HeaderName, StatusCode, header::CONTENT_TYPE};
+use axum::http::StatusCode;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+
+use serving::metrics::{Exposition, exposition, opened};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {
@@ -18,32 +20,6 @@ struct RequestLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
-}
-
-pub type Exposition = ([(HeaderName, &'static str); 1], String);
-
-/// One more is open, until what this returns is dropped.
-pub fn opened(gauge: &Gauge) -> impl Drop + Send + use<> {
-    struct Open(Gauge);
-    impl Drop for Open {
-        fn drop(&mut self) {
-            self.0.dec();
-        }
-    }
-    gauge.inc();
-    Open(gauge.clone())
-}
-
-/// All metrics of a registry in the OpenMetrics text format.
-pub fn exposition(registry: &Mutex<Registry>) -> Exposition {
-    let mut text = String::new();
-    if let Ok(registry) = registry.lock() {
-        // Writing to a String cannot fail; a half text would be worse than an empty one.
-        if encode(&mut text, &registry).is_err() {
-            text.clear();
-        }
-    }
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }
 
 pub struct Metrics {

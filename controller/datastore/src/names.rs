@@ -6,8 +6,7 @@ use std::fmt;
 use object_store::path::Path;
 
 use crds::datastore::{JOURNAL, LOG_PHASES, ObjectKind, Problem, StateId, WantedRevision};
-
-use crate::problem::invalid;
+use serving::problem::invalid;
 
 /// A name in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -16,15 +16,18 @@ use crds::{
     outputs::{Output, StateOutputs, Taken, data, left_out, published, shown},
     text::clip,
 };
+use serving::{
+    call::CallError,
+    problem::{corrupt, invalid, unavailable},
+};
 
 use crate::{
     blob::sealed::Sealed,
     cluster::{
-        CallError, Cluster, RunView,
+        Cluster, RunView,
         publish::{Kind, Owner, Published},
     },
     names::{self, Name, StateKey},
-    problem::{corrupt, invalid, unavailable},
 };
 
 /// The largest record, in bytes: two objects, and the outputs themselves.

@@ -8,9 +8,13 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crds::datastore::{ObjectKind, Problem, UNAVAILABLE};
+use serving::{
+    auth::Authenticator,
+    problem::{problem, unavailable},
+};
 
 use crate::{
-    auth::{lookup::Lookup, token::Tokens},
+    auth::lookup::Lookup,
     blob::{
         keyring,
         sealed::{INLINE, Sealed},
@@ -20,7 +24,6 @@ use crate::{
     names,
     objects::{Objects, log::Logs, sources::Bundles, wanted::Wanted},
     outputs::Publisher,
-    problem::{problem, unavailable},
     state::States,
 };
 
@@ -42,7 +45,7 @@ pub struct Service {
     pub logs: Arc<Logs>,
     pub states: States,
     pub outputs: Arc<Publisher>,
-    pub tokens: Tokens,
+    pub callers: Authenticator,
     pub lookup: Lookup,
     pub cluster: Arc<dyn Cluster>,
     /// The controller's user name.
@@ -65,10 +68,6 @@ pub struct Service {
     /// One object a process, overwritten.
     probe: String,
 }
-
-/// The common name of a connection's client certificate, when it has one that was verified.
-#[derive(Clone)]
-pub struct CommonName(pub Option<Arc<str>>);
 
 /// A request of a pod that is under way.
 pub struct Admitted {
@@ -97,7 +96,7 @@ impl Service {
             logs: Arc::new(Logs::new(sealed.clone())),
             states: States::new(sealed.clone()),
             outputs: Arc::new(Publisher::new(sealed.clone(), cluster.clone(), None)),
-            tokens: Tokens::new(cluster.clone()),
+            callers: Authenticator::new(cluster.clone()),
             lookup: Lookup::new(cluster.clone()),
             cluster,
             controller,

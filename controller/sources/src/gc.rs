@@ -8,12 +8,9 @@ use std::{
 
 use crds::{TerraformRun, backoff::Backoff};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
+use serving::call::call;
 
-use crate::{
-    follow::Key,
-    store::Bundles,
-    worker::{Shared, in_time},
-};
+use crate::{follow::Key, store::Bundles, worker::Shared};
 
 /// How many runs are listed at a time.
 const PAGE: u32 = 250;
@@ -85,7 +82,7 @@ async fn of_runs<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>]) -> R
         };
         let mut page = ListParams::default().limit(PAGE);
         loop {
-            let list = in_time(api.list(&page)).await.map_err(|failed| failed.why)?;
+            let list = call("list runs", api.list(&page)).await.map_err(|error| error.to_string())?;
             for run in list.items {
                 // Of one that is not understood nobody knows what it needs.
                 let run = run.0.map_err(|error| format!("a run is not understood: {error}"))?;

@@ -47,10 +47,11 @@ pub mod wanted;
 pub mod watch;
 pub mod worker;
 
-use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
+use std::{future::ready, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use crds::clock::ServerClock;
+use serving::health;
 use source::authorities;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -98,8 +99,10 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     }
     tasks.spawn(workers.clone().wanted());
     tasks.spawn(gc::run(shared, scopes, Duration::from_secs(settings.sweep_interval)));
+    let asked = metrics.clone();
+    let routes = health::router(move || metrics.exposition(), move || ready(asked.readiness.check()));
     tokio::select! {
-        served = metrics::serve(settings.listen, metrics) => return served.with_context(|| format!("cannot listen on {}", settings.listen)),
+        served = health::serve(settings.listen, routes) => return served,
         _ = tasks.join_next() => anyhow::bail!("the watches ended"),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -1,23 +1,9 @@
-//! What `controller sources` counts, each with labels from a bounded set, and where that is read.
+//! Metrics of `controller sources`, each with labels from a bounded set.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
-    response::IntoResponse,
-    routing::get,
-};
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
@@ -25,6 +11,10 @@ use prometheus_client::{
         histogram::{Histogram, exponential_buckets},
     },
     registry::Registry,
+};
+use serving::{
+    health::Readiness,
+    metrics::{Exposition, exposition},
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -38,15 +28,15 @@ struct WriteLabels {
     kind: &'static str,
 }
 
-/// The metrics of `controller sources`, and how many caches are still to be filled before it is ready.
+/// The metrics of `controller sources`, and its readiness.
 pub struct Metrics {
+    pub readiness: Readiness,
     registry: Mutex<Registry>,
     looks: Family<LookLabels, Counter>,
     seconds: Histogram,
     writes: Family<WriteLabels, Counter>,
     repositories: Gauge,
     deleted: Counter,
-    awaited: AtomicUsize,
 }
 
 impl Metrics {
@@ -61,7 +51,8 @@ impl Metrics {
         registry.register("writes", "Writes of statuses, by kind of the object", writes.clone());
         registry.register("repositories", "Repositories that are followed", repositories.clone());
         registry.register("bundles_deleted", "Bundles that nobody needed any more", deleted.clone());
-        Self { registry: Mutex::new(registry), looks, seconds, writes, repositories, deleted, awaited: AtomicUsize::new(caches) }
+        let (readiness, registry) = (Readiness::awaiting(caches), Mutex::new(registry));
+        Self { readiness, registry, looks, seconds, writes, repositories, deleted }
     }
 
     pub fn looked(&self, cause: &'static str, failed: bool, took: Duration) {
@@ -82,44 +73,9 @@ impl Metrics {
         self.deleted.inc();
     }
 
-    /// A cache is filled.
-    pub fn filled(&self) {
-        let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::new();
-        if let Ok(registry) = self.registry.lock()
-            && encode(&mut text, &registry).is_err()
-        {
-            text.clear();
-        }
-        text
-    }
-}
-
-/// Serves `/metrics`, `/healthz` and `/readyz` until the process ends.
-///
-/// # Errors
-/// When the address cannot be bound.
-pub async fn serve(listen: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<()> {
-    let routes = Router::new()
-        .route("/metrics", get(metrics_text))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .with_state(metrics);
-    axum::serve(tokio::net::TcpListener::bind(listen).await?, routes).await
-}
-
-async fn metrics_text(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.text())
-}
-
-async fn ready(State(metrics): State<Arc<Metrics>>) -> (StatusCode, &'static str) {
-    if metrics.awaited.load(Ordering::Relaxed) == 0 {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the caches are being filled\n")
+    /// Encodes all of them.
+    pub fn exposition(&self) -> Exposition {
+        exposition(&self.registry)
     }
 }
 
@@ -127,18 +83,11 @@ async fn ready(State(metrics): State<Arc<Metrics>>) -> (StatusCode, &'static str
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn it_is_ready_when_the_caches_are_filled() {
-        let metrics = Arc::new(Metrics::awaiting(1));
-        assert_eq!(ready(State(metrics.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
-        metrics.filled();
-        metrics.filled();
-        assert_eq!(ready(State(metrics.clone())).await.0, StatusCode::OK);
+    #[test]
+    fn looks_are_counted_by_cause_and_result() {
+        let metrics = Metrics::awaiting(1);
         metrics.looked("interval", false, Duration::from_millis(120));
-        assert!(
-            metrics.text().contains(r#"pawl_sources_looks_total{cause="interval",result="answered"} 1"#),
-            "{}",
-            metrics.text()
-        );
+        let text = metrics.exposition().1;
+        assert!(text.contains(r#"pawl_sources_looks_total{cause="interval",result="answered"} 1"#), "{text}");
     }
 }

@@ -167,7 +167,7 @@ impl<B: Bundles + 'static> Workers<B> {
                     }
                     listed.clear();
                     if std::mem::take(&mut first) {
-                        self.shared.metrics.filled();
+                        self.shared.metrics.readiness.filled();
                     }
                 }
                 Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it begins again"),

@@ -10,6 +10,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+use serving::call::{CallError, call};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
@@ -23,9 +24,6 @@ use crate::{
     store::Bundles,
     wanted::Wanted,
 };
-
-/// How long a call to the API server may take.
-const CALL: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What all repositories have in common.
 pub struct Shared<B> {
@@ -150,13 +148,16 @@ async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut SyncResu
                     answer.source = told;
                 }
             }
-            Err(Failed { code: 400..=428 | 430..=499, why }) => {
-                tracing::error!(layer = %format!("{}/{}", layer.key.0, layer.key.1), "its source is not written: {why}");
+            Err(error) => {
+                let why = format!("layer {}/{}: {error}", layer.key.0, layer.key.1);
+                if !matches!(error.code(), 400..=428 | 430..=499) {
+                    return Err(why);
+                }
+                tracing::error!("its source is not written: {why}");
                 let refs = found.look.refs.iter_mut().filter(|(name, _)| *name == layer.git_ref);
                 refs.for_each(|(_, seen)| *seen = Seen::Unseen);
                 untold = Some(why);
             }
-            Err(Failed { why, .. }) => return Err(why),
         }
     }
     shared.syncer.forced(found).await;
@@ -192,7 +193,7 @@ async fn say<B: Bundles>(
 }
 
 /// Writes a layer's `status.source`, and gives back what it says then. Of one that is gone, or is another by now, that fails until the watch shows it.
-async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, Failed> {
+async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, CallError> {
     let (namespace, name) = &layer.key;
     let body = json!({
         "apiVersion": TerraformLayer::api_version(&()),
@@ -201,8 +202,7 @@ async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSourc
         "status": {"source": source},
     });
     let api: Api<TerraformLayer> = Api::namespaced(shared.client.clone(), namespace);
-    let told = in_time(api.patch_status(name, &ours(), &Patch::Apply(body))).await;
-    let told = told.map_err(|failed| Failed { why: format!("layer {namespace}/{name}: {}", failed.why), ..failed })?;
+    let told = call("write the source", api.patch_status(name, &ours(), &Patch::Apply(body))).await?;
     shared.metrics.wrote("TerraformLayer");
     shared.follow().layer(&told);
     Ok(told.status.and_then(|status| status.source))
@@ -217,14 +217,11 @@ async fn write_status<B: Bundles>(shared: &Shared<B>, view: &View, next: &Terraf
         "status": next,
     });
     let api: Api<TerraformRepository> = Api::namespaced(shared.client.clone(), namespace);
-    match in_time(api.patch_status(name, &ours(), &Patch::Apply(body))).await {
-        Ok(repository) => {
-            shared.metrics.wrote("TerraformRepository");
-            shared.follow().repository(repository);
-            Ok(())
-        }
-        Err(Failed { why, .. }) => Err(why),
-    }
+    let written = call("write the status", api.patch_status(name, &ours(), &Patch::Apply(body))).await;
+    let repository = written.map_err(|error| error.to_string())?;
+    shared.metrics.wrote("TerraformRepository");
+    shared.follow().repository(repository);
+    Ok(())
 }
 
 fn ours() -> PatchParams {
@@ -236,42 +233,27 @@ async fn secret<B: Bundles>(shared: &Shared<B>, view: &View) -> Result<Option<(S
     let Some(named) = &view.repository.spec.secret_ref else { return Ok(None) };
     let (namespace, name) = (namespace(view), &named.name);
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
-    match in_time(api.get(name)).await {
-        Ok(secret) => Ok(Some((name.clone(), secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect()))),
-        Err(Failed { code: 404, .. }) => Err(Problem::new(
-            Reason::SecretNotFound,
-            format!("there is no Secret {name} in {namespace}, which spec.secretRef names"),
-        )),
-        Err(Failed { code: 403, why }) => {
+    let error = match call("read the Secret", api.get(name)).await {
+        Ok(secret) => {
+            return Ok(Some((name.clone(), secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())));
+        }
+        Err(error) => error,
+    };
+    Err(match error.code() {
+        404 => {
+            let message = format!("there is no Secret {name} in {namespace}, which spec.secretRef names");
+            Problem::new(Reason::SecretNotFound, message)
+        }
+        403 => {
             let role = &shared.secrets_role;
             let message = format!(
                 "`controller sources` may not read Secret {name} of {namespace}: bind the ClusterRole {role} to its account there \
-                 (the chart's sources.namespaces): {why}"
+                 (the chart's sources.namespaces): {error}"
             );
-            Err(Problem::new(Reason::SecretForbidden, message))
+            Problem::new(Reason::SecretForbidden, message)
         }
-        Err(Failed { why, .. }) => Err(Problem::new(Reason::SourceUnreachable, format!("Secret {name} cannot be read: {why}"))),
-    }
-}
-
-/// A call to the API server that failed.
-pub struct Failed {
-    /// The code of its answer; 0 when there was none.
-    pub code: u16,
-    pub why: String,
-}
-
-/// Waits for a call, for a limited time.
-///
-/// # Errors
-/// When it failed, or had no answer.
-pub async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Failed> {
-    match tokio::time::timeout(CALL, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(Failed { code: status.code, why: status.message.clone() }),
-        Ok(Err(error)) => Err(Failed { code: 0, why: error.to_string() }),
-        Err(_) => Err(Failed { code: 0, why: format!("no answer within {} s", CALL.as_secs()) }),
-    }
+        _ => Problem::new(Reason::SourceUnreachable, format!("Secret {name} cannot be read: {error}")),
+    })
 }
 
 fn namespace(view: &View) -> &str {

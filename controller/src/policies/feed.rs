@@ -6,16 +6,14 @@ use futures::{Stream, StreamExt, future::ready, stream};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::{Api, runtime::watcher};
 use serde::de::DeserializeOwned;
+use serving::health::Readiness;
 use tokio::sync::watch;
 
 use super::{
     Enforcement, Prober, RETRY, Voids,
     installed::{Policies, Stands, of_binding, of_policy},
 };
-use crate::{
-    admin::Readiness,
-    cluster::watch::{objects, stopped},
-};
+use crate::cluster::watch::{objects, stopped};
 
 /// How many tries of the first proof a start waits for: without policies the controller is ready all the same.
 const TRIES: u32 = 3;

@@ -80,8 +80,8 @@ fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
 mod tests {
     use super::*;
     use crds::reason;
-    use datastore::cluster::CallError;
     use kube::core::Status;
+    use serving::call::CallError;
 
     fn refused(code: u16, message: &str) -> Error {
         CallError::Refused { what: "test", status: Box::new(Status { code, message: message.into(), ..Status::default() }) }

@@ -17,12 +17,12 @@ use kube::{
         watcher,
     },
 };
+use serving::health::Readiness;
 use tokio::sync::watch;
 
 use crds::{RunResult, Settled, TerraformRun, conditions, fields, names, reason};
 
 use crate::{
-    admin::Readiness,
     cluster::{
         cached::{Cached, Heard, in_cache},
         index::mapped,

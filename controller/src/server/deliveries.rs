@@ -96,9 +96,10 @@ impl Deliveries {
         all.push_back(delivery);
     }
 
-    /// All that are kept, the newest first.
-    pub fn newest(&self) -> Vec<Delivery> {
-        self.lock().iter().rev().cloned().collect()
+    /// Those of a repository, the newest first.
+    pub fn of(&self, namespace: &str, name: &str) -> Vec<Delivery> {
+        let repository = format!("{namespace}/{name}");
+        self.lock().iter().rev().filter(|one| one.repository == repository).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Delivery>> {
@@ -128,18 +129,18 @@ mod tests {
     #[test]
     fn the_last_hundred_are_kept_and_of_one_repository_its_last_twenty() {
         let deliveries = Deliveries::default();
-        deliveries.push(delivery("quiet", 0));
+        let ids = |name: &str| deliveries.of("team", name).into_iter().filter_map(|one| one.id).collect::<Vec<_>>();
+        deliveries.push(delivery("team/quiet", 0));
         for id in 0..500 {
-            deliveries.push(delivery("busy", id));
+            deliveries.push(delivery("team/busy", id));
         }
-        let kept = deliveries.newest();
-        assert_eq!(kept.len(), OF_ONE + 1);
-        assert_eq!((&kept[0].id, &kept[19].id, &kept[20]), (&Some("499".into()), &Some("480".into()), &delivery("quiet", 0)));
+        let busy = ids("busy");
+        assert_eq!((busy.len(), busy[0].as_str(), busy[19].as_str(), ids("quiet")), (OF_ONE, "499", "480", vec!["0".to_owned()]));
         for id in 0..500 {
-            deliveries.push(delivery(&format!("r{}", id % 50), id));
+            deliveries.push(delivery(&format!("team/r{}", id % 50), id));
         }
-        let kept = deliveries.newest();
-        assert_eq!((kept.len(), kept[0].id.as_deref(), kept[99].id.as_deref()), (KEPT, Some("499"), Some("400")));
+        assert_eq!((0..50).map(|n| ids(&format!("r{n}")).len()).sum::<usize>(), KEPT);
+        assert_eq!((ids("r0"), ids("busy")), (vec!["450".to_owned(), "400".to_owned()], vec![]));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::sync::Mutex;
 
-use datastore::metrics::{Exposition, exposition, opened};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+
+use serving::metrics::{Exposition, exposition, opened};
 
 use super::{deliveries::Verdict, refusal::Refusal};
 use crate::error::Error;

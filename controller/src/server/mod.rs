@@ -33,24 +33,13 @@ pub mod secrets;
 pub mod settings;
 pub mod verify;
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use axum::{
-    Router,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-    routing::get,
-};
-use datastore::{
-    metrics::Exposition,
-    problem::json,
-    serve::{self, Limits},
-    tls,
-};
-use futures::StreamExt as _;
+use axum::{Router, extract::State, http::StatusCode, response::Response, routing::get};
+use futures::{StreamExt as _, stream};
 use kube::{Api, Client, runtime::watcher};
+use serde_json::json;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -58,6 +47,11 @@ use tokio::{
 };
 
 use crds::{TerraformRepository, clock::ServerClock};
+use serving::{
+    auth::{Readable, hidden},
+    connections::{self, Limits},
+    health, problem, tls,
+};
 
 use crate::{cluster::watch::understood, settings::scopes};
 
@@ -80,22 +74,19 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     let configs = match settings.tls_cert.clone().zip(settings.tls_key.clone()) {
         Some(paths) => {
             let files = tls::Files::read(&paths.0, &paths.1)?;
-            let (sender, configs) = watch::channel(Arc::new(files.config(None)?));
-            tokio::spawn(tls::follow(paths, files, sender));
-            Some(configs)
+            Some(tls::serve(paths, files, stream::pending())?)
         }
         None => None,
     };
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
     let poking = tokio::spawn(poking::run(receiver.clone(), client, clock, ended));
-    let (counted, routes) = (receiver.clone(), admin(receiver.clone()));
+    let (counted, admin) = (receiver.clone(), health::serve(settings.metrics_listen, admin(receiver.clone())));
     let opened = move || counted.metrics.connection();
-    let serving = tokio::spawn(serve::serve(receiver::router(receiver), opened, LIMITS, listener, configs, stopped));
+    let serving = tokio::spawn(connections::serve(receiver::router(receiver), opened, LIMITS, listener, configs, stopped));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), listen = %settings.listen, "started");
-    let admin = async { axum::serve(TcpListener::bind(settings.metrics_listen).await?, routes).await };
     tokio::select! {
-        served = admin => return served.with_context(|| format!("cannot listen on {}", settings.metrics_listen)),
+        served = admin => return served,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -130,26 +121,19 @@ pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces:
 
 /// What the cluster sees, and nobody outside it.
 pub fn admin(receiver: Arc<Receiver>) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics_text))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/deliveries", get(deliveries_json))
-        .with_state(receiver)
+    let (counted, listed) = (receiver.clone(), receiver.clone());
+    let is_listed =
+        move || ready(listed.repositories.is_listed().then_some(()).ok_or("the repositories are being listed".to_owned()));
+    health::router(move || counted.metrics.exposition(), is_listed).merge(
+        Router::new()
+            .route("/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", get(deliveries_json))
+            .with_state(receiver),
+    )
 }
 
-async fn metrics_text(State(receiver): State<Arc<Receiver>>) -> Exposition {
-    receiver.metrics.exposition()
-}
-
-async fn ready(State(receiver): State<Arc<Receiver>>) -> impl IntoResponse {
-    if receiver.repositories.is_listed() {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the repositories are being listed\n")
+async fn deliveries_json(State(receiver): State<Arc<Receiver>>, of: Readable<TerraformRepository>) -> Response {
+    if !receiver.repositories.has(&of.namespace, &of.name) {
+        return problem::response(&hidden());
     }
-}
-
-async fn deliveries_json(State(receiver): State<Arc<Receiver>>) -> Response {
-    json(StatusCode::OK, &receiver.deliveries.newest())
+    problem::json(StatusCode::OK, &json!({"items": receiver.deliveries.of(&of.namespace, &of.name)}))
 }

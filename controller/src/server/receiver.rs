@@ -15,6 +15,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crds::clock::ServerClock;
+use serving::{
+    auth::{Authenticates, Authenticator, Reviews},
+    problem,
+};
 
 use super::{
     body::Incoming,
@@ -28,6 +32,9 @@ use super::{
     verify::{Check, Signed},
 };
 
+/// Audience of the tokens that people read with.
+pub const AUDIENCE: &str = "pawl-server";
+
 pub struct Receiver {
     pub repositories: Repositories,
     pub deliveries: Deliveries,
@@ -35,9 +42,16 @@ pub struct Receiver {
     /// Told when somebody is to be poked.
     pub wanted: Notify,
     pub replays: Replays,
+    callers: Authenticator,
     secrets: Secrets,
     pokes: Mutex<Pokes>,
     clock: ServerClock,
+}
+
+impl Authenticates for Receiver {
+    fn authenticator(&self) -> &Authenticator {
+        &self.callers
+    }
 }
 
 impl Receiver {
@@ -48,6 +62,7 @@ impl Receiver {
             metrics: Metrics::new(),
             wanted: Notify::new(),
             replays: Replays::default(),
+            callers: Authenticator::new(Arc::new(Reviews::new(client.clone(), clock.clone(), AUDIENCE))),
             secrets: Secrets::new(client),
             pokes: Mutex::default(),
             clock,
@@ -133,7 +148,7 @@ async fn deliver(State(receiver): State<Arc<Receiver>>, Path(uid): Path<String>,
 }
 
 fn answer(status: StatusCode, verdict: &str, reason: &str) -> Response {
-    datastore::problem::json(status, &json!({"verdict": verdict, "reason": reason}))
+    problem::json(status, &json!({"verdict": verdict, "reason": reason}))
 }
 
 /// Whether the body is one that browsers send: what forges have to say is JSON, and nothing else is ever read.

@@ -61,6 +61,11 @@ impl Repositories {
         self.lock().get(uid).cloned()
     }
 
+    /// Whether a repository of that name is there, as far as the watches have come.
+    pub fn has(&self, namespace: &str, name: &str) -> bool {
+        self.lock().iter().any(|(_, known)| known.namespace == namespace && known.name == name)
+    }
+
     /// Whether every watch has listed once: what is not there then is not there.
     pub fn is_listed(&self) -> bool {
         self.feeds.is_ready()
@@ -168,5 +173,6 @@ mod tests {
         repositories.apply(&mut feed, &Event::InitApply(repository("b", 2, None, None)));
         repositories.apply(&mut feed, &Event::InitDone);
         assert!(repositories.get("a").is_none() && repositories.get("b").is_some());
+        assert!(repositories.has("team", "net") && !repositories.has("team", "other") && !repositories.has("other", "net"));
     }
 }

@@ -13,7 +13,8 @@ pub struct Settings {
     /// Address that forges reach: POST /hooks/UID.
     #[arg(long, env = "PAWL_SERVER_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
-    /// Address of /metrics, /healthz, /readyz and /deliveries; plain HTTP, for nobody outside the cluster.
+    /// Address of /metrics, /healthz and /readyz, and of /api, which takes tokens of the audience pawl-server; plain HTTP, for no client
+    /// outside the cluster.
     #[arg(long, env = "PAWL_SERVER_METRICS_LISTEN", default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,
     /// Certificate chain of the address that forges reach, as PEM, read again when it changes; plain HTTP without it, for whoever has

@@ -6,11 +6,9 @@ use crds::{
     names::attempt_name,
     outputs::MAX_OUTPUTS,
 };
+use serving::{auth::PodIdentity, problem::problem};
 
-use crate::{
-    cluster::{PodIdentity, RunView},
-    problem::problem,
-};
+use crate::cluster::RunView;
 
 /// What a pod asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,58 +17,6 @@ pub fn user(config: &FrontProxyConfig, common_name: Option<&str>, headers: &Head
     (!user.is_empty() && user.len() <= 512).then(|| user.to_owned())
 }
 
-/// The subject's last common name in a certificate (DER) that is known to be well formed; none when it has none, or is anything
-/// else.
-pub fn common_name(certificate: &[u8]) -> Option<String> {
-    const SEQUENCE: u8 = 0x30;
-    const SET: u8 = 0x31;
-    const OID: u8 = 0x06;
-    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-    let (tag, certificate, _) = element(certificate)?;
-    let (body_tag, mut body, _) = element(certificate)?;
-    if tag != SEQUENCE || body_tag != SEQUENCE {
-        return None;
-    }
-    // version (explicit tag 0, optional), serial number, algorithm, issuer, validity, subject.
-    if element(body)?.0 == 0xa0 {
-        body = element(body)?.2;
-    }
-    for _ in 0..4 {
-        body = element(body)?.2;
-    }
-    let (tag, mut subject, _) = element(body)?;
-    let mut found = None;
-    while tag == SEQUENCE && !subject.is_empty() {
-        let (set, mut attributes, rest) = element(subject)?;
-        subject = rest;
-        while set == SET && !attributes.is_empty() {
-            let (_, attribute, more) = element(attributes)?;
-            attributes = more;
-            let (kind, oid, value) = element(attribute)?;
-            let (_, text, _) = element(value)?;
-            if kind == OID && oid == COMMON_NAME {
-                found = std::str::from_utf8(text).ok().map(str::to_owned);
-            }
-        }
-    }
-    found
-}
-
-/// Tag, content and what follows.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let count = usize::from(first & 0x7f);
-        let (digits, rest) = rest.split_at_checked(count).filter(|_| (1..=4).contains(&count))?;
-        (digits.iter().fold(0_usize, |all, digit| (all << 8) | usize::from(*digit)), rest)
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
@@ -86,24 +34,5 @@ mod tests {
         assert_eq!(user(&config, None, &headers), None);
         let any = FrontProxyConfig { user_headers: vec!["X-User".into()], ..FrontProxyConfig::default() };
         assert_eq!(user(&any, Some("x"), &headers), None, "not this cluster's header");
-    }
-
-    #[test]
-    fn anything_else_has_no_name() {
-        use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-        let mut rng = StdRng::seed_from_u64(7);
-        for _ in 0..3000 {
-            let bytes: Vec<u8> = (0..rng.random_range(0..200))
-                .map(|_| {
-                    if rng.random_bool(0.5) {
-                        [0x30, 0x31, 0x06, 0x55, 0x04, 0x03, 0x81, 0x84][rng.random_range(0..8)]
-                    } else {
-                        rng.random()
-                    }
-                })
-                .collect();
-            let _ = common_name(&bytes);
-        }
-        assert_eq!(common_name(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), None);
     }
 }

@@ -7,11 +7,9 @@ use std::{
 };
 
 use crds::datastore::Problem;
+use serving::problem::{not_found, unavailable};
 
-use crate::{
-    cluster::{Cluster, RunView},
-    problem::{not_found, unavailable},
-};
+use crate::cluster::{Cluster, RunView};
 
 /// How old a look may be where one is enough.
 const FRESH: Duration = Duration::from_secs(1);

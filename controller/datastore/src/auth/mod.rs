@@ -3,4 +3,3 @@
 pub mod caller;
 pub mod front_proxy;
 pub mod lookup;
-pub mod token;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crds::datastore::{KEY_MISSING, Problem};
+use serving::problem::{problem, unavailable};
 
 use crate::{
     blob::{
@@ -13,7 +14,6 @@ use crate::{
     cluster::Cluster,
     crypt::keys::Keys,
     names::{self, Name},
-    problem::{problem, unavailable},
     settings::SecretName,
 };
 

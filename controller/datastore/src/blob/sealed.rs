@@ -9,6 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 
 use crds::datastore::{KEY_MISSING, Problem, TOO_LARGE, hex_digest};
+use serving::problem::{corrupt, problem};
 
 use crate::{
     blob::store::{ByteStream, Store},
@@ -18,7 +19,6 @@ use crate::{
         stream::{self, Header, MAX_HEADER, Opener, Sealer, sealed_len},
     },
     names::Name,
-    problem::{corrupt, problem},
 };
 
 /// The largest content that stands in its record: one write, and one read, in place of two.

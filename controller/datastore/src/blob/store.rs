@@ -18,11 +18,9 @@ use object_store::{
 use url::Url;
 
 use crds::datastore::Problem;
+use serving::problem::{corrupt, unavailable};
 
-use crate::{
-    names::Name,
-    problem::{corrupt, unavailable},
-};
+use crate::names::Name;
 
 /// How long a call about a small object may take, retries of the store's library included.
 const CALL: Duration = Duration::from_secs(30);

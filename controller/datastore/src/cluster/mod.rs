@@ -1,6 +1,5 @@
 //! What the datastore asks of the API server, behind a trait, so that tests can stand in for it.
 
-pub mod call;
 pub mod publish;
 
 use std::collections::{BTreeMap, HashSet};
@@ -8,13 +7,10 @@ use std::collections::{BTreeMap, HashSet};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    authentication::v1::{TokenReview, TokenReviewSpec},
-    core::v1::{ConfigMap, Namespace, Secret},
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams},
     runtime::{WatchStreamExt as _, watcher::watch_object},
 };
 use serde::de::DeserializeOwned;
@@ -25,32 +21,17 @@ use crds::{
     clock::ServerClock,
     datastore::{AUDIENCE, StateId},
 };
+use serving::{
+    auth::{Identity, Reviewer, Reviews},
+    call::{CallError, call, call_opt},
+};
 
 use crate::settings::SecretName;
 
-pub use call::CallError;
-use call::{call, call_opt};
 use publish::{Owner, Published};
 
 /// Owns the fields that [`Cluster::fill`] writes.
 const MANAGER: &str = "pawl-datastore";
-
-/// Who a token is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The user's name: `system:serviceaccount:NAMESPACE:NAME`.
-    pub user: String,
-    pub pod: Option<PodIdentity>,
-}
-
-/// The pod that a token is bound to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodIdentity {
-    /// Its namespace: that of the ServiceAccount.
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-}
 
 /// What of a run decides about requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,14 +121,8 @@ pub struct Entries {
     pub data: BTreeMap<String, Vec<u8>>,
 }
 
-/// The API server.
-pub trait Cluster: Send + Sync + 'static {
-    /// Now, by its clock.
-    fn now(&self) -> Timestamp {
-        Timestamp::now()
-    }
-    /// Who a token of the audience [`AUDIENCE`] is; none when it is no such token, or no longer.
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>>;
+/// The API server. It reviews tokens of the audience [`AUDIENCE`].
+pub trait Cluster: Reviewer {
     /// Reads a run, live; none when there is none.
     fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>>;
     /// UIDs of the runs of a namespace. For finding candidates; what is not among them is read live.
@@ -182,32 +157,26 @@ pub trait Cluster: Send + Sync + 'static {
 }
 
 /// The real one.
-pub struct Kube(Client, ServerClock);
+pub struct Kube(Client, Reviews);
 
 impl Kube {
     /// Asks with this client, whose answers tell the time.
     pub fn new(client: Client, clock: ServerClock) -> Self {
-        Self(client, clock)
+        Self(client.clone(), Reviews::new(client, clock, AUDIENCE))
     }
 }
 
-impl Cluster for Kube {
+impl Reviewer for Kube {
     fn now(&self) -> Timestamp {
         self.1.now()
     }
 
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
-        Box::pin(async move {
-            let review = TokenReview {
-                spec: TokenReviewSpec { audiences: Some(vec![AUDIENCE.into()]), token: Some(token.to_owned()) },
-                ..TokenReview::default()
-            };
-            let api: Api<TokenReview> = Api::all(self.0.clone());
-            let answer = call("review a token", api.create(&PostParams::default(), &review)).await?;
-            Ok(identity(&answer))
-        })
+        self.1.review(token)
     }
+}
 
+impl Cluster for Kube {
     fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
         Box::pin(async move {
             let api: Api<TerraformRun> = Api::namespaced(self.0.clone(), namespace);
@@ -324,29 +293,6 @@ fn is_gone(error: &CallError, name: &str) -> bool {
     details.is_some_and(|details| details.name == name)
 }
 
-fn identity(review: &TokenReview) -> Option<Identity> {
-    let status = review.status.as_ref()?;
-    let audiences = status.audiences.as_deref().unwrap_or_default();
-    // Without the list, the server did not look at audiences.
-    if status.authenticated != Some(true) || !audiences.iter().any(|audience| audience == AUDIENCE) {
-        return None;
-    }
-    let info = status.user.as_ref()?;
-    let user = info.username.clone()?;
-    let extra = |key: &str| match info.extra.as_ref()?.get(key)?.as_slice() {
-        [one] => Some(one.clone()),
-        _ => None,
-    };
-    let namespace =
-        user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')).map(|(ns, _)| ns.to_owned());
-    let (name, uid) = (extra("authentication.kubernetes.io/pod-name"), extra("authentication.kubernetes.io/pod-uid"));
-    let pod = match (namespace, name, uid) {
-        (Some(namespace), Some(name), Some(uid)) => Some(PodIdentity { namespace, name, uid }),
-        _ => None,
-    };
-    Some(Identity { user, pod })
-}
-
 /// None without an authority; also when anyone with a client certificate of the cluster would count as the API server.
 fn front_proxy(data: &BTreeMap<String, String>) -> Option<FrontProxyConfig> {
     let list = |key: &str| -> Vec<String> {
@@ -367,29 +313,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn review(status: &serde_json::Value) -> Option<Identity> {
-        identity(&serde_json::from_value(json!({"spec": {}, "metadata": {}, "status": status})).unwrap())
-    }
-
-    #[test]
-    fn only_a_token_of_this_audience_is_somebody() {
-        let user = json!({"username": "system:serviceaccount:team:net-abcde-a1", "extra": {
-            "authentication.kubernetes.io/pod-name": ["net-abcde-a1"], "authentication.kubernetes.io/pod-uid": ["u1"]}});
-        let found = review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": user})).unwrap();
-        assert_eq!(found.pod, Some(PodIdentity { namespace: "team".into(), name: "net-abcde-a1".into(), uid: "u1".into() }));
-        for status in [
-            json!({"authenticated": true, "user": user}),
-            json!({"authenticated": true, "audiences": ["https://kubernetes.default.svc"], "user": user}),
-            json!({"authenticated": false, "audiences": [AUDIENCE], "user": user}),
-            json!({"audiences": [AUDIENCE], "user": user}),
-            json!({"authenticated": true, "audiences": [AUDIENCE]}),
-        ] {
-            assert_eq!(review(&status), None, "{status}");
-        }
-        let unbound = json!({"username": "system:serviceaccount:team:x"});
-        assert_eq!(review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": unbound})).unwrap().pod, None);
-    }
 
     #[test]
     fn a_proxy_that_anyone_could_be_is_none() {

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crds::{names, outputs};
+use serving::call::{CallError, call};
 
-use super::{CallError, MANAGER, call::call};
+use super::MANAGER;
 
 /// The kind of an object with outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

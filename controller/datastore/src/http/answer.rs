@@ -8,8 +8,9 @@ use axum::{
 use futures::TryStreamExt as _;
 
 use crds::datastore::{HEADER_DIGEST, Problem, Stored};
+use serving::problem;
 
-use crate::{blob::store::ByteStream, problem, service::Service};
+use crate::{blob::store::ByteStream, service::Service};
 
 pub fn empty(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());

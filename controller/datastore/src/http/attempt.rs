@@ -10,14 +10,17 @@ use crds::{
     datastore::{FORBIDDEN, HEADER_DIGEST, HEADER_NONCE, ObjectKind, Problem, Stored},
     outputs::StateOutputs,
 };
+use serving::{
+    auth::PodIdentity,
+    problem::{self, invalid, problem},
+};
 
 use crate::{
     auth::caller::{self, Ask},
-    cluster::{PodIdentity, RunView},
+    cluster::RunView,
     journal,
     names::{LogKey, RunKey, StateKey},
     objects::{self, Wrote, claim},
-    problem::{self, invalid, problem},
     service::Service,
     state::lock::Holder,
 };
@@ -44,7 +47,7 @@ pub struct Request<'a> {
 /// # Errors
 /// Whatever the answer is when it is no success.
 pub async fn answer(service: &Service, request: &Request<'_>, parts: &Parts, body: Body) -> Result<Response, Problem> {
-    let identity = service.tokens.identify(&parts.headers).await?;
+    let identity = service.callers.identify(&parts.headers).await?;
     let pod = identity.pod.as_ref().ok_or_else(|| problem(FORBIDDEN, "the token is bound to no pod"))?;
     let _permit = service.admit(&pod.uid)?;
     let nonce = text(&parts.headers, HEADER_NONCE)?.unwrap_or_default();

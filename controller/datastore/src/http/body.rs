@@ -8,11 +8,9 @@ use futures::Stream;
 use http_body_util::BodyExt as _;
 
 use crds::datastore::{Problem, TOO_LARGE};
+use serving::problem::{invalid, problem};
 
-use crate::{
-    metrics::Metrics,
-    problem::{invalid, problem},
-};
+use crate::metrics::Metrics;
 
 /// How long a client may send nothing.
 const IDLE: Duration = Duration::from_secs(30);

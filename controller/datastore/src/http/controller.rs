@@ -6,12 +6,12 @@ use axum::{
 };
 
 use crds::datastore::{FORBIDDEN, ObjectKind, Problem};
+use serving::problem::{self, not_found, problem};
 
 use crate::{
     journal,
     names::RunKey,
     objects::{self, claim},
-    problem::{self, not_found, problem},
     service::Service,
 };
 
@@ -25,7 +25,7 @@ use super::{
 /// # Errors
 /// Whatever the answer is when it is no success.
 pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
-    let identity = service.tokens.identify(&parts.headers).await?;
+    let identity = service.callers.identify(&parts.headers).await?;
     if identity.user != service.controller {
         return Err(problem(FORBIDDEN, "that is the controller's"));
     }

@@ -3,8 +3,7 @@
 use axum::http::HeaderMap;
 
 use crds::datastore::{HEADER_DIGEST, Problem};
-
-use crate::problem::invalid;
+use serving::problem::invalid;
 
 /// The digest that a body is said to have.
 ///

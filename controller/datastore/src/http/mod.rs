@@ -15,15 +15,13 @@ use std::sync::Arc;
 use axum::{Router, body::Body, extract::Request, http::StatusCode, response::Response};
 
 use crds::datastore::Problem;
+use serving::problem;
 
-use crate::{
-    problem,
-    service::{Service, busy},
-};
+use crate::service::{Service, busy};
 
 use route::Route;
 
-/// The way in for requests, each with the [`crate::service::CommonName`] of its connection.
+/// The way in for requests, each with the [`serving::connections::CommonName`] of its connection.
 pub fn router(service: Arc<Service>) -> Router {
     route::router(move |route, request| {
         let service = service.clone();
@@ -35,7 +33,7 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
     let (parts, body) = request.into_parts();
     // Of anything but a Status, `kubectl` tells nobody what it says.
     let by_api_server = parts.uri.path().starts_with("/apis");
-    let refuse = |problem: &Problem| if by_api_server { read::failure(problem) } else { problem::response(problem) };
+    let refuse = |problem: &Problem| if by_api_server { problem::failure(problem) } else { problem::response(problem) };
     let route = match route {
         Ok(route) => route,
         Err(problem) => {

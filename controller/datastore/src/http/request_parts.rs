@@ -4,8 +4,7 @@ use axum::{extract::RawPathParams, http::Uri};
 use url::form_urlencoded;
 
 use crds::datastore::Problem;
-
-use crate::problem::{invalid, not_found};
+use serving::problem::{invalid, not_found};
 
 /// The segments that a path was matched by, and its parameters; the library decodes both.
 pub struct RequestParts<'a> {

@@ -11,11 +11,11 @@ use axum::{
 use futures::future::BoxFuture;
 
 use crds::datastore::{FOLLOW_WANTED_PATH, MAX_LOG, ObjectKind, Problem, WANTED_PATH};
+use serving::problem::invalid;
 
 use crate::{
     auth::caller::Ask,
     names::{self, RepositoryKey, RunKey},
-    problem::invalid,
 };
 
 use super::{

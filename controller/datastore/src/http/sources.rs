@@ -10,13 +10,9 @@ use axum::{
 use tokio::time::Instant;
 
 use crds::datastore::{FORBIDDEN, HEADER_DIGEST, MAX_SOURCE, ObjectKind, Problem, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY};
+use serving::problem::{self, invalid, not_found, problem, unavailable};
 
-use crate::{
-    cluster::RunView,
-    names::RepositoryKey,
-    problem::{self, invalid, not_found, problem, unavailable},
-    service::Service,
-};
+use crate::{cluster::RunView, names::RepositoryKey, service::Service};
 
 use super::{
     answer::{content, empty},
@@ -84,7 +80,7 @@ pub async fn wanted(service: &Service, parts: &Parts) -> Result<Response, Proble
 /// Whatever the answer is when it is no success.
 pub async fn follow_wanted(service: &Arc<Service>, parts: &Parts) -> Result<Response, Problem> {
     of_sources(service, parts).await?;
-    let until = Instant::now() + service.tokens.life(&parts.headers).min(LONGEST);
+    let until = Instant::now() + service.callers.life(&parts.headers).min(LONGEST);
     let state = (service.clone(), service.wanted.changes(), true);
     let lines = futures::stream::unfold(state, move |(service, mut changes, first)| async move {
         let mut stopped = service.stopped.clone();
@@ -105,7 +101,7 @@ pub async fn follow_wanted(service: &Arc<Service>, parts: &Parts) -> Result<Resp
 }
 
 async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {
-    let identity = service.tokens.identify(&parts.headers).await?;
+    let identity = service.callers.identify(&parts.headers).await?;
     if service.sources.as_ref() == Some(&identity.user) {
         return Ok(());
     }

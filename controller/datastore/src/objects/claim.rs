@@ -7,14 +7,9 @@ use crds::{
     Claim,
     datastore::{ALREADY_CLAIMED, FORBIDDEN, Problem},
 };
+use serving::problem::{not_found, problem};
 
-use crate::{
-    blob::sealed::Sealed,
-    cluster::RunView,
-    names::RunKey,
-    objects::Wrote,
-    problem::{not_found, problem},
-};
+use crate::{blob::sealed::Sealed, cluster::RunView, names::RunKey, objects::Wrote};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {

@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crds::datastore::{ALREADY_EXISTS, LOG_PHASES, Length, LogStand, MAX_APPEND, MAX_LOG, Problem, TOO_LARGE, WRONG_OFFSET};
+use serving::problem::{corrupt, invalid, problem};
 
 use crate::{
     blob::sealed::Sealed,
     names::{LogKey, RunKey},
-    problem::{corrupt, invalid, problem},
 };
 
 /// The most that the last segment grows to, in bytes.

@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crds::datastore::{ALREADY_EXISTS, ObjectKind, Problem, Stored, WRONG_DIGEST, hex_digest};
+use serving::problem::{corrupt, not_found, problem};
 
 use crate::{
     blob::{sealed::Sealed, store::ByteStream},
     names::{self, Name, RunKey},
-    problem::{corrupt, not_found, problem},
 };
 
 /// How many runs are remembered whose name is in the store.

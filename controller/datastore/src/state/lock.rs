@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crds::datastore::{Problem, UNAVAILABLE};
+use serving::problem::{invalid, problem};
 
 use crate::{
     auth::lookup::Lookup,
     cluster::RunView,
     names::{RunKey, StateKey},
     objects::claim,
-    problem::{invalid, problem},
 };
 
 use super::{Head, Held, Note, States, TRIES};

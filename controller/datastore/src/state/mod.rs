@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crds::datastore::{FORMER_NAMESPACE, LOCKED, Problem, UNAVAILABLE};
+use serving::problem::{corrupt, problem};
 
 use crate::{
     blob::sealed::Sealed,
     names::{self, StateKey},
-    problem::{corrupt, problem},
 };
 
 /// Versions that are kept.

@@ -5,6 +5,7 @@ use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
 
 use crds::datastore::{MAX_STATE, Problem, WRONG_DIGEST};
+use serving::problem::{corrupt, not_found, problem};
 
 use crate::{
     blob::{
@@ -12,7 +13,6 @@ use crate::{
         store::ByteStream,
     },
     names::{self, StateKey},
-    problem::{corrupt, not_found, problem},
 };
 
 use super::{

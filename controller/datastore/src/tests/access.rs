@@ -11,12 +11,10 @@ use crds::{
         attempt_path,
     },
 };
+use serving::auth::{Identity, PodIdentity};
 
 use super::{CONTROLLER, Lab, NONCE, noise, pod, view};
-use crate::{
-    auth::caller::tests::claim,
-    cluster::{Identity, RunView},
-};
+use crate::{auth::caller::tests::claim, cluster::RunView};
 
 #[tokio::test]
 async fn a_token_that_proves_nothing_is_refused_and_asked_about_once() {
@@ -29,12 +27,12 @@ async fn a_token_that_proves_nothing_is_refused_and_asked_about_once() {
     let twice = [("authorization", "Bearer pod-1"), ("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)];
     assert_eq!(lab.send("GET", &path, &twice, Body::empty()).await.code, 401);
     assert_eq!(lab.send("GET", &path, &[], Body::empty()).await.code, 401);
-    let before = lab.cluster.reviews.load(Ordering::Relaxed);
+    let before = lab.cluster.reviewed.lock().unwrap().len();
     for _ in 0..5 {
         assert_eq!(lab.send("GET", &path, &[("authorization", "Bearer expired")], Body::empty()).await.code, 401);
         assert_eq!(lab.get("objects/plan").await.code, 404);
     }
-    assert_eq!(lab.cluster.reviews.load(Ordering::Relaxed), before + 1);
+    assert_eq!(lab.cluster.reviewed.lock().unwrap().len(), before + 1);
 }
 
 /// Burrito 11.22: any runner's token read and overwrote any tenant's plan.
@@ -46,7 +44,7 @@ async fn another_runs_objects_are_refused() {
     let own = pod(&RunView { attempt: None, ..other.clone() }, 1);
     let mut other = other;
     other.attempt = Some((1, own.name.clone(), true));
-    lab.cluster.token("other", Identity { user: "system:serviceaccount:team:x".into(), pod: Some(own) });
+    lab.cluster.token("other", Identity { user: "system:serviceaccount:team:x".into(), pod: Some(own), ..Identity::default() });
     lab.cluster.set(other);
     for (method, rest) in
         [("GET", "objects/plan"), ("PUT", "objects/plan"), ("GET", "state"), ("PUT", "log/plan?offset=0"), ("PUT", "claim")]
@@ -57,7 +55,8 @@ async fn another_runs_objects_are_refused() {
     // And a pod of another namespace does not even learn which runs there are.
     let stranger = Identity {
         user: "system:serviceaccount:b:x".into(),
-        pod: Some(super::super::cluster::PodIdentity { namespace: "b".into(), name: "p".into(), uid: "u".into() }),
+        pod: Some(PodIdentity { namespace: "b".into(), name: "p".into(), uid: "u".into() }),
+        ..Identity::default()
     };
     lab.cluster.token("stranger", stranger);
     let path = format!("{}/claim", attempt_path("team", "no-such-run", 1));

@@ -1,6 +1,7 @@
 //! What stands in the store and was changed there, or belongs to somebody else, or is of a key that is gone: it never opens.
 
 use crds::datastore::{CORRUPT, KEY_MISSING};
+use serving::auth::{Identity, PodIdentity};
 
 use super::{Lab, digest, noise, open, view, write_key};
 use crate::{auth::caller::tests::claim, cluster::RunView};
@@ -66,9 +67,10 @@ async fn another_runs_bytes_are_corrupt_even_under_the_same_words() {
     let name = crds::names::attempt_name("net", &again.uid, 1);
     lab.cluster.token(
         "again",
-        super::Identity {
+        Identity {
             user: "u".into(),
-            pod: Some(super::super::cluster::PodIdentity { namespace: "team".into(), name: name.clone(), uid: "pod-1".into() }),
+            pod: Some(PodIdentity { namespace: "team".into(), name: name.clone(), uid: "pod-1".into() }),
+            ..Identity::default()
         },
     );
     lab.cluster.set(RunView { attempt: Some((1, name, true)), ..again });

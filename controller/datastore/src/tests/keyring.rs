@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crds::datastore::{KEY_MISSING, Problem};
 
-use super::{FakeCluster, Lab, write_key};
+use super::{Lab, write_key};
 use crate::{
     blob::{
         keyring::settle,
@@ -20,6 +20,7 @@ use crate::{
     crypt::keys::Keys,
     names::{below, top},
     settings::SecretName,
+    testing::FakeCluster,
 };
 
 fn secret() -> SecretName {
@@ -133,7 +134,7 @@ async fn keys_that_are_not_those_of_the_store_are_refused_and_named() {
 #[tokio::test]
 async fn without_its_keys_the_service_is_alive_and_not_ready_and_says_why() {
     let lab = Lab::new();
-    let unfit = crate::problem::problem(KEY_MISSING, "the key `k1` is not there");
+    let unfit = serving::problem::problem(KEY_MISSING, "the key `k1` is not there");
     lab.service.unfit.send_replace(Some(unfit));
     let ask = async |path: &str| lab.send("GET", path, &[], Body::empty()).await;
     assert_eq!(ask("/healthz").await.code, 200);

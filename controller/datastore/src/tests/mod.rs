@@ -16,12 +16,9 @@ mod states;
 mod wire;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashMap,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
 use axum::{
@@ -31,193 +28,27 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
-use crds::{
-    TerraformRepository,
-    datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest},
-};
+use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
+use serving::{auth::Identity, connections::CommonName};
 
 use crate::{
     auth::caller::tests::{NONCE, claim, pod, view},
     blob::{sealed::Sealed, store::Store},
-    cluster::{
-        CallError, Cluster, Entries, FrontProxyConfig, Identity, RunView,
-        publish::{Owner, Published},
-    },
+    cluster::{FrontProxyConfig, RunView},
     crypt::keys::Keys,
-    service::{CommonName, Service},
-    settings::SecretName,
+    service::Service,
+    testing::FakeCluster,
 };
-
-/// The UID of the namespace `team`, until a test makes it again.
-pub(super) const NAMESPACE_UID: &str = "55555555-5555";
 
 pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller";
 
 pub(super) const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
-
-/// Objects with outputs by namespace, kind and name: whose they are, and their data.
-type Objects = BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>;
-
-/// An API server that says what it was told to say.
-#[derive(Default)]
-pub(super) struct FakeCluster {
-    tokens: Mutex<HashMap<String, Identity>>,
-    runs: Mutex<HashMap<(String, String), RunView>>,
-    /// UIDs of namespaces that are not [`NAMESPACE_UID`].
-    pub(super) namespaces: Mutex<HashMap<String, String>>,
-    /// Repositories by namespace and name.
-    pub(super) repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
-    pub(super) secrets: Mutex<HashMap<String, Entries>>,
-    /// What the next reading of a Secret still finds.
-    pub(super) before: Mutex<HashMap<String, Entries>>,
-    /// What was published.
-    pub(super) objects: Mutex<Objects>,
-    /// The policy on them is not there.
-    pub(super) unguarded: AtomicBool,
-    pub(super) down: AtomicBool,
-    pub(super) reviews: AtomicUsize,
-    pub(super) reads: AtomicUsize,
-    /// How often all of something were asked for.
-    pub(super) lists: AtomicUsize,
-}
-
-/// A refusal of the policy on objects with outputs.
-fn denied(why: &str) -> CallError {
-    let message = format!("ValidatingAdmissionPolicy 'pawl-outputs' with binding 'pawl-outputs' denied request: {why}");
-    let status = kube::core::Status { code: 403, message, ..kube::core::Status::default() };
-    CallError::Refused { what: "test", status: Box::new(status) }
-}
-
-impl FakeCluster {
-    fn answer<T>(&self, value: T) -> Result<T, CallError> {
-        if self.down.load(Ordering::Relaxed) { Err(CallError::Timeout { what: "test" }) } else { Ok(value) }
-    }
-
-    pub(super) fn set(&self, run: RunView) {
-        self.runs.lock().unwrap().insert((run.namespace.clone(), run.name.clone()), run);
-    }
-
-    pub(super) fn remove(&self, run: &RunView) {
-        self.runs.lock().unwrap().remove(&(run.namespace.clone(), run.name.clone()));
-    }
-
-    pub(super) fn token(&self, token: &str, identity: Identity) {
-        self.tokens.lock().unwrap().insert(token.into(), identity);
-    }
-}
-
-impl Cluster for FakeCluster {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
-        self.reviews.fetch_add(1, Ordering::Relaxed);
-        let known = self.tokens.lock().unwrap().get(token).cloned();
-        Box::pin(async move { self.answer(known) })
-    }
-
-    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let run = self.runs.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
-        Box::pin(async move { self.answer(run) })
-    }
-
-    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
-        self.lists.fetch_add(1, Ordering::Relaxed);
-        let runs = self.runs.lock().unwrap();
-        let uids = runs.values().filter(|run| run.namespace == namespace).map(|run| run.uid.clone()).collect();
-        Box::pin(async move { self.answer(uids) })
-    }
-
-    fn repository<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
-        let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
-        Box::pin(async move { self.answer(found) })
-    }
-
-    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
-        self.lists.fetch_add(1, Ordering::Relaxed);
-        let repositories = self.repositories.lock().unwrap();
-        let of = repositories.iter().filter(|((of, _), _)| of == namespace);
-        let uids = of.filter_map(|(_, repository)| repository.metadata.uid.clone()).collect();
-        Box::pin(async move { self.answer(uids) })
-    }
-
-    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
-        futures::stream::pending().boxed()
-    }
-
-    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
-        let uid = self.namespaces.lock().unwrap().get(name).cloned().unwrap_or_else(|| NAMESPACE_UID.into());
-        Box::pin(async move { self.answer(Some(uid)) })
-    }
-
-    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
-        let before = self.before.lock().unwrap().remove(&name.name);
-        let found = before.or_else(|| self.secrets.lock().unwrap().get(&name.name).cloned());
-        Box::pin(async move {
-            // Others read as well before this one writes.
-            tokio::task::yield_now().await;
-            self.answer(found)
-        })
-    }
-
-    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
-        let answer = if self.unguarded.load(Ordering::Relaxed) { Ok(()) } else { Err(denied("a probe")) };
-        Box::pin(async move {
-            self.answer(())?;
-            answer
-        })
-    }
-
-    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
-        let mut objects = self.objects.lock().unwrap();
-        let key = (owner.namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
-        let answer = match objects.get(&key) {
-            // As the policy has it: another's, or none of ours.
-            Some((of, _)) if of != owner.of => Err(denied("no object with outputs of this stack")),
-            _ => self.answer("object-1".to_owned()),
-        };
-        if answer.is_ok() {
-            objects.insert(key, (owner.of.to_owned(), object.data.clone()));
-        }
-        Box::pin(async move { answer })
-    }
-
-    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
-        let answer = self.answer(());
-        if answer.is_ok() {
-            let key = (namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
-            self.objects.lock().unwrap().remove(&key);
-        }
-        Box::pin(async move { answer })
-    }
-
-    fn fill<'a>(
-        &'a self,
-        name: &'a SecretName,
-        read: &'a Entries,
-        data: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, CallError>> {
-        Box::pin(async move {
-            let mut secrets = self.secrets.lock().unwrap();
-            let there = secrets.get_mut(&name.name).unwrap();
-            if there.version != read.version {
-                return self.answer(false);
-            }
-            there.data.extend(data.clone());
-            there.version.push('+');
-            self.answer(true)
-        })
-    }
-}
 
 /// A service with its folder and keys. Tokens `pod-1`, `pod-2`, … are of the pods of the run `team/net`, `controller` is the
 /// controller's; the run's attempt 1 is open.
@@ -248,10 +79,10 @@ impl Lab {
         let run = view(1, true);
         for attempt in 1..=3 {
             let user = format!("system:serviceaccount:team:net-{attempt}");
-            cluster.token(&format!("pod-{attempt}"), Identity { user, pod: Some(pod(&run, attempt)) });
+            cluster.token(&format!("pod-{attempt}"), Identity { user, pod: Some(pod(&run, attempt)), ..Identity::default() });
         }
-        cluster.token("sources", Identity { user: SOURCES.into(), pod: None });
-        cluster.token("controller", Identity { user: CONTROLLER.into(), pod: None });
+        cluster.token("sources", Identity { user: SOURCES.into(), ..Identity::default() });
+        cluster.token("controller", Identity { user: CONTROLLER.into(), ..Identity::default() });
         cluster.set(run);
         let (service, stop) = service(folder.path(), keys.path(), &cluster);
         Self { folder, keys, cluster, service, stop }

@@ -5,14 +5,10 @@ use serde_json::json;
 use crds::datastore::{
     FORBIDDEN, FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, NOT_FOUND, REPLACED, StateId, WRONG_DIGEST, attempt_path,
 };
+use serving::auth::Identity;
 
-use super::{Lab, NAMESPACE_UID, NONCE, digest, noise, pod, view};
-use crate::{
-    auth::caller::tests::claim,
-    cluster::{Identity, RunView},
-    names::StateKey,
-    state::Head,
-};
+use super::{Lab, NONCE, digest, noise, pod, view};
+use crate::{auth::caller::tests::claim, cluster::RunView, names::StateKey, state::Head, testing::NAMESPACE_UID};
 
 fn lock(id: &str) -> Vec<u8> {
     json!({"ID": id, "Operation": "OperationTypeApply", "Who": "agent", "Version": "1.10.6", "Created": "2026-11-21T00:00:00Z"})
@@ -262,7 +258,7 @@ fn made_again(lab: &Lab, namespace_uid: &str, run_uid: &str) {
     if let Some(adopted) = &mut run.adopted {
         adopted.pod_uid.clone_from(&own.uid);
     }
-    lab.cluster.token("new", Identity { user: "system:serviceaccount:team:net-1".into(), pod: Some(own) });
+    lab.cluster.token("new", Identity { user: "system:serviceaccount:team:net-1".into(), pod: Some(own), ..Identity::default() });
     lab.cluster.set(run);
 }
 

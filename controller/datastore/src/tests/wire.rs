@@ -17,8 +17,13 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use serving::{
+    connections::{common_name, serve},
+    tls::Files,
+};
+
 use super::Lab;
-use crate::{LIMITS, auth::front_proxy::common_name, cluster::FrontProxyConfig, http, serve::serve, tls::Files};
+use crate::{LIMITS, cluster::FrontProxyConfig, http};
 
 /// An authority and what it issued, as PEM.
 struct Pki {
@@ -76,7 +81,7 @@ async fn server() -> Server {
     std::fs::write(&key, &pki.server.1).unwrap();
     let proxy =
         FrontProxyConfig { authority: pki.authority.clone(), names: vec!["front-proxy-client".into()], user_headers: Vec::new() };
-    let config = Files::read(&cert, &key).unwrap().config(Some(&proxy)).unwrap();
+    let config = Files::read(&cert, &key).unwrap().config(Some(&proxy.authority)).unwrap();
     lab.service.front_proxy.send_replace(Some(Arc::new(proxy)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

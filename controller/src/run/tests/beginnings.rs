@@ -2,7 +2,7 @@
 
 use super::*;
 use crds::reason;
-use datastore::cluster::CallError;
+use serving::call::CallError;
 
 #[test]
 fn a_run_takes_its_finalizer_then_an_attempt_then_a_pod() {

@@ -67,10 +67,7 @@ impl Lab {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = router(self.receiver.clone()).oneshot(request.body(body).unwrap()).await.unwrap();
-        let code = response.status().as_u16();
-        let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
-        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+        answered(router(self.receiver.clone()), request.body(body).unwrap()).await
     }
 
     /// A push that Gitea tells of, signed with a secret.
@@ -83,6 +80,13 @@ impl Lab {
         let signature = hex::encode(tag.as_ref());
         let headers = [("x-gitea-event", event), ("x-gitea-delivery", id), ("x-gitea-signature", &*signature)];
         self.post(UID, &headers, Body::from(body.to_owned())).await
+    }
+
+    /// Reads the deliveries of a repository of `team`.
+    async fn read(&self, token: &str, name: &str) -> (u16, Value) {
+        let request = http::Request::get(format!("/api/v1/namespaces/team/repositories/{name}/deliveries"));
+        let request = if token.is_empty() { request } else { request.header("authorization", format!("Bearer {token}")) };
+        answered(admin(self.receiver.clone()), request.body(Body::empty()).unwrap()).await
     }
 
     fn asked(&self, method: &str) -> usize {
@@ -99,20 +103,40 @@ impl Lab {
     }
 }
 
-/// Burrito 11.21: each look of a person lists all there is. Here it shows what this process has, and asks nobody.
+/// Code and JSON of the answer to a request.
+async fn answered(router: Router, request: Request) -> (u16, Value) {
+    let response = router.oneshot(request).await.unwrap();
+    let code = response.status().as_u16();
+    let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (code, serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+/// Burrito 11.21: each look of a person lists all there is. Here it shows what this process has, and reads no object.
 #[tokio::test]
 async fn who_reads_the_deliveries_has_nothing_listed() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push(SECRET, "1", BODY).await.0, 202);
-    let asked = lab.asked("");
+    let read = lab.asked("GET");
     for _ in 0..3 {
-        let request = http::Request::get("/deliveries").body(Body::empty()).unwrap();
-        let response = admin(lab.receiver.clone()).oneshot(request).await.unwrap();
-        let text = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
-        let shown: Value = serde_json::from_slice(&text).unwrap();
-        assert_eq!((shown.as_array().map(Vec::len), &shown[0]["id"]), (Some(1), &json!("1")));
+        let (code, shown) = lab.read("ada", "net").await;
+        assert_eq!((code, shown["items"].as_array().map(Vec::len), &shown["items"][0]["id"]), (200, Some(1), &json!("1")));
     }
-    assert_eq!(lab.asked(""), asked);
+    assert_eq!((lab.asked("GET"), lab.asked("POST")), (read, 4), "the token is reviewed once, the right each time");
+}
+
+#[tokio::test]
+async fn deliveries_need_a_token_and_the_right_to_get_the_repository() {
+    let lab = Lab::new(Api::Answers);
+    for token in ["", "forged"] {
+        assert_eq!(lab.read(token, "net").await.0, 401, "{token:?}");
+    }
+    let refused = lab.read("bob", "net").await;
+    assert_eq!(refused.0, 403);
+    // The same answer for a repository that does not exist, also to a caller who may get it.
+    assert_eq!(lab.read("bob", "other").await, refused);
+    assert_eq!(lab.read("ada", "other").await, refused);
+    assert_eq!(lab.read("ada", "net").await, (200, json!({"items": []})));
+    assert_eq!(Lab::new(Api::Fails).read("ada", "net").await.0, 503);
 }
 
 fn repository(uid: &str, secret: Option<&str>, version: usize, poke: Option<&str>) -> crds::TerraformRepository {
@@ -146,6 +170,21 @@ async fn played(
         // `hush`, and `before`.
         (_, "GET /api/v1/namespaces/team/secrets/hook") => {
             (200, json!({"metadata": {"name": "hook"}, "data": {"secret": "aHVzaA==", "previous": "YmVmb3Jl"}}))
+        }
+        // Tokens are `ada` and `bob`; both exist, and `ada` may get every repository of `team`.
+        (_, "POST /apis/authentication.k8s.io/v1/tokenreviews") => {
+            let spec = &body["spec"];
+            let valid = spec["audiences"] == json!(["pawl-server"]) && ["ada", "bob"].iter().any(|name| spec["token"] == *name);
+            let user = json!({"username": spec["token"], "groups": ["people"]});
+            let status = json!({"authenticated": valid, "audiences": spec["audiences"], "user": user});
+            (201, json!({"metadata": {}, "spec": spec, "status": status}))
+        }
+        (_, "POST /apis/authorization.k8s.io/v1/subjectaccessreviews") => {
+            let (spec, access) = (&body["spec"], &body["spec"]["resourceAttributes"]);
+            let asked = json!({"group": "pawl.run", "resource": "terraformrepositories", "verb": "get", "namespace": "team",
+                "name": access["name"]});
+            let allowed = spec["user"] == "ada" && spec["groups"] == json!(["people"]) && *access == asked;
+            (201, json!({"metadata": {}, "spec": spec, "status": {"allowed": allowed}}))
         }
         (Api::WritesHang, what) if what.starts_with("PATCH") => std::future::pending().await,
         (_, "PATCH /apis/pawl.run/v1alpha1/namespaces/team/terraformrepositories/net") => {
@@ -347,10 +386,7 @@ async fn deliveries_whose_sender_is_proven_are_read_and_others_are_counted() {
     lab.push(SECRET, "1", BODY).await;
     lab.push("wrong", "2", BODY).await;
     lab.post("unknown", &[], Body::empty()).await;
-    let request = http::Request::get("/deliveries").body(Body::empty()).unwrap();
-    let response = admin(lab.receiver.clone()).oneshot(request).await.unwrap();
-    let text = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
-    let read: Vec<Value> = serde_json::from_slice(&text).unwrap();
+    let read = lab.read("ada", "net").await.1["items"].as_array().unwrap().clone();
     let seen: Vec<_> = read.iter().map(|one| (one["repository"].as_str(), one["id"].as_str(), one["verdict"].as_str())).collect();
     assert_eq!(seen, [(Some("team/net"), Some("1"), Some("replayed")), (Some("team/net"), Some("1"), Some("accepted"))]);
     let metrics = lab.metrics();
@@ -363,8 +399,8 @@ async fn deliveries_whose_sender_is_proven_are_read_and_others_are_counted() {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
     // And not where forges reach.
-    let request = http::Request::get("/deliveries").body(Body::empty()).unwrap();
-    assert_eq!(router(lab.receiver.clone()).oneshot(request).await.unwrap().status(), 404);
+    let request = http::Request::get("/api/v1/namespaces/team/repositories/net/deliveries").body(Body::empty()).unwrap();
+    assert_eq!(answered(router(lab.receiver.clone()), request).await.0, 404);
 }
 
 #[tokio::test]

@@ -7,10 +7,10 @@ use futures::StreamExt as _;
 use tokio::{sync::mpsc, time::Instant};
 
 use crds::datastore::{LOG_PHASES, Problem};
+use serving::problem::corrupt;
 
 use crate::{
     names::{LogKey, RunKey},
-    problem::corrupt,
     service::Service,
 };
 

@@ -14,19 +14,14 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::Response,
 };
-use serde_json::json;
 
-use crds::datastore::{
-    ALREADY_CLAIMED, ALREADY_EXISTS, FORBIDDEN, INVALID, LOCKED, NOT_FOUND, Problem, REPLACED, TOO_LARGE, UNAUTHENTICATED,
-    UNAVAILABLE, WRONG_OFFSET,
-};
-
-use crate::{
-    auth::front_proxy,
-    http::body::Incoming,
+use crds::datastore::{Problem, UNAUTHENTICATED};
+use serving::{
+    connections::CommonName,
     problem::{self, problem},
-    service::{CommonName, Service},
 };
+
+use crate::{auth::front_proxy, http::body::Incoming, service::Service};
 use route::Reading;
 
 pub const GROUP: &str = "read.pawl.run";
@@ -44,7 +39,7 @@ pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, bo
             Err(problem) => Err(problem),
         },
     };
-    answered.unwrap_or_else(|problem| failure(&problem))
+    answered.unwrap_or_else(|problem| problem::failure(&problem))
 }
 
 fn user(service: &Service, parts: &Parts) -> Result<String, Problem> {
@@ -69,31 +64,4 @@ async fn read(service: &Arc<Service>, reading: &Reading, user: &str, body: Body)
             states::hand_over(service, namespace, stack.as_deref(), user, &small().await?).await
         }
     }
-}
-
-/// The API server's way of saying what went wrong.
-pub fn failure(problem: &Problem) -> Response {
-    let reason = match problem.reason.as_str() {
-        UNAUTHENTICATED => "Unauthorized",
-        FORBIDDEN | REPLACED => "Forbidden",
-        NOT_FOUND => "NotFound",
-        ALREADY_EXISTS | ALREADY_CLAIMED => "AlreadyExists",
-        LOCKED | WRONG_OFFSET => "Conflict",
-        INVALID => "BadRequest",
-        TOO_LARGE => "RequestEntityTooLarge",
-        UNAVAILABLE => "ServiceUnavailable",
-        _ => "InternalError",
-    };
-    // The API server knows no 423.
-    let code = if problem.reason == LOCKED { StatusCode::CONFLICT } else { problem::status(&problem.reason) };
-    if code == StatusCode::INTERNAL_SERVER_ERROR {
-        tracing::error!(reason = problem.reason, "{}", problem.message);
-    }
-    problem::json(
-        code,
-        &json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": problem.message, "reason": reason, "code": code.as_u16(),
-        }),
-    )
 }

@@ -1,11 +1,11 @@
 //! Paths of the group `read.pawl.run`.
 
 use crds::datastore::{JOURNAL, ObjectKind, Problem, StateId};
+use serving::problem::invalid;
 
 use crate::{
     http::request_parts::{RequestParts, Row, boolean, number},
     names::{self, StateKey},
-    problem::invalid,
 };
 
 /// The most lines that can be asked for from the end of a log.

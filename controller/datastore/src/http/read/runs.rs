@@ -12,13 +12,9 @@ use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
 use crds::datastore::{LOG_PHASES, ObjectKind, Problem, UNAVAILABLE};
+use serving::problem::{not_found, problem};
 
-use crate::{
-    http::answer::content,
-    names::RunKey,
-    problem::{not_found, problem},
-    service::Service,
-};
+use crate::{http::answer::content, names::RunKey, service::Service};
 
 use super::{follow::Follow, route::LogQuery};
 

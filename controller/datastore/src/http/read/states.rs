@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crds::datastore::{Problem, StateId, Stored};
+use serving::problem::{self, invalid, not_found};
 
 use crate::{
     http::answer::content,
     names::StateKey,
-    problem::{self, invalid, not_found},
     service::Service,
     state::{Head, Newest, Version},
 };

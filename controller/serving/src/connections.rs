@@ -1,4 +1,4 @@
-//! Connections: accepted, limited in number and in patience, and ended gracefully.
+//! The accept loop of an HTTP service: bounds connections, heads and idle time, and shuts down gracefully.
 
 use std::{
     pin::Pin,
@@ -21,9 +21,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-use crate::{auth::front_proxy, service::CommonName};
-
-/// How many clients are served, and how patiently.
+/// Bounds of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The most connections at a time; further ones wait.
@@ -31,6 +29,10 @@ pub struct Limits {
     /// How long the head of a request may take, and how long a connection may be idle.
     pub head: Duration,
 }
+
+/// The common name of the connection's client certificate, if it has one that was verified. An extension of each request.
+#[derive(Clone)]
+pub struct CommonName(pub Option<Arc<str>>);
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The longest head, and the most of a body that waits to be read, in bytes.
@@ -101,11 +103,17 @@ async fn connection(
         Err(_) => return tracing::debug!("no TLS in time"),
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let name = certificate.and_then(|certificate| front_proxy::common_name(certificate)).map(Into::into);
+    let name = certificate.and_then(|certificate| common_name(certificate));
     requests(router, stream, name, head, stopped).await;
 }
 
-/// Answers what comes by one connection.
+/// The last common name of the subject of a certificate (DER); none when there is none.
+pub fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    certificate.subject().iter_common_name().last()?.as_str().ok().map(Into::into)
+}
+
+/// Answers the requests of one connection.
 async fn requests(
     router: Router,
     stream: impl AsyncRead + AsyncWrite + Unpin,

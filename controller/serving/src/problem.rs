@@ -1,10 +1,11 @@
-//! Answers that are no success: each [`Problem`] has its code, and each failure of the store or the API server its problem.
+//! Errors as answers: each [`Problem`] has its HTTP code, and is sent as JSON or as a `Status` of the API server.
 
 use axum::{
     body::Body,
     http::{StatusCode, header},
     response::Response,
 };
+use serde_json::json;
 
 use crds::datastore::{
     ALREADY_CLAIMED, ALREADY_EXISTS, CORRUPT, FORBIDDEN, FORMER_NAMESPACE, INVALID, KEY_MISSING, LOCKED, NOT_ENDED, NOT_FOUND,
@@ -25,18 +26,18 @@ pub fn not_found(message: impl Into<String>) -> Problem {
     problem(NOT_FOUND, message)
 }
 
-/// What stands in the store does not open.
+/// A stored object does not decrypt or parse.
 pub fn corrupt(message: impl Into<String>) -> Problem {
     problem(CORRUPT, message)
 }
 
-/// The store or the API server does not answer. What it said is for the log; the client learns that it has to come again.
+/// The store or the API server does not answer. Logs its error; the client is only told to retry.
 pub fn unavailable(what: &'static str, error: &dyn std::fmt::Display) -> Problem {
     tracing::warn!(what, error = %error, "no answer");
     problem(UNAVAILABLE, format!("{what} does not answer; try again"))
 }
 
-/// The code of a reason; 500 for one that is not known.
+/// The HTTP code of a reason; 500 for an unknown one.
 pub fn status(reason: &str) -> StatusCode {
     match reason {
         UNAUTHENTICATED => StatusCode::UNAUTHORIZED,
@@ -53,16 +54,46 @@ pub fn status(reason: &str) -> StatusCode {
     }
 }
 
-/// The answer to an agent or the controller.
+/// The answer as JSON `Problem`.
 pub fn response(problem: &Problem) -> Response {
     if matches!(problem.reason.as_str(), CORRUPT | KEY_MISSING) {
         tracing::error!(reason = problem.reason, "{}", problem.message);
     }
     let mut response = json(status(&problem.reason), problem);
-    if problem.reason == UNAVAILABLE {
-        response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
-    }
+    let also = match problem.reason.as_str() {
+        UNAVAILABLE => Some((header::RETRY_AFTER, "1")),
+        UNAUTHENTICATED => Some((header::WWW_AUTHENTICATE, "Bearer")),
+        _ => None,
+    };
+    response.headers_mut().extend(also.map(|(name, value)| (name, header::HeaderValue::from_static(value))));
     response
+}
+
+/// The answer as a `Status`, for the API server and `kubectl`.
+pub fn failure(problem: &Problem) -> Response {
+    let reason = match problem.reason.as_str() {
+        UNAUTHENTICATED => "Unauthorized",
+        FORBIDDEN | REPLACED => "Forbidden",
+        NOT_FOUND => "NotFound",
+        ALREADY_EXISTS | ALREADY_CLAIMED => "AlreadyExists",
+        LOCKED | WRONG_OFFSET => "Conflict",
+        INVALID => "BadRequest",
+        TOO_LARGE => "RequestEntityTooLarge",
+        UNAVAILABLE => "ServiceUnavailable",
+        _ => "InternalError",
+    };
+    // The API server knows no 423.
+    let code = if problem.reason == LOCKED { StatusCode::CONFLICT } else { status(&problem.reason) };
+    if code == StatusCode::INTERNAL_SERVER_ERROR {
+        tracing::error!(reason = problem.reason, "{}", problem.message);
+    }
+    json(
+        code,
+        &json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": problem.message, "reason": reason, "code": code.as_u16(),
+        }),
+    )
 }
 
 pub fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {

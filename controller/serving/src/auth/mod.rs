@@ -1,4 +1,7 @@
-//! Bearer tokens: reviewed by the API server, and remembered for a minute at most.
+//! Authentication by bearer token and authorization, both decided by the API server.
+
+mod readable;
+mod review;
 
 use std::{
     collections::HashMap,
@@ -9,21 +12,22 @@ use std::{
 use axum::http::{HeaderMap, header};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use jiff::Timestamp;
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crds::datastore::{Problem, UNAUTHENTICATED};
+use crds::datastore::{FORBIDDEN, Problem, UNAUTHENTICATED};
 
-use crate::{
-    cluster::{Cluster, Identity},
-    problem::{problem, unavailable},
-};
+use crate::problem::{problem, unavailable};
 
-/// How long an answer is good for.
+pub use readable::{Authenticates, Readable};
+pub use review::{Identity, PodIdentity, Reviewer, Reviews};
+
+/// Lifetime of a positive answer in the cache.
 const GOOD: Duration = Duration::from_secs(60);
-/// How long a token that proves nothing is not asked about again.
+/// Lifetime of a negative answer in the cache.
 const BAD: Duration = Duration::from_secs(5);
-/// The most answers that are kept.
+/// The most answers in the cache.
 const KEPT: usize = 4096;
 /// The longest token, in bytes.
 const LONGEST: usize = 16 << 10;
@@ -36,22 +40,23 @@ struct Answer {
     identity: Option<Arc<Identity>>,
 }
 
-/// Answers of the API server about tokens, by the tokens' SHA-256.
-pub struct Tokens {
-    cluster: Arc<dyn Cluster>,
+/// Identifies the callers of a service and checks their rights. Caches reviews of tokens by the tokens' SHA-256; reviews of access are
+/// not cached, so a revoked right counts at once.
+pub struct Authenticator {
+    reviewer: Arc<dyn Reviewer>,
     answers: Mutex<HashMap<[u8; 32], Answer>>,
     asking: Semaphore,
 }
 
-impl Tokens {
-    pub fn new(cluster: Arc<dyn Cluster>) -> Self {
-        Self { cluster, answers: Mutex::default(), asking: Semaphore::new(AT_ONCE) }
+impl Authenticator {
+    pub fn new(reviewer: Arc<dyn Reviewer>) -> Self {
+        Self { reviewer, answers: Mutex::default(), asking: Semaphore::new(AT_ONCE) }
     }
 
-    /// Who sends these headers.
+    /// The sender of these headers.
     ///
     /// # Errors
-    /// `Unauthenticated`; `Unavailable` when the API server does not say.
+    /// `Unauthenticated`; `Unavailable` when the API server does not answer.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Identity>, Problem> {
         let refused = || problem(UNAUTHENTICATED, "the token proves nothing here: not of this audience, expired, or none");
         let token = bearer(headers).ok_or_else(refused)?;
@@ -59,22 +64,36 @@ impl Tokens {
         if let Some(known) = self.known(&hash) {
             return known.identity.ok_or_else(refused);
         }
-        let _permit = self.asking.acquire().await.map_err(|error| unavailable("the API server", &error))?;
+        let _permit = self.permit().await?;
         // Another request may have asked meanwhile.
         if let Some(known) = self.known(&hash) {
             return known.identity.ok_or_else(refused);
         }
         let begun = Instant::now();
-        let answer = self.cluster.review(token).await.map_err(|error| unavailable("the API server", &error))?;
+        let answer = self.reviewer.review(token).await.map_err(|error| unavailable("the API server", &error))?;
         let identity = answer.map(Arc::new);
-        let good = if identity.is_some() { GOOD.min(rest_of_life(token, self.cluster.now())) } else { BAD };
+        let good = if identity.is_some() { GOOD.min(rest_of_life(token, self.reviewer.now())) } else { BAD };
         self.remember(hash, Answer { until: begun + good, identity: identity.clone() });
         identity.ok_or_else(refused)
     }
 
-    /// How long the token of these headers lives, which was accepted a moment ago.
+    /// Checks that the API server would let the caller do that.
+    ///
+    /// # Errors
+    /// [`hidden`]; `Unavailable` when the API server does not answer.
+    pub async fn authorize(&self, caller: &Identity, access: ResourceAttributes) -> Result<(), Problem> {
+        let _permit = self.permit().await?;
+        let allowed = self.reviewer.allows(caller, access).await.map_err(|error| unavailable("the API server", &error))?;
+        if allowed { Ok(()) } else { Err(hidden()) }
+    }
+
+    /// The remaining lifetime of the token of these headers, which was accepted a moment ago.
     pub fn life(&self, headers: &HeaderMap) -> Duration {
-        bearer(headers).map_or(Duration::ZERO, |token| rest_of_life(token, self.cluster.now()))
+        bearer(headers).map_or(Duration::ZERO, |token| rest_of_life(token, self.reviewer.now()))
+    }
+
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.asking.acquire().await.map_err(|error| unavailable("the API server", &error))
     }
 
     fn known(&self, hash: &[u8; 32]) -> Option<Answer> {
@@ -95,7 +114,13 @@ impl Tokens {
     }
 }
 
-/// The one token of a request.
+/// The refusal of an object that does not exist and of one that the caller has no right to. One text, so a caller cannot probe for
+/// names.
+pub fn hidden() -> Problem {
+    problem(FORBIDDEN, "there is no such object, or you may not read it")
+}
+
+/// The one bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -103,7 +128,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     Some(token).filter(|token| !token.is_empty() && token.len() <= LONGEST)
 }
 
-/// How long a token lives that the API server has just accepted; the default when it does not say.
+/// The remaining lifetime of a token that the API server has just accepted; [`GOOD`] when the token has no expiry.
 fn rest_of_life(token: &str, now: Timestamp) -> Duration {
     let claims = token.split('.').nth(1).and_then(|part| BASE64_URL_SAFE_NO_PAD.decode(part).ok());
     let claims: Option<serde_json::Value> = claims.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -115,7 +140,27 @@ fn rest_of_life(token: &str, now: Timestamp) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use futures::future::BoxFuture;
+
     use super::*;
+    use crate::call::CallError;
+
+    struct Anyone;
+
+    impl Reviewer for Anyone {
+        fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+            Box::pin(async { Ok(Some(Identity { user: token.to_owned(), ..Identity::default() })) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_reviews_no_rights_grants_none() {
+        let callers = Authenticator::new(Arc::new(Anyone));
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header::HeaderValue::from_static("Bearer ada"))]);
+        let caller = callers.identify(&headers).await.unwrap();
+        assert_eq!(caller.user, "ada");
+        assert_eq!(callers.authorize(&caller, ResourceAttributes::default()).await, Err(hidden()));
+    }
 
     #[test]
     fn nothing_is_remembered_beyond_a_tokens_life() {

@@ -1,0 +1,206 @@
+//! An API server for tests, of this crate and of others that take the feature `testing`.
+
+#![allow(clippy::unwrap_used, reason = "only tests call it")]
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
+
+use crds::TerraformRepository;
+use serving::{
+    auth::{Identity, Reviewer},
+    call::CallError,
+};
+
+use crate::{
+    cluster::{
+        Cluster, Entries, FrontProxyConfig, RunView,
+        publish::{Owner, Published},
+    },
+    settings::SecretName,
+};
+
+/// The UID of each namespace, until a test makes it again.
+pub const NAMESPACE_UID: &str = "55555555-5555";
+
+/// Objects with outputs by namespace, kind and name: their owner and data.
+type Objects = BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>;
+
+/// A run that others change.
+type Live = Box<dyn Fn() -> RunView + Send>;
+
+/// An API server that answers from these fields.
+#[derive(Default)]
+pub struct FakeCluster {
+    tokens: Mutex<HashMap<String, Identity>>,
+    runs: Mutex<HashMap<(String, String), RunView>>,
+    /// Reads every run from there, if it is set.
+    pub live: Mutex<Option<Live>>,
+    /// UIDs of namespaces that are not [`NAMESPACE_UID`].
+    pub namespaces: Mutex<HashMap<String, String>>,
+    /// Repositories by namespace and name.
+    pub repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
+    pub secrets: Mutex<HashMap<String, Entries>>,
+    /// The answer to the next read of a Secret, once: a stale read.
+    pub before: Mutex<HashMap<String, Entries>>,
+    /// Published objects.
+    pub objects: Mutex<Objects>,
+    /// Admits every object, as without the admission policy.
+    pub unguarded: AtomicBool,
+    /// Times out every call.
+    pub down: AtomicBool,
+    /// Tokens that were reviewed.
+    pub reviewed: Mutex<Vec<String>>,
+    /// Number of reads of runs.
+    pub reads: AtomicUsize,
+    /// Number of lists.
+    pub lists: AtomicUsize,
+}
+
+/// A refusal of the policy on objects with outputs.
+fn denied(why: &str) -> CallError {
+    let message = format!("ValidatingAdmissionPolicy 'pawl-outputs' with binding 'pawl-outputs' denied request: {why}");
+    let status = kube::core::Status { code: 403, message, ..kube::core::Status::default() };
+    CallError::Refused { what: "test", status: Box::new(status) }
+}
+
+impl FakeCluster {
+    fn answer<T>(&self, value: T) -> Result<T, CallError> {
+        if self.down.load(Ordering::Relaxed) { Err(CallError::Timeout { what: "test" }) } else { Ok(value) }
+    }
+
+    /// Creates or changes a run.
+    pub fn set(&self, run: RunView) {
+        self.runs.lock().unwrap().insert((run.namespace.clone(), run.name.clone()), run);
+    }
+
+    /// Deletes one.
+    pub fn remove(&self, run: &RunView) {
+        self.runs.lock().unwrap().remove(&(run.namespace.clone(), run.name.clone()));
+    }
+
+    /// Makes a token valid.
+    pub fn token(&self, token: &str, identity: Identity) {
+        self.tokens.lock().unwrap().insert(token.into(), identity);
+    }
+
+    /// Makes one invalid.
+    pub fn expire(&self, token: &str) {
+        self.tokens.lock().unwrap().remove(token);
+    }
+}
+
+impl Reviewer for FakeCluster {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+        self.reviewed.lock().unwrap().push(token.into());
+        let known = self.tokens.lock().unwrap().get(token).cloned();
+        Box::pin(async move { self.answer(known) })
+    }
+}
+
+impl Cluster for FakeCluster {
+    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let live = self.live.lock().unwrap().as_ref().map(|run| run());
+        let run = live.or_else(|| self.runs.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned());
+        Box::pin(async move { self.answer(run) })
+    }
+
+    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        let runs = self.runs.lock().unwrap();
+        let uids = runs.values().filter(|run| run.namespace == namespace).map(|run| run.uid.clone()).collect();
+        Box::pin(async move { self.answer(uids) })
+    }
+
+    fn repository<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
+        let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
+        Box::pin(async move { self.answer(found) })
+    }
+
+    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        let repositories = self.repositories.lock().unwrap();
+        let of = repositories.iter().filter(|((of, _), _)| of == namespace);
+        let uids = of.filter_map(|(_, repository)| repository.metadata.uid.clone()).collect();
+        Box::pin(async move { self.answer(uids) })
+    }
+
+    fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>> {
+        futures::stream::pending().boxed()
+    }
+
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
+        let uid = self.namespaces.lock().unwrap().get(name).cloned().unwrap_or_else(|| NAMESPACE_UID.into());
+        Box::pin(async move { self.answer(Some(uid)) })
+    }
+
+    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
+        let before = self.before.lock().unwrap().remove(&name.name);
+        let found = before.or_else(|| self.secrets.lock().unwrap().get(&name.name).cloned());
+        Box::pin(async move {
+            // Others read as well before this one writes.
+            tokio::task::yield_now().await;
+            self.answer(found)
+        })
+    }
+
+    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+        let answer = if self.unguarded.load(Ordering::Relaxed) { Ok(()) } else { Err(denied("a probe")) };
+        Box::pin(async move {
+            self.answer(())?;
+            answer
+        })
+    }
+
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+        let mut objects = self.objects.lock().unwrap();
+        let key = (owner.namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
+        let answer = match objects.get(&key) {
+            // As the policy has it: another's, or none of ours.
+            Some((of, _)) if of != owner.of => Err(denied("no object with outputs of this stack")),
+            _ => self.answer("object-1".to_owned()),
+        };
+        if answer.is_ok() {
+            objects.insert(key, (owner.of.to_owned(), object.data.clone()));
+        }
+        Box::pin(async move { answer })
+    }
+
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+        let answer = self.answer(());
+        if answer.is_ok() {
+            let key = (namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
+            self.objects.lock().unwrap().remove(&key);
+        }
+        Box::pin(async move { answer })
+    }
+
+    fn fill<'a>(
+        &'a self,
+        name: &'a SecretName,
+        read: &'a Entries,
+        data: &'a BTreeMap<String, Vec<u8>>,
+    ) -> BoxFuture<'a, Result<bool, CallError>> {
+        Box::pin(async move {
+            let mut secrets = self.secrets.lock().unwrap();
+            let there = secrets.get_mut(&name.name).unwrap();
+            if there.version != read.version {
+                return self.answer(false);
+            }
+            there.data.extend(data.clone());
+            there.version.push('+');
+            self.answer(true)
+        })
+    }
+}
