@@ -69,7 +69,6 @@ fn observed(world: &World, index: usize, seen: &Seen) -> Observed {
         pod,
         pod_live: seen.live,
         policies: Enforcement::Enforced,
-        policies_live: true,
         notes,
         taken: seen.leased.then(|| (state_key(), format!("pawl-state-{}", state_key()))),
         ..Observed::of(run)
