@@ -6,9 +6,10 @@
 //! | module | holds |
 //! |---|---|
 //! | [`watches`] | those that fill the caches of more than one reconciler |
+//! | [`revoke`] | undoes what was set while the admission policies were not enforced |
 //! | [`run`] | the reconciler: observe, tell the situation, decide, execute, and the loop that looks at runs |
 //! | [`layer`] | the reconciler of layers: which runs a repository's directory needs, and what is said of it |
-//! | [`policies`] | the proof that the admission policies stand |
+//! | [`policies`] | the proof that the admission policies are enforced |
 //! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
 //! | [`slots`] | how many attempts are open at once, and who is next |
 //! | [`gc`] | what is deleted because nothing needs it any more |
@@ -32,6 +33,7 @@ pub mod metrics;
 pub mod policies;
 pub mod read_api;
 mod requests;
+pub mod revoke;
 pub mod run;
 pub mod runner_pod;
 pub mod server;

@@ -16,6 +16,7 @@ use controller::{
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
     convert, gc, layer, policies,
     read_api::{self, Registration},
+    revoke::Revoke,
     run::{self, Context},
     server,
     settings::Settings,
@@ -158,14 +159,16 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let layer_ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
     let layers: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(layer::watch::run(scope.clone(), layer_ctx.clone(), stopped.clone()))).collect();
+    let revoke = Revoke { runs: ctx.clone(), layers: layer_ctx };
     let runs = scopes.into_iter().map(|scope| {
         let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
         tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
     });
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
-    let probing = policies::feed::run(ctx.clone(), ctx.policies.clone(), readiness.clone(), stopped.clone());
+    let policies = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
+    let revoking = revoke.run(readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
-    let others = [tokio::spawn(reading), tokio::spawn(probing), tokio::spawn(nodes)];
+    let others = [tokio::spawn(reading), tokio::spawn(policies), tokio::spawn(revoking), tokio::spawn(nodes)];
     let watches = futures::future::join_all(runs.chain(others).chain(sweeps).chain(layers).chain(shared));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {

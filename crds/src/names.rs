@@ -55,9 +55,9 @@ pub const POKE: &str = "pawl.run/poke";
 pub const PLAN: &str = "pawl.run/plan";
 /// Annotation on a layer: `true` stops it, as `spec.suspend` does, whoever manages its spec.
 pub const SUSPEND: &str = "pawl.run/suspend";
-/// Annotation on a layer, by the controller: it asks for rights, and stood while the admission policies were not proven. It makes no run
-/// until somebody who may make such a layer takes this off.
-pub const VOID: &str = "pawl.run/void";
+/// Annotation on a layer, set by the controller: the layer asks for rights, and the admission policies were not enforced for a while, so
+/// its author is unverified. It makes no run until a person with these rights removes the annotation.
+pub const UNVERIFIED: &str = "pawl.run/unverified";
 /// Annotation on a namespace: `true` lets no run begin in it.
 pub const FREEZE: &str = "pawl.run/freeze";
 /// Annotation on a layer's run: what set it off, as [`crate::Trigger`] has it. Written by the controller only, as the next three.
@@ -112,11 +112,6 @@ pub const POLICY_FINALIZER: &str = "pawl-finalizer";
 pub const POLICY_LAYER: &str = "pawl-layer";
 /// All of them.
 pub const POLICIES: [&str; 5] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER, POLICY_LAYER];
-
-/// Lease in the controller's own namespace: the admission policies as they stood when they were last proven. Stored under its first name.
-pub const POLICIES_LEASE: &str = "pawl-gate";
-/// Annotation of that Lease.
-pub const POLICIES_PROVEN: &str = "pawl.run/gate";
 
 /// The field manager of the agent.
 pub const AGENT_MANAGER: &str = "pawl-runner-agent";
@@ -224,6 +219,11 @@ pub fn stored_log_command(namespace: &str, run: &str) -> String {
 /// The line that shows the logs of all pods.
 pub fn logs_command(namespace: &str, run: &str) -> String {
     format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")
+}
+
+/// The command by which a person confirms a layer whose author is unverified.
+pub fn confirm_command(namespace: &str, layer: &str) -> String {
+    format!("kubectl annotate -n {namespace} {KUBECTL_LAYER}/{layer} {UNVERIFIED}-")
 }
 
 /// The command that gives up the apply of a run whose node is lost, right for whoever pastes it.

@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("enforcement::nothing_starts_without_a_policy_and_nothing_set_meanwhile_is_believed", false, removed)]
+    vec![Test::new("enforcement::without_a_policy_nothing_starts_and_what_is_set_is_revoked", false, removed)]
 }
 
 async fn removed(_: World) -> Result<()> {
@@ -102,11 +102,12 @@ fn waits(run: &TerraformRun) -> bool {
     has(run, conditions::STALLED, "True", reason::POLICY_MISSING)
 }
 
-/// Runs of both modes wait for whichever policy is missing. When it is back a Manual one begins, and an Automatic one ends, as nobody asked who
-/// made it; one whose plan waits is not approved, and one that stands in a line says so again at once.
+/// Runs of both modes wait for whichever policy is missing. When it returns a Manual one begins, and an Automatic one is canceled, since its
+/// author is unverified. The approval of a plan that waits is removed, and a run that was queued before stays queued.
 async fn missing(world: &World, policy: &str) -> Result<()> {
-    let (manual, automatic) = (Rig::new(world.clone()).await?, Rig::new(world.clone()).await?);
-    let (waiting, queued) = (Rig::new(world.clone()).await?, Rig::new(world.clone()).await?);
+    let manual = Rig::guarded(world.clone()).await?;
+    manual.enforced().await?;
+    let (automatic, waiting, queued) = (manual.beside().await?, manual.beside().await?, manual.beside().await?);
     plans(&waiting).await?;
     let address = format!("http://state.example.com/{}", queued.namespace);
     let applies = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
@@ -135,9 +136,11 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
     let run = automatic.look("ended", |run| run.status.as_ref().is_some_and(|status| status.result.is_some())).await?;
     ensure!(
         run.status.as_ref().is_some_and(|status| status.result == Some(RunResult::Canceled) && status.attempt.is_none()),
-        "its creator was asked by no policy: {:?}",
+        "no policy checked its author: {:?}",
         run.status
     );
+    waiting.look("told that the approval was removed", |run| has(run, conditions::APPROVED, "False", reason::UNVERIFIED)).await?;
+    ensure!(!waiting.get().await?.annotations().contains_key(names::APPROVE));
     queued.look("queued, and no longer stalled", in_line).await.map(drop)
 }
 
@@ -151,9 +154,11 @@ async fn plans(rig: &Rig) -> Result<()> {
     rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
 }
 
-/// An author approves in somebody else's name while the policy is missing.
+/// An author approves in somebody else's name while the policy is missing. The controller revokes that whether it looks at the run
+/// meanwhile or not.
 async fn forged(world: &World, looked_at: bool) -> Result<()> {
-    let rig = Rig::new(world.clone()).await?;
+    let rig = Rig::guarded(world.clone()).await?;
+    rig.enforced().await?;
     plans(&rig).await?;
     let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
     let binding = take_away(world, names::POLICY_APPROVAL).await?;
@@ -166,24 +171,27 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
         ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
     }
     put_back(world, &binding).await?;
-    // Another controller, which knows nothing but what is stored.
-    let rig = if looked_at { rig } else { rig.again().await? };
-    let void = |run: &TerraformRun| {
-        has(run, conditions::APPROVED, "False", reason::VOID) && has(run, conditions::STALLED, "False", reason::PROGRESSING)
-    };
-    let run = rig.look("told that the approval is void", void).await?;
+    let revoked = |run: &TerraformRun| has(run, conditions::APPROVED, "False", reason::UNVERIFIED);
+    rig.until("told that the approval was removed", revoked).await?;
+    rig.enforced().await?;
+    let settled = |run: &TerraformRun| revoked(run) && has(run, conditions::STALLED, "False", reason::PROGRESSING);
+    let run = rig.look("no longer stalled", settled).await?;
+    let message =
+        run.status.iter().flat_map(|status| &status.conditions).find(|c| c.type_ == conditions::APPROVED).map(|c| &c.message);
+    ensure!(message.is_some_and(|text| text.starts_with("alice@example.com's approval was removed: ")), "{message:?}");
     ensure!(!run.annotations().contains_key(names::APPROVE) && !run.annotations().contains_key(names::APPROVED_BY));
     ensure!(run.status.is_some_and(|status| status.approval.is_none() && status.claim.is_none()));
-    rig.rests("what was void stays void").await?;
+    rig.rests("what was removed stays removed").await?;
     rig.approve().await?;
     rig.look("approved", |run| run.status.as_ref().and_then(|s| s.approval.as_ref()).is_some_and(|a| a.by == "admin")).await?;
-    // And what was approved behind the policies is believed by the next controller.
-    rig.again().await?.rests("a restart voids nothing").await
+    // The first proof of another process revokes nothing.
+    rig.again().await?.rests("after a restart").await
 }
 
 /// An author creates a run that approves itself while the policy is missing.
 async fn created(world: &World) -> Result<()> {
-    let rig = Rig::new(world.clone()).await?;
+    let rig = Rig::guarded(world.clone()).await?;
+    rig.enforced().await?;
     let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
     let binding = take_away(world, names::POLICY_CREATION).await?;
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
@@ -194,13 +202,14 @@ async fn created(world: &World) -> Result<()> {
     let run = rig.look("ended", |run| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
     let status = run.status.context("no status")?;
     ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
-    ensure!(status.message.is_some_and(|message| message.contains("create it anew")));
+    ensure!(status.message.is_some_and(|message| message.contains("Create it again")));
     Ok(())
 }
 
 /// An author makes a layer that applies by itself, and one that does not, while the policy is missing.
 async fn layer(world: &World) -> Result<()> {
-    let rig = Rig::new(world.clone()).await?;
+    let rig = Rig::guarded(world.clone()).await?;
+    rig.enforced().await?;
     let bob = world.person("bob", &rig.namespace, "pawl-author").await?;
     let binding = take_away(world, names::POLICY_LAYER).await?;
     let layers: Api<TerraformLayer> = Api::namespaced(bob, &rig.namespace);
@@ -211,14 +220,14 @@ async fn layer(world: &World) -> Result<()> {
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
     rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
-    ensure!(layers.get("automatic").await?.is_void() && !layers.get("manual").await?.is_void());
-    let off = json!({"metadata": {"annotations": {names::VOID: null}}});
-    let taken = objects::merge(&layers, "automatic", &off).await;
-    crate::world::refused("by whoever may not make it", taken, "needs the verb autoapprove")?;
+    ensure!(layers.get("automatic").await?.is_unverified() && !layers.get("manual").await?.is_unverified());
+    let off = json!({"metadata": {"annotations": {names::UNVERIFIED: null}}});
+    let removed = objects::merge(&layers, "automatic", &off).await;
+    crate::world::refused("by who may not make it", removed, "needs the verb autoapprove")?;
     let layers: Api<TerraformLayer> = Api::namespaced(world.admin.clone(), &rig.namespace);
-    objects::merge(&layers, "automatic", &off).await.context("by whoever may")?;
-    // And what somebody looked at since stays.
-    rig.again().await?.step().await?;
-    ensure!(!layers.get("automatic").await?.is_void());
+    objects::merge(&layers, "automatic", &off).await.context("by who may make it")?;
+    // What a person confirmed stays confirmed.
+    rig.again().await?.enforced().await?;
+    ensure!(!layers.get("automatic").await?.is_unverified());
     Ok(())
 }

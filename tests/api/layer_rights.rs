@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("layer_rights::what_a_layer_asks_for_is_asked_of_its_maker", true, created),
         Test::new("layer_rights::a_change_of_what_its_runs_do_is_admitted_like_a_creation_and_others_are_free", true, changed),
-        Test::new("layer_rights::what_is_void_counts_again_by_whoever_may_make_it", true, void),
+        Test::new("layer_rights::an_unverified_layer_is_confirmed_by_who_may_make_it", true, confirmed),
         Test::new("layer_rights::the_finalizer_needs_control", true, finalizer),
         Test::new("layer_rights::only_the_controller_makes_runs_of_a_layer", true, marks),
         Test::new("layer_rights::roles_read_and_write_layers_and_repositories", true, roles),
@@ -175,18 +175,18 @@ async fn changed(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn void(world: World) -> Result<()> {
+async fn confirmed(world: World) -> Result<()> {
     let scene = Scene::new(&world).await?;
     create(&scene.eve, "net", &json!({"remediation": {"onCommit": "Automatic"}})).await?.context("net")?;
-    let mark = |word: Option<&str>| json!({"metadata": {"annotations": {names::VOID: word}}});
-    let text = "pawl.run/void is written by the controller";
+    let mark = |word: Option<&str>| json!({"metadata": {"annotations": {names::UNVERIFIED: word}}});
+    let text = "pawl.run/unverified is set by the controller";
     refused("by somebody", merge(&scene.eve, "net", mark(Some("x"))).await, text)?;
     merge(&scene.controller, "net", mark(Some("why"))).await.context("by the controller")?;
     refused("changed", merge(&scene.eve, "net", mark(Some("x"))).await, text)?;
     merge(&scene.bob, "net", json!({"metadata": {"annotations": {names::PLAN: "now"}}})).await.context("something else")?;
-    refused("taken off by whoever may not make it", merge(&scene.bob, "net", mark(None)).await, AUTOMATIC)?;
-    refused("taken off by the controller", merge(&scene.controller, "net", mark(None)).await, AUTOMATIC)?;
-    merge(&scene.eve, "net", mark(None)).await.context("taken off by whoever may")?;
+    refused("removed by who may not make it", merge(&scene.bob, "net", mark(None)).await, AUTOMATIC)?;
+    refused("removed by the controller", merge(&scene.controller, "net", mark(None)).await, AUTOMATIC)?;
+    merge(&scene.eve, "net", mark(None)).await.context("removed by who may make it")?;
     Ok(())
 }
 

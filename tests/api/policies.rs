@@ -233,7 +233,7 @@ async fn abandon(world: World) -> Result<()> {
         refused(what, scene.annotate(&carol, "lost", change.clone()).await, "never changed nor taken back")?;
         refused(what, scene.annotate(&world.admin, "lost", change).await, "never changed nor taken back")?;
     }
-    scene.annotate(&controller, "lost", off).await.context("the controller takes off what was refused, or is void")?;
+    scene.annotate(&controller, "lost", off).await.context("the controller removes what was refused, or is unverified")?;
     // One that nobody knows the end of, as long as it keeps the lease on its state.
     world.status(namespace, "unknown", &json!({"phase": "Failed", "result": "Indeterminate"})).await?;
     refused("that keeps nothing", scene.annotate(&carol, "unknown", given_up("carol")).await, lost)?;

@@ -13,17 +13,26 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
+    admin::Readiness,
     cluster::{Cluster, index::Feed, node_watch},
+    layer, policies,
+    revoke::Revoke,
     run::{Context, Enforcement, reconcile, watch::trim},
     settings::Settings as ControllerSettings,
 };
 use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Client, ResourceExt, runtime::watcher::Event};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::{Node, Pod},
+};
+use kube::{Api, Client, ResourceExt, api::ListParams, runtime::watcher::Event};
 use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 
 pub(crate) use agent::{Played, Process};
 
@@ -42,12 +51,45 @@ pub(crate) struct Rig {
     feed: Mutex<Feed>,
     /// By how many seconds the clock of its controller is ahead.
     ahead: Arc<AtomicI64>,
+    /// What its controller does without being told to. Ends with the rig.
+    tasks: JoinSet<()>,
 }
 
 impl Rig {
     pub(crate) async fn new(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
         Self::of(world, namespace, ControllerSettings::default()).await
+    }
+
+    /// The same with a controller that watches the admission policies, and revokes what was set while they were away.
+    pub(crate) async fn guarded(world: World) -> Result<Self> {
+        let mut rig = Self::new(world).await?;
+        let ctx = rig.context.clone();
+        let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
+        let revoke = Revoke { runs: ctx.clone(), layers };
+        rig.tasks.spawn(async move {
+            let (_stop, stopped) = watch::channel(false);
+            let watching = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
+            tokio::join!(watching, revoke.run(Arc::new(Readiness::awaiting(1)), stopped));
+        });
+        Ok(rig)
+    }
+
+    /// Another namespace of the same controller, which has to be there as long.
+    pub(crate) async fn beside(&self) -> Result<Self> {
+        let (world, context) = (self.world.clone(), self.context.clone());
+        let namespace = world.namespace().await?;
+        let feed = Mutex::new(pods(&context));
+        Ok(Self { world, namespace, context, feed, ahead: self.ahead.clone(), tasks: JoinSet::new() })
+    }
+
+    /// Waits until the policies are proven here, and what was set before is revoked.
+    pub(crate) async fn enforced(&self) -> Result<()> {
+        let prove = async || match self.context.policies.prove(&self.namespace, &self.context).await {
+            Ok(Enforcement::Enforced) => Ok(Ok(())),
+            other => Ok(Err(format!("{other:?}"))),
+        };
+        wait::until("the policies are proven", PATIENCE, prove).await
     }
 
     /// Two namespaces, and controllers that were told that they share states.
@@ -89,10 +131,9 @@ impl Rig {
             (Timestamp::now() + ahead, Instant::now() + ahead.unsigned_abs())
         });
         let context = Arc::new(Context::new(Cluster::new(client, settings, clock), None));
-        let mut feed = context.pods.feed();
-        context.pods.apply(&mut feed, &Event::Init);
-        context.pods.apply(&mut feed, &Event::InitDone);
-        Ok(Self { world, namespace, context, feed: Mutex::new(feed), ahead })
+        listed(&world, &context.policies).await?;
+        let feed = Mutex::new(pods(&context));
+        Ok(Self { world, namespace, context, feed, ahead, tasks: JoinSet::new() })
     }
 
     /// So much time passes for the controller.
@@ -100,14 +141,9 @@ impl Rig {
         self.ahead.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// The first proof of the admission policies voids what stands anywhere, so it comes before any test.
+    /// Waits until the admission policies that were just installed are enforced, before any test.
     pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
-        let rig = Self::new(world).await?;
-        let prove = async || match rig.context.policies.prove(&rig.namespace, &*rig.context).await {
-            Ok(Enforcement::Enforced) => Ok(Ok(())),
-            other => Ok(Err(format!("{other:?}"))),
-        };
-        wait::until("the policies are proven", PATIENCE, prove).await
+        Self::guarded(world).await?.enforced().await
     }
 
     pub(crate) async fn get(&self) -> Result<TerraformRun> {
@@ -239,6 +275,29 @@ impl Rig {
         let (stop, stops) = mpsc::unbounded_channel();
         Ok(Process { task: tokio::spawn(driver.run(stops)), gets, log, _stop: stop })
     }
+}
+
+/// What a controller's watches of the policies show at its start.
+async fn listed(world: &World, prober: &policies::Prober) -> Result<()> {
+    fn events<K: Clone>(objects: kube::core::ObjectList<K>) -> impl Iterator<Item = Event<K>> {
+        [Event::Init].into_iter().chain(objects.items.into_iter().map(Event::InitApply)).chain([Event::InitDone])
+    }
+    let (all, mut watched) = (ListParams::default(), policies::watch::Watched::default());
+    for event in events(Api::<ValidatingAdmissionPolicy>::all(world.admin.clone()).list(&all).await?) {
+        watched.policy(event, prober);
+    }
+    for event in events(Api::<ValidatingAdmissionPolicyBinding>::all(world.admin.clone()).list(&all).await?) {
+        watched.binding(event, prober);
+    }
+    Ok(())
+}
+
+/// Pods, of which there is none yet.
+fn pods(context: &Context) -> Feed {
+    let mut feed = context.pods.feed();
+    context.pods.apply(&mut feed, &Event::Init);
+    context.pods.apply(&mut feed, &Event::InitDone);
+    feed
 }
 
 /// What a kubelet says of a pod whose container has ended.

@@ -159,12 +159,12 @@ async fn policies_removed(scene: Scene) -> Result<()> {
         // At once, as the return is watched: at the latest after the next try.
         scene.phase(&format!("manual-{policy}"), Phase::AwaitingApproval).await?;
         let status = scene.ends(&format!("automatic-{policy}"), RunResult::Canceled).await?;
-        holds(&status.message.unwrap_or_default(), "create it anew")?;
+        holds(&status.message.unwrap_or_default(), "Create it again")?;
         ensure!(status.attempt.is_none());
         scene.annotate(&format!("manual-{policy}"), &[(names::CANCEL, Some("done"))]).await?;
     }
-    let void = |r: &crds::TerraformRun| stands(r, conditions::APPROVED, "False", reason::VOID);
-    scene.until("a", "told that its approval is void", SOON, void).await?;
+    let revoked = |r: &crds::TerraformRun| stands(r, conditions::APPROVED, "False", reason::UNVERIFIED);
+    scene.until("a", "told that its approval was removed", SOON, revoked).await?;
     ensure!(scene.status("a").await?.approval.is_none() && scene.starts("a", "apply") == 0);
     let status = scene.approved("a").await?;
     ensure!(status.approval.is_some_and(|approval| approval.by == "admin"));

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ::controller::{
+    admin::Readiness,
     cluster::{
         Cluster,
         clock::Timed,
@@ -11,6 +12,8 @@ use ::controller::{
     },
     gc,
     layer::{self, LayerRun},
+    policies::{Prober, watch::Watched},
+    revoke::Revoke,
     run::{
         Context, event_handlers, reconcile,
         watch::{trim, wake_hash},
@@ -35,7 +38,10 @@ use played::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use crate::{
     deeds,
@@ -60,6 +66,38 @@ pub(crate) async fn supervise(shared: Shared, index: u8) {
         };
         sleep(Duration::from_millis(wait)).await;
     }
+}
+
+/// A controller's watch of the admission policies. It is never late: an approval that is forged before a watch shows the removal of its
+/// policy may be recorded (`design/0004-approval-and-admission.md`).
+pub(crate) struct Guard {
+    prober: Arc<Prober>,
+    watched: Watched,
+    /// When its process first listed them.
+    pub(crate) since: u64,
+}
+
+impl Guard {
+    fn new(prober: Arc<Prober>, policies: &[Value]) -> Self {
+        let mut guard = Self { prober, watched: Watched::default(), since: millis() };
+        guard.tell(policies);
+        guard
+    }
+
+    /// Lists the policies, which have the names of their bindings.
+    pub(crate) fn tell(&mut self, policies: &[Value]) {
+        for event in listing(policies) {
+            self.watched.policy(event, &self.prober);
+        }
+        for event in listing(policies) {
+            self.watched.binding(event, &self.prober);
+        }
+    }
+}
+
+fn listing<K: DeserializeOwned>(objects: &[Value]) -> impl Iterator<Item = Event<K>> {
+    let applied = objects.iter().map(|object| Event::InitApply(K::deserialize(object).unwrap()));
+    [Event::Init].into_iter().chain(applied).chain([Event::InitDone])
 }
 
 /// A watch of the controller's, by what it is of. In the order in which a process lists them.
@@ -273,6 +311,13 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
 
 async fn live(shared: Shared, process: Process, index: u8) {
     let ctx = context(&shared, &process);
+    shared.act(|world| {
+        let guard = Guard::new(ctx.policies.clone(), &world.store.policies());
+        world.guards.insert(index, guard);
+    });
+    let of_layers = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
+    let (_stop, stopped) = watch::channel(false);
+    let revoke = Revoke { runs: ctx.clone(), layers: of_layers.clone() }.run(Arc::new(Readiness::awaiting(1)), stopped);
     let (queue, layer_queue) = (Arc::<Queue<TerraformRun>>::default(), Arc::<Queue<TerraformLayer>>::default());
     let (wake, waking) = unbounded();
     let (to_layers, layers_waking) = unbounded();
@@ -296,11 +341,10 @@ async fn live(shared: Shared, process: Process, index: u8) {
     };
     let layers = async {
         ctx.layers.ready().await;
-        let ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
-        let look = move |seen: Arc<TerraformLayer>| layer::reconcile(seen, ctx.clone()).boxed();
+        let look = move |seen: Arc<TerraformLayer>| layer::reconcile(seen, of_layers.clone()).boxed();
         layer_queue.work(&process, look).await;
     };
-    tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers);
+    tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers, revoke);
 }
 
 /// Fills the caches: a list, and then every change in its order, each some time after it was made. A watch that heard nothing for a

@@ -69,6 +69,14 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();
+    let unverified = |run: &TerraformRun| {
+        let mut all = run.status.iter().flat_map(|status| &status.conditions);
+        all.any(|c| c.type_ == conditions::APPROVED && c.status == "False" && c.reason == reason::UNVERIFIED)
+    };
+    if unverified(new) && !step.before.is_some_and(unverified) {
+        world.note("   the run says that its approval was revoked");
+        world.watcher.endings.insert("revoked");
+    }
     if says_it_is_lost(new) && !step.before.is_some_and(says_it_is_lost) {
         world.note("   the run says NodeUnreachable");
         world.watcher.endings.insert("node lost");
@@ -111,7 +119,8 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     if abandoned.is_some_and(|why| why != FORGED) && world.watcher.given_up.insert(uid.clone()) {
         world.watcher.endings.insert("given up");
     }
-    if is.message.as_ref().is_some_and(|message| message.contains(&format!("gave it up: {FORGED}"))) {
+    let by_forgery = is.message.as_ref().is_some_and(|message| message.contains(&format!("gave it up: {FORGED}")));
+    if by_forgery && !world.believes_forgeries() {
         world.violated("S3", "an apply was given up in words that were forged while the policies were away");
     }
     if let (None, Some(settled)) = (&was.settled, &is.settled) {
@@ -214,7 +223,7 @@ fn claimed(world: &mut World, run: &TerraformRun) {
     if run.spec.approval.mode == ApprovalMode::Manual && (by, annotated) != (Some("alice"), Some("alice")) {
         world.violated("S3", "a claim of an approval by somebody else than who may approve");
     }
-    if status.approval.is_some_and(|record| record.comment.as_deref() == Some(FORGED)) {
+    if status.approval.is_some_and(|record| record.comment.as_deref() == Some(FORGED)) && !world.believes_forgeries() {
         world.violated("S3", "a claim of an approval that was forged while the policies were away");
     }
     if status.plan.is_none_or(|plan| plan.state_key.is_none()) {

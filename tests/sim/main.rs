@@ -44,7 +44,7 @@ const SCHEDULES: u64 = 5_000;
 /// Of the pairs on the way to the apply every so manyth is played; all of them with `PAWL_SIM_PAIR_STEP=1`.
 const PAIR_STEP: u64 = 7;
 /// What some schedule of the random ones has to come to; otherwise the simulator plays nothing of interest.
-const ENDINGS: [&str; 20] = [
+const ENDINGS: [&str; 21] = [
     "Applied",
     "Destroyed",
     "NoChanges",
@@ -62,6 +62,7 @@ const ENDINGS: [&str; 20] = [
     "restored",
     "node lost",
     "wrong approval refused",
+    "revoked",
     "waited for a slot",
     "given up",
     "hook failed",

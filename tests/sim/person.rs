@@ -229,7 +229,7 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             Strike::DatastoreAway(seconds) => world.data.away_until = until(seconds),
             Strike::ApiAway(seconds) => world.api_away_until = until(seconds),
             Strike::PoliciesAway(seconds) => {
-                world.store.lacks_policies = true;
+                world.set_policies(true);
                 return Some(seconds);
             }
         }
@@ -239,8 +239,8 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
         sleep(Duration::from_secs(seconds.into())).await;
         shared.act(|world| {
             forge(world);
-            world.store.lacks_policies = false;
-            world.store.policies_made += 1;
+            world.forged_at.get_or_insert(millis());
+            world.set_policies(false);
         });
     }
 }

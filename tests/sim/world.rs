@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) use crate::process::{Changes, Process};
 use crate::{
-    controller::Watch,
+    controller::{Guard, Watch},
     invariants::Watcher,
     layers::{self, Ground},
     schedule::{Chance, Fault, Schedule},
@@ -86,6 +86,21 @@ pub(crate) enum Trouble {
     Refused(Refusal),
 }
 
+impl World {
+    /// The policies went, or came back as other objects.
+    pub(crate) fn set_policies(&mut self, away: bool) {
+        self.store.lacks_policies = away;
+        self.store.policies_made += u32::from(!away);
+        let policies = self.store.policies();
+        self.guards.values_mut().for_each(|guard| guard.tell(&policies));
+    }
+
+    /// Whether a controller began after approvals were forged, or before it had revoked them all: it cannot know that the policies were away.
+    pub(crate) fn believes_forgeries(&self) -> bool {
+        self.forged_at.is_some_and(|at| self.guards.values().any(|guard| guard.since >= at))
+    }
+}
+
 impl From<Refusal> for Trouble {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
@@ -140,6 +155,10 @@ pub(crate) struct World {
     /// Agents' processes by the UID of their pod.
     pub agents: BTreeMap<String, Vec<Process>>,
     pub controllers: BTreeMap<u8, Process>,
+    /// By controller: its watch of the admission policies.
+    pub guards: BTreeMap<u8, Guard>,
+    /// When approvals were first forged while the policies were away.
+    pub forged_at: Option<u64>,
     /// By controller: how late its watches are, and until when.
     pub lag: BTreeMap<u8, (u64, u64)>,
     /// By controller and watch: until when it hears nothing, and then it lists anew.
@@ -186,6 +205,8 @@ impl Shared {
             boots: BTreeMap::new(),
             agents: BTreeMap::new(),
             controllers: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            forged_at: None,
             lag: BTreeMap::new(),
             deaf: BTreeMap::new(),
             again: BTreeMap::new(),

@@ -197,7 +197,7 @@ where
     ctx.call(what, api.patch_metadata(name, &params(), &Patch::Json::<()>(patch))).await.map(drop)
 }
 
-fn params() -> PatchParams {
+pub(super) fn params() -> PatchParams {
     PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() }
 }
 

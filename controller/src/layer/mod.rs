@@ -16,6 +16,7 @@
 //! | [`known`], [`index`] | what the watches have shown of layers, repositories and runs | no |
 //! | [`context`] | what this process remembers of layers, and works with | no |
 //! | [`execute`] | writes what a layer says, and does what was decided | yes |
+//! | [`revoke`] | marks layers whose author is unverified | yes |
 //! | [`reconcile`](mod@reconcile) | one look at a layer | yes |
 //! | [`watch`] | watches, and the loop that turns their events into looks at layers | yes |
 
@@ -35,6 +36,7 @@ mod next;
 mod observed;
 mod reconcile;
 mod retries;
+pub mod revoke;
 mod run_summary;
 mod situation;
 mod status;

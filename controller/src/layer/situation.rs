@@ -8,6 +8,10 @@ use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, nam
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
 
+/// What people read of a layer whose author is unverified.
+pub(super) const UNVERIFIED: &str = "the layer asks for rights, and the admission policies were not enforced for a while, so its author is \
+                                     unverified; it makes no runs until a person who has these rights confirms it";
+
 #[derive(Clone, Debug)]
 pub(super) struct Situation<'a> {
     pub(super) o: &'a Observed,
@@ -79,11 +83,8 @@ fn hold<T>(reason: &'static str, message: String, next_step: Option<String>) -> 
 pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     let (namespace, name) = o.layer.repository_key();
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
-    if o.layer.is_void() {
-        let step = format!("kubectl annotate -n {own} {}/{} {}-", names::KUBECTL_LAYER, o.layer.name_any(), names::VOID);
-        let message =
-            "it asks for rights, and stood while the admission policies were not proven: who has those rights has to look at it";
-        return hold(reason::VOID, message.to_owned(), Some(step));
+    if o.layer.is_unverified() {
+        return hold(reason::UNVERIFIED, UNVERIFIED.to_owned(), Some(names::confirm_command(own, &o.layer.name_any())));
     }
     let Some(repository) = &o.repository else {
         let step = Some(format!("create TerraformRepository {name} in namespace {namespace}, or correct spec.repository"));

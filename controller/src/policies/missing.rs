@@ -8,17 +8,17 @@ pub struct Missing {
     pub reason: &'static str,
     /// For people.
     pub text: String,
-    /// A probe was let through: its policy is not in force. Otherwise something else refused before it was asked.
+    /// A probe was let through, so its policy is not enforced. Otherwise something else refused the probe first.
     pub let_through: bool,
 }
 
 impl Missing {
-    /// A policy or its binding is not there, or something else refuses what it has to refuse.
+    /// A policy or its binding is missing, or something else refuses the probe.
     pub fn policy(text: impl Into<String>) -> Self {
         Self { reason: reason::POLICY_MISSING, text: text.into(), let_through: false }
     }
 
-    /// Nothing is created in that namespace any more, probes included.
+    /// A namespace that is being deleted accepts no new objects, so the probe reaches no policy.
     pub fn namespace(name: &str) -> Self {
         let text = format!("namespace {name} is being deleted, and nothing can be created in it");
         Self { reason: reason::NAMESPACE_TERMINATING, text, let_through: false }

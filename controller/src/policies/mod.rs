@@ -1,50 +1,49 @@
-//! Proves that the admission policies stand before anything relies on them, and that they have stood since whatever relies on
-//! them was set.
+//! Proves that the admission policies are enforced, before anything relies on them.
 //!
-//! Existence proves nothing: a policy is in force about a second after it was created. So each has to refuse, by its name, a dry
-//! run in the controller's own name. And being in force now proves nothing of a moment ago: [`standing`] keeps which policies were
-//! proven, and what was set while others stood, or none, is taken away before they count as proven again.
+//! Existence proves nothing: a policy is enforced about a second after its creation. So each policy has to refuse, by its name, a dry run
+//! that the controller sends. A proof counts for a minute at most, and only until a watch shows that a policy or a binding went or
+//! changed. Where the policies were not enforced, they do not count as proven again before somebody revoked what was set meanwhile, and
+//! said so with [`Prober::close`].
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`installed`] | policies and bindings as they stand, and whether they stood all the time between two looks |
+//! | `installed` | the policies and bindings that exist |
 //! | [`missing`] | why the policies are not proven |
-//! | `probe` | a run that a policy has to refuse |
-//! | [`standing`] | what was proven last, in a Lease |
-//! | [`feed`] | the watches, and the first proof |
+//! | [`gaps`] | where they were not enforced |
+//! | `probe` | the dry run that a policy has to refuse |
+//! | [`watch`] | the watches of policies and bindings |
 
-pub mod feed;
-pub mod installed;
+pub mod gaps;
+mod installed;
 pub mod missing;
 mod probe;
-pub mod standing;
+pub mod watch;
 
 use std::{
     collections::HashMap,
-    ops::Deref,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::watch;
+use tokio::{sync::watch as channel, time::timeout};
 
 use crate::{cluster::Cluster, error::Error};
 use crds::reason;
+use gaps::{Gap, Gaps};
 use installed::Policies;
 use missing::Missing;
-use standing::Standing;
 
-/// How long a proof is good for.
+/// How long a proof counts.
 const GOOD_FOR: SignedDuration = SignedDuration::from_secs(60);
-/// When a failed proof is tried again, unless a watch sees a change before.
-const RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// When a failed proof is tried again, unless a watch shows a change before.
+pub const RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// How long a proof waits for the first listing.
+const LISTING: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Enforcement {
-    /// Not tried within the last minute.
+    /// Not tried within the last minute, or not since the last change.
     Unknown,
     /// Proven within the last minute.
     Enforced,
@@ -52,227 +51,225 @@ pub enum Enforcement {
     NotEnforced { missing: Missing, retry_at: Timestamp },
 }
 
-/// Whoever decides on runs, as far as a proof needs him.
-pub trait Voids: Deref<Target = Cluster> + Send + Sync {
-    /// Takes away what stands on the runs of a namespace, or of all, that was set while the policies were not proven; with
-    /// `creations`, also what runs that have not begun ask for themselves.
-    ///
-    /// # Errors
-    /// When an answer says nothing. Then it is to be done again.
-    fn void(&self, scope: Option<&str>, creations: bool) -> impl Future<Output = Result<(), Error>> + Send;
-}
-
-/// Keeps the last proof of each namespace; bindings may differ between namespaces.
+/// Caches the last proof of each namespace, since bindings may select namespaces.
 pub struct Prober {
     proofs: Mutex<HashMap<String, Arc<Proof>>>,
-    reading: Reading,
-    /// Counts the changes that the watches saw; a proof is of one number.
-    changes: watch::Sender<u64>,
-    /// What the Lease says. Held while what stood is taken away.
-    standing: tokio::sync::Mutex<Option<Standing>>,
+    gaps: Mutex<Gaps>,
+    news: channel::Sender<()>,
 }
 
 impl Default for Prober {
     fn default() -> Self {
-        Self {
-            proofs: Mutex::default(),
-            reading: Reading::default(),
-            changes: watch::Sender::new(0),
-            standing: tokio::sync::Mutex::default(),
-        }
+        Self { proofs: Mutex::default(), gaps: Mutex::default(), news: channel::Sender::new(()) }
     }
 }
 
 #[derive(Default)]
 struct Proof {
-    /// Held while a proof is made, so that twenty runs at once make one.
+    /// Held during the probes, so that twenty runs at once share one proof.
     making: tokio::sync::Mutex<()>,
     last: Mutex<Option<Last>>,
 }
 
-/// The policies as they stand, read once for all who asked before the reading began, whatever their namespace.
-#[derive(Default)]
-struct Reading {
-    asked: AtomicU64,
-    last: tokio::sync::Mutex<Option<Stand>>,
-}
-
-#[derive(Clone)]
-struct Stand {
-    /// How many had asked when the reading began: it is theirs.
-    covered: u64,
-    /// When it began.
-    at: Timestamp,
-    /// How many changes the watches had seen by then.
-    changes: u64,
-    found: Result<Policies, String>,
-}
-
-impl Reading {
-    fn ticket(&self) -> u64 {
-        self.asked.fetch_add(1, Ordering::SeqCst)
-    }
-
-    /// A reading that began after the ticket was drawn.
-    async fn after<R>(&self, ticket: u64, moment: impl Fn() -> (Timestamp, u64), read: impl FnOnce() -> R) -> Result<Stand, Error>
-    where
-        R: Future<Output = Result<Result<Policies, String>, Error>>,
-    {
-        let mut last = self.last.lock().await;
-        if let Some(stand) = last.as_ref().filter(|stand| ticket < stand.covered) {
-            return Ok(stand.clone());
-        }
-        let (covered, (at, changes)) = (self.asked.load(Ordering::SeqCst), moment());
-        let stand = Stand { covered, at, changes, found: read().await? };
-        *last = Some(stand.clone());
-        Ok(stand)
-    }
-}
-
 /// The last try of a proof.
+#[derive(Clone)]
 struct Last {
     /// When it began.
     at: Timestamp,
-    /// How many changes the watches had seen by then.
+    /// How many changes the watches had shown by then.
     changes: u64,
-    /// The policies that were proven, or what was missing.
-    found: Result<Policies, Missing>,
+    found: Result<(), Missing>,
 }
 
-impl Proof {
-    fn state(&self, now: Timestamp, changes: u64) -> Enforcement {
-        match &*self.lock() {
-            Some(last) if last.changes != changes => Enforcement::Unknown,
-            Some(Last { at, found: Ok(_), .. }) if now.duration_since(*at).abs() < GOOD_FOR => Enforcement::Enforced,
-            None | Some(Last { found: Ok(_), .. }) => Enforcement::Unknown,
-            Some(Last { at, found: Err(missing), .. }) => {
-                Enforcement::NotEnforced { missing: missing.clone(), retry_at: at.checked_add(RETRY).unwrap_or(Timestamp::MAX) }
+impl Last {
+    /// What it proves now. `is_open`: something in the namespace is still to be revoked.
+    fn state(&self, now: Timestamp, changes: u64, is_open: bool) -> Enforcement {
+        let retry_at = self.at.checked_add(RETRY).unwrap_or(Timestamp::MAX);
+        match &self.found {
+            _ if self.changes != changes => Enforcement::Unknown,
+            Err(missing) => Enforcement::NotEnforced { missing: missing.clone(), retry_at },
+            Ok(()) if now.duration_since(self.at).abs() >= GOOD_FOR => Enforcement::Unknown,
+            Ok(()) if is_open => {
+                let text = "the admission policies are enforced again; what was set while they were not is being removed";
+                Enforcement::NotEnforced { missing: Missing::policy(text), retry_at }
             }
+            Ok(()) => Enforcement::Enforced,
         }
-    }
-
-    /// Whether these are the policies that were proven last.
-    fn is_of(&self, policies: &Policies) -> bool {
-        self.lock().as_ref().is_some_and(|last| last.found.as_ref() == Ok(policies))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Last>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Prober {
     pub fn state(&self, namespace: &str, now: Timestamp) -> Enforcement {
-        let proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-        proofs.get(namespace).map_or(Enforcement::Unknown, |proof| proof.state(now, *self.changes.borrow()))
+        let proof = self.proofs().get(namespace).cloned();
+        let Some(last) = proof.and_then(|proof| proof.lock().clone()) else { return Enforcement::Unknown };
+        let known = self.known();
+        last.state(now, known.changes, known.is_open(namespace))
     }
 
-    /// A policy or a binding changed: no proof is good any more.
-    pub fn changed(&self) {
-        self.changes.send_modify(|changes| *changes = changes.wrapping_add(1));
+    /// Takes the policies as the watches show them.
+    fn show(&self, policies: Policies) {
+        if self.known().show(policies) {
+            self.news.send_replace(());
+        }
     }
 
-    /// Tells of changes of policies and bindings.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    /// Notifies when a policy or a binding changed, or a gap can be closed or was closed.
+    pub fn changes(&self) -> channel::Receiver<()> {
+        self.news.subscribe()
     }
 
-    /// Proves that the policies are enforced in a namespace, or shares the proof of another run: then the policies that stand at this moment
-    /// are compared with those that were proven. What was set on a run that was read before this call was set behind them.
+    /// The gaps in which the policies are proven again: what was set there can be revoked now.
+    pub fn gaps(&self, now: Timestamp) -> Vec<Gap> {
+        let proofs = self.proofs().clone();
+        let known = self.known();
+        let proven = |proof: &Arc<Proof>| {
+            proof.lock().as_ref().is_some_and(|last| last.state(now, known.changes, false) == Enforcement::Enforced)
+        };
+        let mut open = known.open();
+        open.retain(|gap| match &gap.namespace {
+            Some(namespace) => proofs.get(namespace).is_some_and(proven),
+            None => proofs.values().any(proven),
+        });
+        open
+    }
+
+    /// Everything that was set in the gap has been revoked.
+    pub fn close(&self, gap: &Gap) {
+        self.known().close(gap);
+        self.news.send_replace(());
+    }
+
+    /// Proves that the policies are enforced in a namespace, or shares the proof of another run.
     ///
     /// # Errors
-    /// When an answer says nothing: no connection, an overloaded server.
-    pub async fn prove(&self, namespace: &str, ctx: &impl Voids) -> Result<Enforcement, Error> {
-        let proof = {
-            let mut proofs = self.proofs.lock().unwrap_or_else(PoisonError::into_inner);
-            proofs.entry(namespace.to_owned()).or_default().clone()
-        };
-        let ticket = self.reading.ticket();
+    /// When a request got no answer, or one that proves nothing, as of an overloaded server.
+    pub async fn prove(&self, namespace: &str, ctx: &Cluster) -> Result<Enforcement, Error> {
+        let proof = self.proofs().entry(namespace.to_owned()).or_default().clone();
         let _making = proof.making.lock().await;
-        let moment = || (ctx.now(), *self.changes.borrow());
-        let (now, changes) = moment();
-        let before = proof.state(now, changes);
-        if matches!(&before, Enforcement::NotEnforced { retry_at, .. } if now < *retry_at) {
-            return Ok(before);
+        let known = self.state(namespace, ctx.now());
+        match &known {
+            Enforcement::Enforced => return Ok(known),
+            Enforcement::NotEnforced { retry_at, .. } if ctx.now() < *retry_at => return Ok(known),
+            Enforcement::Unknown | Enforcement::NotEnforced { .. } => {}
         }
-        // Counted from before its first request: the proof is of that moment at the latest.
-        let Stand { at, changes, found, .. } = self.reading.after(ticket, moment, || installed::read(ctx)).await?;
-        let found = match found {
-            Ok(policies) if before == Enforcement::Enforced && proof.is_of(&policies) => return Ok(Enforcement::Enforced),
-            Ok(policies) => self.attempt(namespace, policies, ctx).await?,
-            Err(missing) => Err(Missing::policy(missing)),
+        // Without a listing the policies count as missing.
+        let _ = timeout(LISTING, self.listed()).await;
+        let (changes, missing) = {
+            let known = self.known();
+            (known.changes, known.missing())
         };
-        match &found {
-            Ok(_) => tracing::debug!(namespace, "the admission policies stand"),
-            Err(missing) => tracing::warn!(namespace, missing = missing.text, "the admission policies are not proven"),
-        }
-        // A namespace that goes says nothing of the policies.
-        if found.as_ref().err().is_none_or(|missing| missing.reason == reason::POLICY_MISSING) {
-            ctx.metrics.policies(found.is_ok());
-        }
-        *proof.lock() = Some(Last { at, changes, found });
-        Ok(proof.state(ctx.now(), *self.changes.borrow()))
+        // Counted from before its first request: the proof is of that moment at the latest.
+        let at = ctx.now();
+        let found = match missing {
+            Some(text) => Err(Missing::policy(text)),
+            None => probe::all(namespace, ctx).await?.map_or(Ok(()), Err),
+        };
+        self.conclude(namespace, &proof, Last { at, changes, found }, ctx);
+        Ok(self.state(namespace, ctx.now()))
     }
 
-    async fn attempt(&self, namespace: &str, policies: Policies, ctx: &impl Voids) -> Result<Result<Policies, Missing>, Error> {
-        match probe::all(namespace, ctx).await? {
-            None => {
-                self.stands(namespace, &policies, ctx).await?;
-                Ok(Ok(policies))
+    fn conclude(&self, namespace: &str, proof: &Proof, last: Last, ctx: &Cluster) {
+        let is_open = {
+            let mut known = self.known();
+            match &last.found {
+                Ok(()) => known.succeed(last.changes),
+                Err(missing) if missing.let_through => known.fail(Some(namespace)),
+                Err(_) if known.missing().is_some() => known.fail(None),
+                Err(_) => {}
             }
-            Some(missing) => {
-                if missing.let_through {
-                    self.falls(namespace, ctx).await?;
-                }
-                Ok(Err(missing))
-            }
+            last.found.is_ok() && known.is_open(namespace)
+        };
+        match &last.found {
+            Ok(()) => tracing::debug!(namespace, "the admission policies are enforced"),
+            Err(missing) => tracing::warn!(namespace, missing = missing.text, "the admission policies are not proven"),
         }
+        // A namespace that is being deleted proves nothing about the policies.
+        if last.found.as_ref().err().is_none_or(|missing| missing.reason == reason::POLICY_MISSING) {
+            ctx.metrics.policies(last.found.is_ok());
+        }
+        *proof.lock() = Some(last);
+        if is_open {
+            self.news.send_replace(());
+        }
+    }
+
+    /// Waits for the first listing.
+    async fn listed(&self) {
+        let mut changes = self.changes();
+        while !self.known().is_listed() && changes.changed().await.is_ok() {}
+    }
+
+    fn proofs(&self) -> MutexGuard<'_, HashMap<String, Arc<Proof>>> {
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Gaps> {
+        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Proof {
+    fn lock(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    fn proof(found: Result<Policies, Missing>) -> Proof {
-        let last = Last { at: Timestamp::from_second(1000).unwrap(), changes: 3, found };
-        Proof { last: Mutex::new(Some(last)), ..Proof::default() }
+    use installed::tests::{complete, with};
+
+    fn last(found: Result<(), Missing>) -> Last {
+        Last { at: Timestamp::from_second(1000).unwrap(), changes: 3, found }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
     }
 
     #[test]
-    fn a_proof_ages() {
-        let proof = proof(Ok(Policies::default()));
-        assert_eq!(proof.state(Timestamp::from_second(1059).unwrap(), 3), Enforcement::Enforced);
-        assert_eq!(proof.state(Timestamp::from_second(1060).unwrap(), 3), Enforcement::Unknown);
-        assert_eq!(proof.state(Timestamp::from_second(940).unwrap(), 3), Enforcement::Unknown, "the clock was put back");
-    }
-
-    #[tokio::test]
-    async fn a_reading_is_of_all_who_asked_before_it_began_and_of_nobody_after() {
-        let (reading, reads) = (Reading::default(), AtomicU64::new(0));
-        let after = |ticket| {
-            let read = || async { Ok(Err(reads.fetch_add(1, Ordering::SeqCst).to_string())) };
-            reading.after(ticket, || (Timestamp::UNIX_EPOCH, 0), read)
-        };
-        let (first, second) = (reading.ticket(), reading.ticket());
-        for ticket in [first, second, first] {
-            assert_eq!(after(ticket).await.unwrap().found, Err("0".to_owned()));
-        }
-        // What it may have set was read after that.
-        let third = reading.ticket();
-        assert_eq!(after(third).await.unwrap().found, Err("1".to_owned()));
+    fn proof_expires() {
+        let proof = last(Ok(()));
+        assert_eq!(proof.state(at(1059), 3, false), Enforcement::Enforced);
+        assert_eq!(proof.state(at(1060), 3, false), Enforcement::Unknown);
+        assert_eq!(proof.state(at(940), 3, false), Enforcement::Unknown, "the clock was put back");
     }
 
     #[test]
-    fn a_change_that_a_watch_saw_ends_a_proof_and_a_lack_at_once() {
-        let now = Timestamp::from_second(1001).unwrap();
-        for proof in [proof(Ok(Policies::default())), proof(Err(Missing::policy("x")))] {
-            assert_ne!(proof.state(now, 3), Enforcement::Unknown);
-            assert_eq!(proof.state(now, 4), Enforcement::Unknown);
+    fn watched_change_ends_proof_and_failure() {
+        for found in [Ok(()), Err(Missing::policy("x"))] {
+            assert_ne!(last(found.clone()).state(at(1001), 3, false), Enforcement::Unknown);
+            assert_eq!(last(found).state(at(1001), 4, false), Enforcement::Unknown);
         }
-        let keeper = Prober::default();
-        let mut changes = keeper.changes();
-        keeper.changed();
+        let prober = Prober::default();
+        let mut changes = prober.changes();
+        prober.show(complete());
         assert!(changes.has_changed().unwrap());
-        assert_eq!(*changes.borrow_and_update(), 1);
+        changes.borrow_and_update();
+        prober.show(complete());
+        assert!(!changes.has_changed().unwrap());
+    }
+
+    #[test]
+    fn open_gap_holds_a_proof_back_until_it_is_closed() {
+        let prober = Prober::default();
+        prober.show(complete());
+        let proves = || {
+            let changes = prober.known().changes;
+            prober.known().succeed(changes);
+            *prober.proofs().entry("team".into()).or_default().lock() = Some(Last { at: at(1000), changes, found: Ok(()) });
+        };
+        proves();
+        assert_eq!((prober.state("team", at(1001)), prober.gaps(at(1001))), (Enforcement::Enforced, vec![]));
+        let name = "binding/pawl-layer/pawl-layer";
+        prober.show(with(name, None));
+        prober.show(with(name, Some(("again", 1))));
+        assert_eq!((prober.state("team", at(1001)), prober.gaps(at(1001))), (Enforcement::Unknown, vec![]));
+        proves();
+        assert!(matches!(prober.state("team", at(1001)), Enforcement::NotEnforced { .. }));
+        let gaps = prober.gaps(at(1001));
+        assert_eq!((gaps.len(), prober.gaps(at(1060))), (1, vec![]), "by a proof that counts");
+        prober.close(&gaps[0]);
+        assert_eq!(prober.state("team", at(1001)), Enforcement::Enforced);
     }
 }

@@ -63,7 +63,7 @@ pub enum Action {
         /// Whether the policies are probed at the same time.
         prove: bool,
     },
-    /// Prove that the admission policies stand, or that those stand that were proven.
+    /// Prove that the admission policies are enforced.
     ProbePolicies,
     /// Ask the datastore how a claimed run ended, and what became of its objects.
     AskDatastore,

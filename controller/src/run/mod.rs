@@ -11,7 +11,7 @@
 //! | [`mod@decide`] | says what is to be done | no |
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
 //! | [`execute`] | does what was decided | yes |
-//! | [`void`], `void_layers` | takes away what was set while the admission policies were not proven, and marks layers | yes |
+//! | [`revoke`] | revokes what was set while the admission policies were not enforced | yes |
 //! | [`reconcile`](mod@reconcile) | one look at a run | yes |
 //! | [`event_handlers`] | what watches of runs and pods tell everybody else | yes |
 //! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
@@ -26,13 +26,12 @@ mod memory;
 mod observe;
 mod observed;
 mod reconcile;
+pub mod revoke;
 mod run_view;
 mod situation;
 #[cfg(test)]
 mod tests;
 mod timing;
-pub mod void;
-mod void_layers;
 pub mod watch;
 
 pub use context::Context;

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     cluster::{node_watch, nodes::NodeState},
     error::Error,
+    policies::Enforcement,
     requests,
     runner_pod::{account, status::PodView},
     state_queue::{queue::Ahead, lease_request::requested_lease},
@@ -21,6 +22,7 @@ use crds::{Adopted, Attempt, TerraformRun, version};
 
 /// From the cache. `None` when the cache does not show this process's own last write yet.
 pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
+    let policies = policies(run, ctx);
     let notes = notes(run, ctx);
     if version(&run.metadata) < notes.version {
         return None;
@@ -40,12 +42,14 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     // Without a plan the spec says of which state the run is, and the cache does not keep that.
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref()).is_some_and(|plan| plan.state_key.is_some());
     let ahead = if planned { ahead(run, ctx) } else { None };
-    Some(Observed { ahead, ..observed(run, RunView::cached(run), pod, notes, node, ctx) })
+    Some(Observed { policies, ahead, ..observed(run, RunView::cached(run), pod, notes, node, ctx) })
 }
 
 /// From the API server. `None` when the run is gone, or another has its name.
 pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Observed>, Error> {
     let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
+    // Before the read: a revocation that ends meanwhile may have changed the run.
+    let policies = policies(run, ctx);
     let Some(fresh) = ctx.call_opt("read run", ctx.runs(&namespace).get(&run.name_any())).await? else { return Ok(None) };
     if fresh.uid().unwrap_or_default() != uid {
         return Ok(None);
@@ -71,7 +75,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     };
     let (ahead, fresh) = (ahead(&fresh, ctx), Arc::new(fresh));
     let seen = observed(&fresh, RunView::live(fresh.clone()), pod, notes, node, ctx);
-    Ok(Some(Observed { run_live: true, pod_live: true, ahead, ..seen }))
+    Ok(Some(Observed { run_live: true, pod_live: true, policies, ahead, ..seen }))
 }
 
 /// The newest attempt, and the process that adopted one.
@@ -84,7 +88,6 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
     let (slot, slot_wanted) = ctx.slots.look(run);
     Observed {
         pod,
-        policies: ctx.policies.state(&run.namespace().unwrap_or_default(), ctx.now()),
         notes,
         newer: ctx.newer_plans.newer(&run.uid().unwrap_or_default()),
         applied: ctx.queue.applied_since(run),
@@ -94,6 +97,11 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
         node,
         ..Observed::of(view)
     }
+}
+
+/// Whether the policies are proven now.
+pub(super) fn policies(run: &TerraformRun, ctx: &Context) -> Enforcement {
+    ctx.policies.state(&run.namespace().unwrap_or_default(), ctx.now())
 }
 
 /// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.

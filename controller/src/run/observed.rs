@@ -23,9 +23,8 @@ pub struct Observed {
     pub pod: PodState,
     /// Whether the pod was asked of the API server just now.
     pub pod_live: bool,
+    /// As of before the run was read: what was set on it before that was revoked, or set while the policies were enforced.
     pub policies: Enforcement,
-    /// Whether the proof was compared with the policies as they stand after the run was read.
-    pub policies_live: bool,
     /// What this process remembers of the run.
     pub notes: Notes,
     /// The newest of the newer runs of the same workspace that have made their plan.
@@ -86,7 +85,6 @@ impl Observed {
             pod: PodState::Unknown,
             pod_live: false,
             policies: Enforcement::Unknown,
-            policies_live: false,
             notes: Notes::default(),
             newer: None,
             applied: None,

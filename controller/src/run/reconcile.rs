@@ -15,10 +15,10 @@ use super::{
     observe,
     observed::Observed,
     timing::CALLS,
-    void,
 };
 use crate::{
     error::{Error, ErrorKind},
+    policies::Enforcement,
     slots::Slot,
 };
 use crds::TerraformRun;
@@ -59,6 +59,11 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
     };
     let mut basis = None;
     for _ in 0..MAX_STEPS {
+        // What is on the run by now may have been set after a proof that does not count any more.
+        let policies = observe::policies(&run, ctx);
+        if policies != Enforcement::Enforced {
+            seen.policies = policies;
+        }
         let decision = decide(&seen, &ctx.settings, ctx.now());
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
@@ -67,13 +72,11 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         }
         if decision.needs_live() && !seen.is_live() {
             match observe::live(&run, ctx).await? {
-                // What was compared after the run was read holds for the same words of people on it, whatever else was written.
-                Some(fresh) => seen = Proven::of(&seen).on(fresh),
+                Some(fresh) => seen = fresh,
                 None => return Ok(gone(&uid, ctx)),
             }
             continue;
         }
-        let proven = Proven::of(&seen);
         match Box::pin(execute(decision.actions, seen, basis, ctx)).await {
             Ok(Outcome::Seen(next)) => seen = *next,
             Ok(Outcome::Gone) => return Ok(gone(&uid, ctx)),
@@ -86,7 +89,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
                 tracing::debug!(%error, "decided on something that has changed; reading again");
                 basis = Some(Basis::after(error.kind()));
                 match observe::live(&run, ctx).await? {
-                    Some(fresh) => seen = proven.on(fresh),
+                    Some(fresh) => seen = fresh,
                     None => return Ok(gone(&uid, ctx)),
                 }
             }
@@ -96,21 +99,6 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
     // Somebody else writes all the time, or two of our own decisions contradict each other.
     tracing::warn!("no rest after {MAX_STEPS} steps");
     Ok(Some(Duration::from_secs(2)))
-}
-
-/// What people say of a run, where the policies were compared after it was read.
-struct Proven(Option<Vec<Option<String>>>);
-
-impl Proven {
-    fn of(seen: &Observed) -> Self {
-        Self(seen.policies_live.then(|| void::words(&seen.run).map(Option::<&String>::cloned).collect()))
-    }
-
-    /// What was compared holds for the same words of people, whatever else was written on the run meanwhile.
-    fn on(self, mut fresh: Observed) -> Observed {
-        fresh.policies_live = self.0.is_some_and(|words| void::words(&fresh.run).eq(words.iter().map(Option::as_ref)));
-        fresh
-    }
 }
 
 /// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.

@@ -333,8 +333,8 @@ reasons! {
     AUTOMATIC Automatic;
     /// The approval was withdrawn.
     WITHDRAWN Withdrawn;
-    /// It was set while the admission policies were not proven, and was taken away.
-    VOID Void;
+    /// The admission policies were not enforced when it was set, so its author is unverified. It was removed, or waits to be confirmed.
+    UNVERIFIED Unverified;
     /// Nothing needs an approval.
     NOT_NEEDED NotNeeded;
     /// The run holds the lease on its state.
@@ -453,6 +453,6 @@ mod tests {
 
     #[test]
     fn words_do_not_change() {
-        assert_eq!((WAITING, STATE_LOCKED, Reason::Void.as_str()), ("WaitingForApproval", "StateLocked", "Void"));
+        assert_eq!((WAITING, STATE_LOCKED, Reason::Unverified.as_str()), ("WaitingForApproval", "StateLocked", "Unverified"));
     }
 }

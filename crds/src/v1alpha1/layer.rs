@@ -185,9 +185,9 @@ const fn drift_interval() -> Span {
 }
 
 impl TerraformLayer {
-    /// Whether it makes no runs, since nobody knows whether its maker had the rights that it asks for.
-    pub fn is_void(&self) -> bool {
-        self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::VOID))
+    /// Whether its author is unverified, so that it makes no runs until a person confirms it.
+    pub fn is_unverified(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::UNVERIFIED))
     }
 
     /// Whether its runs take rights that not everybody has who may make a layer, as the admission policy `pawl-layer` asks for them.

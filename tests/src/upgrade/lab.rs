@@ -76,7 +76,7 @@ impl Lab {
         self.until(name, result.as_str(), |status| status.result == Some(result)).await
     }
 
-    /// Approves as a person does, by the line that the status has; again when that was void, as the status says then.
+    /// Approves as a person does, by the line that the status has; again when that was removed, as the status says then.
     pub(super) async fn approve(&self, name: &str) -> Result<()> {
         let look = async || {
             let run = self.runs().get(name).await?;

@@ -102,11 +102,11 @@ fn a_suspended_layer_makes_no_runs() {
 }
 
 #[test]
-fn a_void_layer_makes_no_runs_until_somebody_looked_at_it() {
-    let mut world = World::new().with(&json!({"metadata": {"annotations": {names::VOID: "why"}}})).commit(1, "a");
+fn unverified_layer_makes_no_runs_until_it_is_confirmed() {
+    let mut world = World::new().with(&json!({"metadata": {"annotations": {names::UNVERIFIED: "why"}}})).commit(1, "a");
     world.settle();
     assert!(world.made.is_empty(), "{:?}", world.made);
-    assert!(world.status().next_step.unwrap().ends_with("pawl.run/void-"));
+    assert!(world.status().next_step.unwrap().ends_with("pawl.run/unverified-"));
     world.layer.metadata.annotations = None;
     world.settle();
     assert_eq!(world.made.len(), 1);

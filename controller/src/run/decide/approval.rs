@@ -50,7 +50,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
         return settle(draft);
     }
     match &o.policies {
-        Enforcement::Enforced if o.policies_live => {
+        Enforcement::Enforced => {
             // Approval and lease are one write, so that a pod that is held may go on at once.
             match plan.state_key.as_ref().map(|key| (key, state_queue::turn(o, key, now))) {
                 // Its pod would go on at once.
@@ -91,7 +91,7 @@ pub(super) fn decide(o: &Observed, plan: &PlanStatus, now: Timestamp) -> Decisio
             }
             decision
         }
-        Enforcement::Unknown | Enforcement::Enforced | Enforcement::NotEnforced { .. } => Decision::act(Action::ProbePolicies),
+        Enforcement::Unknown | Enforcement::NotEnforced { .. } => Decision::act(Action::ProbePolicies),
     }
 }
 
@@ -114,11 +114,12 @@ fn take_back(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now: Timest
         waits_again(draft, &o.run, plan, now);
     }
     match o.run.annotations().get(names::APPROVE) {
+        None if is(o, reason::UNVERIFIED) => {}
         None if o.status().approval.is_some() => {
             draft.condition(conditions::APPROVED, Some(false), reason::WITHDRAWN, "the approval was withdrawn");
             draft.note("Withdrawn", false, format!("the approval of {} was withdrawn", plan.checksum));
         }
-        None if is(o, reason::WITHDRAWN) || is(o, reason::VOID) => {}
+        None if is(o, reason::WITHDRAWN) => {}
         None => {
             draft.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "nobody has approved the plan yet");
         }
@@ -190,7 +191,7 @@ fn says_it_is_stale(draft: &mut Draft<'_>, o: &Observed, plan: &PlanStatus, now:
 }
 
 /// An approval was taken back while no attempt was open: the plan waits again.
-pub(in crate::run) fn waits_again(draft: &mut Draft<'_>, run: &RunView, plan: &PlanStatus, now: Timestamp) {
+fn waits_again(draft: &mut Draft<'_>, run: &RunView, plan: &PlanStatus, now: Timestamp) {
     if let Some(attempt) = draft.status().attempt.as_ref().filter(|attempt| !attempt.open) {
         says_it_waits(draft, run, plan, attempt, now);
     }

@@ -1,4 +1,4 @@
-//! Whether the admission policies stand, on which whatever people set rests.
+//! Whether the admission policies are enforced, on which everything relies that people set.
 
 use jiff::Timestamp;
 
@@ -22,14 +22,12 @@ use crds::{
 const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
                                   pawl-creation pawl-finalizer pawl-layer; install what is missing with the chart (policies.install=true)";
 
-/// What comes before anything that rests on the admission policies; `None`: they stand, as they were proven.
+/// What comes before anything that relies on the admission policies; `None`: they are proven.
 pub(super) fn unproven(o: &Observed, now: Timestamp) -> Option<Decision> {
     match &o.policies {
-        Enforcement::Enforced if o.policies_live => None,
+        Enforcement::Enforced => None,
         Enforcement::NotEnforced { retry_at, .. } if now < *retry_at => Some(Decision::until(*retry_at, now)),
-        Enforcement::Unknown | Enforcement::Enforced | Enforcement::NotEnforced { .. } => {
-            Some(Decision::act(Action::ProbePolicies))
-        }
+        Enforcement::Unknown | Enforcement::NotEnforced { .. } => Some(Decision::act(Action::ProbePolicies)),
     }
 }
 

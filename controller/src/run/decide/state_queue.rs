@@ -164,7 +164,7 @@ pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<
 }
 
 /// Gives the lease back: nothing of this run can apply any more.
-pub(in crate::run) fn give_back(draft: &mut Draft<'_>) {
+pub(super) fn give_back(draft: &mut Draft<'_>) {
     if draft.status().lease.is_some() {
         draft.clear("lease");
         draft.forget(conditions::STATE_LEASED);

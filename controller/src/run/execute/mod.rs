@@ -62,12 +62,12 @@ pub(super) async fn execute(
                 );
                 wrote(&mut seen, added?, ctx);
                 if let Some(probed) = probed.transpose()? {
-                    (seen.policies, seen.policies_live) = (probed, true);
+                    seen.policies = probed;
                 }
             }
             Action::ProbePolicies => {
-                (seen.policies, seen.policies_live) = (ctx.policies.prove(&namespace, ctx).await?, true);
-                // What stood on it may have been taken away.
+                seen.policies = ctx.policies.prove(&namespace, ctx).await?;
+                // What was set on it may have been revoked meanwhile.
                 seen.run_live = false;
             }
             Action::AskDatastore => datastore::ask(&mut seen, ctx).await,

@@ -49,7 +49,7 @@ pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Cont
     let mut tries = 0;
     loop {
         tries += 1;
-        match ctx.call_opt("take off what is void", api.patch_metadata(name, &params, &patch)).await {
+        match ctx.call_opt("remove annotations", api.patch_metadata(name, &params, &patch)).await {
             // The API server gives up after five writes of others in between, and says the same when another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
                 let found = ctx.call_opt("read run", api.get_metadata(name)).await?;

@@ -79,7 +79,6 @@ impl World {
             pod: PodState::Absent,
             pod_live: true,
             policies: Enforcement::Enforced,
-            policies_live: true,
             ..Observed::of(RunView::live(Arc::new(run())))
         };
         Self {
@@ -242,12 +241,12 @@ impl World {
         match action {
             Action::AddFinalizer { prove } => {
                 self.run.metadata.finalizers = Some(vec![names::RUN_FINALIZER.into()]);
-                assert!(!prove || !self.o.policies_live || !matches!(self.o.policies, Enforcement::Enforced));
+                assert!(!prove || !matches!(self.o.policies, Enforcement::Enforced));
                 if *prove {
-                    (self.o.policies, self.o.policies_live) = (Enforcement::Enforced, true);
+                    self.o.policies = Enforcement::Enforced;
                 }
             }
-            Action::ProbePolicies => (self.o.policies, self.o.policies_live) = (Enforcement::Enforced, true),
+            Action::ProbePolicies => self.o.policies = Enforcement::Enforced,
             Action::Read => self.o.run_live = true,
             Action::AskDatastore => {
                 self.asked += 1;

@@ -1,0 +1,66 @@
+//! Marks layers that ask for rights and whose author is unverified. A marked layer makes no runs until a person confirms it.
+
+use kube::{
+    Api, Resource as _, ResourceExt as _,
+    api::{ListParams, ObjectMeta, Patch},
+    core::DeserializeGuard,
+};
+use serde_json::json;
+
+use super::{context::Context, execute::params, situation::UNVERIFIED};
+use crate::{
+    error::{Error, ErrorKind},
+    events::Note,
+};
+use crds::{TerraformLayer, names, reason};
+
+/// How many layers a page has.
+const PAGE: u32 = 200;
+/// How often a write is sent that loses a race.
+const TRIES: u32 = 20;
+
+/// Marks the layers of a namespace, or of all, that ask for rights.
+///
+/// # Errors
+/// When a request got no answer. The layers before it are marked then.
+pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
+    let api: Api<DeserializeGuard<TerraformLayer>> = ctx.scoped(scope);
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        // Without the definition there are none.
+        let Some(page) = ctx.call_opt("list layers", api.list(&params)).await? else { return Ok(()) };
+        for layer in page.items {
+            match layer.0 {
+                Ok(layer) if layer.is_unverified() || !layer.asks_for_rights() => {}
+                Ok(layer) => {
+                    mark(layer.meta(), ctx).await?;
+                    let (namespace, name) = (layer.namespace().unwrap_or_default(), layer.name_any());
+                    tracing::warn!(layer.namespace = namespace, layer.name = name, "a layer waits to be confirmed");
+                    let text = format!("{UNVERIFIED}: {}", names::confirm_command(&namespace, &name));
+                    ctx.events.publish(&layer, vec![Note { reason: reason::UNVERIFIED, warning: true, text }]);
+                }
+                // A newer version can read it later.
+                Err(invalid) => mark(&invalid.metadata, ctx).await?,
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Has no resourceVersion precondition, so that a client that writes all the time cannot prevent the mark.
+async fn mark(layer: &ObjectMeta, ctx: &Context) -> Result<(), Error> {
+    let api: Api<TerraformLayer> = ctx.api(layer.namespace.as_deref().unwrap_or_default());
+    let patch = Patch::Merge(json!({"metadata": {"uid": layer.uid, "annotations": {names::UNVERIFIED: UNVERIFIED}}}));
+    let (name, params) = (layer.name.as_deref().unwrap_or_default(), params());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match ctx.call_opt("mark a layer as unverified", api.patch_metadata(name, &params, &patch)).await {
+            Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {}
+            answer => return answer.map(drop),
+        }
+    }
+}

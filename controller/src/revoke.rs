@@ -1,0 +1,85 @@
+//! Undoes what counts only behind the admission policies, where they were not enforced for a while.
+//!
+//! An annotation does not show who set it, nor whether a policy checked the author. So when the policies are enforced again, approvals,
+//! orders and abandons are removed, runs that ask for rights and have not begun are canceled, and layers that ask for rights wait for a
+//! person to confirm them. Until that is done, the policies do not count as proven, and nothing is decided on what was set.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+
+use crate::{
+    admin::Readiness,
+    cluster::watch::stopped,
+    error::Error,
+    layer,
+    policies::{Enforcement, Prober, RETRY, gaps::Gap},
+    run,
+};
+
+/// How many proofs a start waits for. The controller is ready without the policies, too.
+const TRIES: u32 = 3;
+/// The longest wait between two tries.
+const LONGEST: Duration = Duration::from_secs(60);
+
+pub struct Revoke {
+    pub runs: Arc<run::Context>,
+    pub layers: Arc<layer::Context>,
+}
+
+impl Revoke {
+    /// Proves the policies at the start and after every change, in its own namespace or those that are watched, and revokes what was set
+    /// in between. Returns when `stop` turns true.
+    pub async fn run(self, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.work(&readiness) => {}
+            () = stopped(stop) => {}
+        }
+    }
+
+    async fn work(&self, readiness: &Readiness) {
+        let (ctx, policies) = (&self.runs, &self.runs.policies);
+        let home = ctx.client.default_namespace().to_owned();
+        let namespaces: Vec<_> = ctx.settings.scopes().into_iter().map(|scope| scope.unwrap_or_else(|| home.clone())).collect();
+        let mut changes = policies.changes();
+        let (mut tries, mut starts) = (0_u32, true);
+        loop {
+            changes.borrow_and_update();
+            for namespace in &namespaces {
+                if let Err(error) = policies.prove(namespace, ctx).await {
+                    tracing::warn!(%error, namespace, "the admission policies could not be proven");
+                }
+            }
+            for gap in policies.gaps(ctx.now()) {
+                if let Err(error) = self.close(&gap, policies).await {
+                    tracing::warn!(%error, namespace = gap.namespace, "what is unverified could not be revoked; it is tried again");
+                }
+            }
+            let enforced = |namespace: &String| policies.state(namespace, ctx.now()) == Enforcement::Enforced;
+            let holds = namespaces.iter().all(enforced) && policies.gaps(ctx.now()).is_empty();
+            tries = if holds { 0 } else { tries.saturating_add(1) };
+            if starts && (holds || tries >= TRIES) {
+                readiness.filled();
+                starts = false;
+            }
+            let wait = (RETRY.unsigned_abs() * tries).min(LONGEST);
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                },
+                () = tokio::time::sleep(wait), if !holds => {}
+            }
+        }
+    }
+
+    /// Layers first, so that none makes another run meanwhile.
+    async fn close(&self, gap: &Gap, policies: &Prober) -> Result<(), Error> {
+        let scopes = gap.namespace.clone().map_or_else(|| self.runs.settings.scopes(), |namespace| vec![Some(namespace)]);
+        for scope in &scopes {
+            layer::revoke::all(scope.as_deref(), &self.layers).await?;
+            Box::pin(run::revoke::all(scope.as_deref(), &self.runs)).await?;
+        }
+        policies.close(gap);
+        Ok(())
+    }
+}
