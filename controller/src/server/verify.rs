@@ -108,12 +108,7 @@ impl Check {
             let said: InBody = serde_json::from_slice(&kept).unwrap_or_default();
             (self.event, self.id) = (said.event_type.as_deref().map(word), said.id.as_deref().map(word));
         }
-        Ok(Signed {
-            forge: self.forge.name,
-            moves: self.forge.moves(self.event.as_deref()),
-            event: self.event,
-            id: self.id,
-        })
+        Ok(Signed { forge: self.forge.name, moves: self.forge.moves(self.event.as_deref()), event: self.event, id: self.id })
     }
 }
 

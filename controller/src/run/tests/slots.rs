@@ -108,7 +108,9 @@ fn an_approved_plan_has_its_lease_before_its_slot() {
     assert!(world.status().lease.is_some() && !world.attempt().open);
     let said = world.status().message.clone().unwrap();
     assert!(
-        said.contains("is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held"),
+        said.contains(
+            "is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held"
+        ),
         "{said}"
     );
     let mut world = again(world, None);
