@@ -18,5 +18,4 @@ pub mod scale;
 pub mod scripted_tool;
 pub mod servers;
 pub mod trace;
-pub mod upgrade;
 pub mod wait;

@@ -39,6 +39,11 @@ app.kubernetes.io/component: server
 {{- .Values.datastore.encryption.existingSecret | default (printf "%s-datastore-keyring" .Release.Name) }}
 {{- end }}
 
+{{/* The minor release, which agents have to be of. */}}
+{{- define "pawl.minor" -}}
+{{- regexFind "^[0-9]+\\.[0-9]+" .Chart.AppVersion }}
+{{- end }}
+
 {{/* An image by digest where one is given, otherwise by tag. */}}
 {{- define "pawl.image" -}}
 {{- if .image.digest }}{{ .image.repository }}@{{ .image.digest }}{{ else }}{{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}{{ end }}
