@@ -260,7 +260,7 @@ mod tests {
 
     fn has(mut run: TerraformRun) -> TerraformRun {
         let key = wants(&run, false, true).unwrap().key;
-        // As a controller before this one called it.
+        // As it is called under another list of groups.
         let lease = StateLease { name: "pawl-state-x".into(), state_key: key, at: whole_seconds(testing::t0()) };
         run.status = Some(TerraformRunStatus { lease: Some(lease), ..TerraformRunStatus::default() });
         run

@@ -90,7 +90,7 @@ pub struct Adopted {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node_name: Option<String>,
-    /// Version of its agent; the admission policy requires the controller's minor release.
+    /// Version of its agent, of the controller's minor release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
