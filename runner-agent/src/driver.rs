@@ -333,7 +333,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.events.push_back(Event::Write(Write::ClaimRefused));
                 return None;
             }
-            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_) | Outcome::OtherRelease(_)) => Event::Write(Write::Reported),
+            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_) | Outcome::OtherRelease(_)) => {
+                Event::Write(Write::Reported)
+            }
             Done::Ended(Outcome::Fenced) => {
                 tracing::error!("the end could not be delivered: the attempt is closed; it is in the termination message");
                 Event::Write(Write::Reported)

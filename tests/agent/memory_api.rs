@@ -195,7 +195,8 @@ impl Api for MemoryApi {
         match fault {
             Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
             Some(Fault::OtherRelease) => {
-                return Err(refused(403, &format!("denied request: {} 9.9; nothing was begun", crds::release::REFUSED)));
+                let text = format!("denied request: {} 9.9; nothing was begun", crds::release::REFUSED);
+                return Err(refused(403, &format!("ApiError: {text}: Forbidden (Status {{ message: {text:?} }})")));
             }
             Some(Fault::Busy(seconds)) => {
                 return Err(ApiError { after: Some(Duration::from_secs(seconds)), ..refused(429, "too many requests") });

@@ -52,7 +52,7 @@ pub enum Outcome {
     Landed(Arc<TerraformRun>),
     /// A claim that cannot stand as things are.
     Refused(Arc<TerraformRun>),
-    /// The admission policy refuses the adoption: this agent is of another minor release. Its words.
+    /// The admission policy refuses the adoption in these words: this agent is of another minor release.
     OtherRelease(String),
     /// The attempt is closed or another's. Nothing may be done any more.
     Fenced,
@@ -326,10 +326,10 @@ fn is_stopped(run: &TerraformRun) -> bool {
     run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
 }
 
-/// The words of the admission policy that refuses agents of another minor release.
+/// The words of the admission policy that refuses agents of another minor release, up to the release that it names.
 fn of_other_release(error: &ApiError) -> Option<String> {
     let at = error.text.find(release::REFUSED).filter(|_| error.code == Some(403))?;
-    Some(error.text[at..].trim_end().to_owned())
+    error.text[at..].split(';').next().map(str::to_owned)
 }
 
 /// An end that is refused again and again is tried without what might be the matter.

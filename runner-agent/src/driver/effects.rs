@@ -315,7 +315,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
 /// An image that the run or its plan names stays the same in each attempt, so the run fails at once. Any other image is the
 /// controller's: an upgrade is under way, and the next attempt gets the image of the new release.
 fn leave_other_release(settings: &Settings, run: &TerraformRun, text: &str) {
-    let text = format!("{text}; it is of version {}", release::VERSION);
+    let text = format!("{text} but of version {}; nothing was begun", release::VERSION);
     tracing::error!("{text}");
     let mut failure = Reason::ImageVersion.failure(&text);
     if run.spec.runner.image.is_none() && !settings.restores {
