@@ -7,7 +7,6 @@
 //! | [`v1alpha1`] | `TerraformRun`, `TerraformRepository`, `TerraformLayer`: spec and status of each, phases and results |
 //! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
 //! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
-//! | [`needs`] | what an agent has to know of a spec |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
 //! | [`datastore`] | the words between agents, controller and datastore |
@@ -19,6 +18,7 @@
 //! | [`termination`] | the termination message |
 //! | [`text`] | texts on one line, of a bounded length |
 //! | [`tools`] | what an operator says about tools |
+//! | [`release`] | the minor release that controller, agents and policies are of |
 //! | [`reason`] | the reasons of failures and conditions: word, class, text and next step of each |
 //! | [`backoff`] | how long to wait before trying again |
 //! | [`clock`] | the API server's clock, told by its answers |
@@ -44,10 +44,10 @@ pub mod duration;
 pub mod fields;
 pub mod guide;
 pub mod names;
-pub mod needs;
 pub mod outputs;
 pub mod pod_env;
 pub mod reason;
+pub mod release;
 pub mod state_key;
 pub mod status_limit;
 pub mod termination;

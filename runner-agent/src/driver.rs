@@ -281,8 +281,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.events.push_back(Event::Write(Write::Recorded));
                 return None;
             }
-            Done::Wrote(Outcome::Refused(_) | Outcome::Fenced | Outcome::GivenUp)
-            | Done::Claimed(Outcome::Fenced | Outcome::GivenUp) => Event::Stop(Stop::Fenced),
+            Done::Wrote(Outcome::Refused(_) | Outcome::OtherRelease(_) | Outcome::Fenced | Outcome::GivenUp)
+            | Done::Claimed(Outcome::OtherRelease(_) | Outcome::Fenced | Outcome::GivenUp) => Event::Stop(Stop::Fenced),
             Done::Setup(Ok(report)) => {
                 self.view.setup_done(report, now);
                 Event::Task(Task::SetupDone)
@@ -333,7 +333,9 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.events.push_back(Event::Write(Write::ClaimRefused));
                 return None;
             }
-            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_)) => Event::Write(Write::Reported),
+            Done::Ended(Outcome::Landed(_) | Outcome::GivenUp | Outcome::Refused(_) | Outcome::OtherRelease(_)) => {
+                Event::Write(Write::Reported)
+            }
             Done::Ended(Outcome::Fenced) => {
                 tracing::error!("the end could not be delivered: the attempt is closed; it is in the termination message");
                 Event::Write(Write::Reported)

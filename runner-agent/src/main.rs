@@ -4,7 +4,7 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use crds::{needs, pod_env};
+use crds::pod_env;
 use runner_agent::{
     api::KubeApi,
     datastore::{
@@ -36,11 +36,7 @@ struct Line {
 #[derive(Subcommand)]
 enum Command {
     /// Work on one attempt of a TerraformRun, as the entrypoint of its pod.
-    Run {
-        /// Fields that the run's spec uses, and that not every agent knows.
-        #[arg(long, hide = true, value_delimiter = ',')]
-        needs: Vec<String>,
-    },
+    Run,
     Local(Box<Arguments>),
     Tool(Box<tool_cli::Arguments>),
     /// Print the completion for a shell
@@ -80,7 +76,7 @@ fn main() {
         leave(if error.use_stderr() { pod_env::EXIT_USAGE } else { 0 });
     });
     let code = match arguments.command {
-        Command::Run { needs } => run(&needs),
+        Command::Run => run(),
         Command::Local(arguments) => local(&arguments),
         Command::Tool(arguments) => tool(&arguments),
         Command::Completion { shell } => printed(&manual::completion(Line::command(), shell, &mut std::io::stdout())),
@@ -146,12 +142,7 @@ fn leave(code: u8) -> ! {
     std::process::exit(i32::from(code));
 }
 
-fn run(needs: &[String]) -> u8 {
-    let unknown = needs::unknown(needs.iter().map(String::as_str));
-    if !unknown.is_empty() {
-        eprintln!("error: this image's agent is older than the run's spec, and does not know: {}", unknown.join(", "));
-        return pod_env::EXIT_USAGE;
-    }
+fn run() -> u8 {
     let settings = match Settings::from_env() {
         Ok(settings) => Arc::new(settings),
         Err(error) => {

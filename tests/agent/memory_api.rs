@@ -21,6 +21,8 @@ use crate::common::PATIENCE;
 pub(crate) enum Fault {
     /// Refused, with this code; nothing landed.
     Refused(u16),
+    /// Refused by the admission policy, which admits agents of another minor release only.
+    OtherRelease,
     /// Too many requests: it asks to be left alone for so many seconds.
     Busy(u64),
     /// No answer; nothing landed.
@@ -45,8 +47,6 @@ pub(crate) struct State {
     pub overtaken_by: Option<&'static str>,
     /// Whether the claim that was overtaken landed all the same.
     pub overtaken: Option<bool>,
-    /// What the definition in force does not know, so that it is pruned from whatever is written.
-    pub pruned: &'static [&'static str],
 }
 
 /// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`played`].
@@ -78,7 +78,6 @@ impl MemoryApi {
             behind: None,
             overtaken_by: None,
             overtaken: None,
-            pruned: &[],
         };
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
@@ -193,6 +192,10 @@ impl Api for MemoryApi {
         let fault = state.faults.pop_front().flatten();
         match fault {
             Some(Fault::Refused(code)) => return Err(refused(code, "as told")),
+            Some(Fault::OtherRelease) => {
+                let text = format!("denied request: {} 9.9; nothing was begun", crds::release::REFUSED);
+                return Err(refused(403, &format!("ApiError: {text}: Forbidden (Status {{ message: {text:?} }})")));
+            }
             Some(Fault::Busy(seconds)) => {
                 return Err(ApiError { after: Some(Duration::from_secs(seconds)), ..refused(429, "too many requests") });
             }
@@ -208,11 +211,6 @@ impl Api for MemoryApi {
         }
         let mut object = state.object.clone();
         runner_agent::api::patch(&mut object, operations.clone()).map_err(|error| refused(422, &error.to_string()))?;
-        for (parent, field) in state.pruned.iter().filter_map(|path| path.rsplit_once('/')) {
-            if let Some(fields) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
-                fields.shift_remove(field);
-            }
-        }
         if overtaken_by.is_none() {
             admit(&state.object, &object)?;
         } else {

@@ -1,11 +1,11 @@
-//! An agent beside another version: the real driver on a run with words and fields that this version does not know, and under a
-//! definition that does not know this version's (`design/0014-upgrades.md`).
+//! An agent beside another version (`design/0014-upgrades.md`): the real driver on a run with words and fields that this version does not
+//! know, and under a policy that admits another minor release only.
 
 use crate::{
     common::{PATIENCE, start},
     memory_api::{Fault, MemoryApi},
 };
-use crds::{FailureClass, Phase, RunResult};
+use crds::{FailureClass, RunResult, pod_env, reason, release};
 use harness::wait;
 use serde_json::json;
 
@@ -85,49 +85,35 @@ async fn what_a_newer_version_wrote_is_there_after_every_write() {
     assert!(paths.iter().all(|path| !path.contains("newer") && *path != "/status/attempt" && *path != "/status"), "{paths:?}");
 }
 
-/// What an agent writes and the first definitions did not have.
-const YOUNGER: &[&str] = &[
-    "/status/adopted/speaks",
-    "/status/adopted/nodeName",
-    "/status/plan/stateKey",
-    "/status/plan/changes",
-    "/status/plan/platform",
-    "/status/failure/diagnostics",
-    "/status/failedHook",
-    "/status/history",
-    "/status/journal",
-    "/status/nextStep",
-    "/status/progress",
-    "/status/stateLock",
-    "/status/steps",
-    "/status/unconfined",
-];
-
-/// The chart was not upgraded and the image was, or the definition was put back: what is pruned from a write has landed all the same.
 #[tokio::test]
-async fn what_an_older_definition_prunes_keeps_no_run_from_its_end() {
-    // Each write is answered; each answer is lost, so that the agent reads what became of it.
-    for fault in [None, Some(Fault::LandedLost)] {
-        for (mode, apply, code, result) in [
-            ("Automatic", "", 0, RunResult::Applied),
-            ("Manual", "", 0, RunResult::Applied),
-            ("Automatic", "exit 1", 1, RunResult::Failed),
-        ] {
-            let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", apply)], |_, api| {
-                api.state.lock().unwrap().pruned = YOUNGER;
-                api.fail(&[fault, None, fault, None, fault, None, fault, None, fault, None, fault, None, fault]);
-            });
-            if mode == "Manual" {
-                a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
-                a.api.approve();
-            }
-            let what = format!("{fault:?} {mode} {apply}");
-            assert_eq!(a.end().await, code, "{what}: {:#?}", a.api.status());
-            let status = a.api.status();
-            assert_eq!((status.result, a.ran("apply"), a.ran("plan")), (Some(result), 1, 1), "{what}");
-            assert_eq!(status.failure.map(|failure| failure.class), (code == 1).then_some(FailureClass::Configuration), "{what}");
-            assert!(status.history.is_empty() && status.steps.is_empty() && status.plan.unwrap().state_key.is_none(), "{what}");
-            assert_eq!(a.message().unwrap().result, Some(result), "{what}: its kubelet knows as well");
-        }
+async fn an_agent_of_another_minor_release_ends_and_says_so() {
+    let rows = [
+        (json!({"runner": {"image": "mine"}}), false, FailureClass::Configuration),
+        (json!({}), true, FailureClass::Configuration),
+        // The next attempt has the controller's image.
+        (json!({}), false, FailureClass::Interrupted),
+    ];
+    for (spec, restores, class) in rows {
+        // An answer that was lost before tells nothing.
+        let faults = [Some(Fault::Lost), Some(Fault::OtherRelease)];
+        let mut a = start(&spec, &[], |settings, api| {
+            settings.restores = restores;
+            api.fail(&faults);
+        });
+        assert_eq!(a.end().await, pod_env::EXIT_NO_RESULT, "{spec}");
+        assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{spec}");
+        let message = a.message().unwrap();
+        let failure = message.failure.unwrap();
+        assert_eq!((message.result, failure.class, failure.reason.as_str()), (None, class, reason::IMAGE_VERSION), "{spec}");
+        let text =
+            format!("the agent of this image is not of release 9.9 but of version {}; nothing was begun", release::VERSION);
+        assert_eq!(failure.message, text, "{spec}");
     }
+}
+
+/// The adoption landed, and the policy changed before its answer came.
+#[tokio::test]
+async fn an_adoption_that_landed_is_kept_under_another_policy() {
+    let mut a = start(&json!({}), &[], |_, api| api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]));
+    assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }

@@ -309,7 +309,7 @@ async fn slots(_: World) -> Result<()> {
     Ok(())
 }
 
-/// `helm upgrade --reuse-values` knows nothing of what the earlier chart had not: here all that is newer than commit f19e30a.
+/// `helm upgrade --reuse-values` leaves values unset that the earlier chart did not have.
 async fn reused(_: World) -> Result<()> {
     let newer = [
         "server",

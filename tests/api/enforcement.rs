@@ -1,15 +1,10 @@
 //! What rests on the admission policies while one of them is missing, and after its return: on an API server of its own, as they
 //! are taken away from it.
 
-use std::sync::atomic::Ordering;
-
 use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
 use harness::{cluster::objects, wait};
-use k8s_openapi::{
-    api::admissionregistration::v1::ValidatingAdmissionPolicyBinding,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ObjectMeta, PostParams},
@@ -17,7 +12,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    rig::{Played, RUN, Rig},
+    rig::{RUN, Rig},
     world::{PATIENCE, Test, World, plan, run, sum},
 };
 
@@ -34,48 +29,7 @@ async fn removed(_: World) -> Result<()> {
         Box::pin(forged(&world, looked_at)).await.with_context(|| format!("looked at meanwhile: {looked_at}"))?;
     }
     Box::pin(created(&world)).await?;
-    Box::pin(layer(&world)).await?;
-    Box::pin(older(&world)).await
-}
-
-/// The definition of a release that did not know all of the status yet: what is pruned is missed by nobody, and written once.
-async fn older(world: &World) -> Result<()> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(world.admin.clone());
-    let mut older = definitions.get("terraformruns.pawl.run").await?;
-    let version = older.spec.versions.first_mut().context("no version")?;
-    let schema = version.schema.iter_mut().flat_map(|schema| &mut schema.open_api_v3_schema).next().context("no schema")?;
-    let status = schema.properties.iter_mut().flatten().find(|(name, _)| *name == "status").context("no status")?.1;
-    for (of, field) in [("attempt", "former"), ("attempt", "nodeName"), ("attempt", "bootID"), ("adopted", "nodeName")] {
-        let of = status.properties.as_mut().and_then(|all| all.get_mut(of)).context(of)?;
-        of.properties.as_mut().and_then(|all| all.remove(field)).context(field)?;
-    }
-    definitions.replace("terraformruns.pawl.run", &PostParams::default(), &older).await?;
-    let rig = Rig::new(world.clone()).await?;
-    let former = json!([{"number": 1, "nodeName": "n"}]);
-    world.create(&rig.namespace, "probe", &json!({})).await?;
-    let attempt = json!({"number": 2, "podName": "p", "open": true, "tries": 2, "former": former});
-    wait::until("the definition is in force", PATIENCE, async || {
-        let run = world.status(&rig.namespace, "probe", &json!({"phase": "Pending", "attempt": attempt})).await?;
-        let pruned = run.status.and_then(|status| status.attempt).is_none_or(|attempt| attempt.former.is_empty());
-        if !pruned {
-            world.status(&rig.namespace, "probe", &json!({"attempt": {"former": null}})).await?;
-        }
-        Ok(pruned)
-    })
-    .await?;
-    world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
-    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
-    let work = Played::default();
-    let mut process = rig.start(rig.token().await?, work.clone()).await?;
-    rig.look("claimed", |run| run.status.as_ref().is_some_and(|status| status.claim.is_some())).await?;
-    ensure!(process.end().await? == 0 && work.applies.load(Ordering::Relaxed) == 1);
-    rig.pod_ended(&process.message()?).await?;
-    let closed = |run: &TerraformRun| {
-        run.status.as_ref().is_some_and(|s| s.result == Some(RunResult::Applied) && s.attempt.iter().all(|attempt| !attempt.open))
-    };
-    let run = rig.look("closed", closed).await?;
-    ensure!(run.status.and_then(|status| status.adopted).is_some_and(|adopted| adopted.node_name.is_none()));
-    rig.rests("nothing is written again and again").await
+    Box::pin(layer(&world)).await
 }
 
 async fn take_away(world: &World, policy: &str) -> Result<ValidatingAdmissionPolicyBinding> {

@@ -2,8 +2,8 @@
 
 pub(crate) mod claims;
 
-use anyhow::{Context, Result, ensure};
-use crds::{TerraformRun, names, needs};
+use anyhow::{Context, Result};
+use crds::{TerraformRun, names, release};
 use harness::cluster::objects;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{Agent, Test, World, plan, refused, run, sum};
+use crate::world::{Agent, Test, World, plan, refused, sum};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("fences::controller_fields_are_the_controllers", true, controller_fields),
         Test::new("fences::a_plan_is_written_once_per_attempt", true, plan_once),
         Test::new("fences::what_settles_an_indeterminate_run_is_the_controllers", true, settled),
-        Test::new("fences::an_agent_that_does_not_know_the_spec_adopts_nothing", true, adoption_too_old),
+        Test::new("fences::an_agent_of_another_minor_release_adopts_nothing", true, other_release),
         Test::new("fences::a_token_reaches_its_own_run_and_nothing_else", true, reach),
     ]
 }
@@ -160,34 +160,19 @@ async fn settled(world: World) -> Result<()> {
     refused("removed", scene.world.status(&scene.namespace, RUN, &json!({"settled": null})).await, text)
 }
 
-async fn adoption_too_old(world: World) -> Result<()> {
-    let key = json!({"name": "a", "key": "b"});
-    let uses = [
-        ("RefreshOnly", json!({"operation": "RefreshOnly"})),
-        ("arguments", json!({"arguments": {"plan": ["-concise"]}})),
-        ("credentials", json!({"credentials": {"cliConfig": {"secretKeyRef": key}}})),
-        ("envFrom", json!({"envFrom": [{"secretRef": {"name": "a"}}]})),
-        ("files", json!({"files": [{"path": "a", "secretKeyRef": key}]})),
-        ("hooks", json!({"hooks": [{"name": "a", "when": "AfterPlan", "inline": "true"}]})),
-        ("outputs", json!({"outputs": {"status": true}})),
-        ("parallelism", json!({"parallelism": 1})),
-        ("refresh", json!({"refresh": false})),
-        ("replace", json!({"replace": ["a.b"]})),
-        ("targets", json!({"targets": ["a.b"]})),
-        ("variableFiles", json!({"variableFiles": [{"path": "a.tfvars"}]})),
-    ];
-    ensure!(uses.iter().map(|(name, _)| *name).eq(needs::FIELDS), "a field has no row: {:?}", needs::FIELDS);
-    for (name, spec) in uses {
-        ensure!(needs::of(&run(RUN, &spec)?.spec) == [name], "{name}");
-        let scene = Scene::new(world.clone(), spec).await?;
-        let agent = scene.open(1).await?;
-        let adoption = agent.adoption(1, '0');
-        let mut silent = adoption.clone();
-        silent["adopted"].as_object_mut().map(|adopted| adopted.remove("speaks"));
-        refused(name, agent.status(&silent).await, "older than what the run's spec asks for; nothing was begun")?;
-        agent.status(&adoption).await.with_context(|| format!("{name}, as this version's agent"))?;
+async fn other_release(world: World) -> Result<()> {
+    let scene = Scene::new(world, json!({})).await?;
+    let agent = scene.open(1).await?;
+    let adopts = async |version: Value| {
+        let mut adoption = agent.adoption(1, '0');
+        adoption["adopted"]["version"] = version;
+        agent.status(&adoption).await
+    };
+    let minor = release::minor();
+    for version in [Value::Null, json!(""), json!(minor), json!(format!("{minor}0.1")), json!(format!("1{}", release::VERSION))] {
+        refused(&format!("as {version}"), adopts(version).await, release::REFUSED)?;
     }
-    Ok(())
+    adopts(json!(format!("{minor}.999"))).await.context("another patch of this release").map(drop)
 }
 
 async fn reach(world: World) -> Result<()> {

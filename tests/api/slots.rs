@@ -159,10 +159,8 @@ async fn repository(world: World) -> Result<()> {
     let one = |runs: &[TerraformRun]| runs.iter().any(is_open) && runs.iter().any(|run| waits(run, reason::SLOTS_FULL));
     let runs = lab.until("one open and one in the line", 1, one).await?;
     let (_, text) = runs.iter().find(|run| !is_open(run)).and_then(said).context("it says nothing")?;
-    ensure!(
-        text == format!("waits for a slot, 1st of 1: 1 of 1 attempts of repository {}/infra are open", lab.namespace),
-        "{text}"
-    );
+    let (before, of) = ("0 before it when it began to wait", format!("of repository {}/infra", lab.namespace));
+    ensure!(text == format!("waits for a slot, {before}: 1 of 1 attempts {of} are open"), "{text}");
     lab.create("c", &inline(), None).await?;
     let other = |runs: &[TerraformRun]| runs.iter().any(|run| run.name_any() == "c" && is_open(run));
     lab.until("open, as it is of no repository", 2, other).await?;

@@ -1,7 +1,4 @@
-//! Two versions side by side (`design/0014-upgrades.md`): our controller and our agent under a definition that is newer than
-//! ours, an agent of the release before beside our controller, and our agent beside the controller of the release before.
-
-mod beside;
+//! Two versions side by side (`design/0014-upgrades.md`): our controller and our agent under a definition that is newer than ours.
 
 use std::sync::atomic::Ordering;
 
@@ -18,15 +15,13 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    let mut tests = vec![
+    vec![
         Test::at(Place::Newer, "upgrade::what_a_newer_version_wrote_survives_every_write", survives),
         Test::at(Place::Newer, "upgrade::an_unknown_word_of_a_spec_means_wait", unknown_spec),
         Test::at(Place::Newer, "upgrade::an_unknown_phase_means_wait", unknown_phase),
         Test::at(Place::Newer, "upgrade::a_failure_in_unknown_words_is_retried_and_keeps_them", unknown_failure),
         Test::at(Place::Guarded, "upgrade::what_we_read_as_unknown_is_never_stored", never_stored),
-    ];
-    tests.extend(beside::tests());
-    tests
+    ]
 }
 
 fn is_open(number: u32) -> impl Fn(&TerraformRun) -> bool {

@@ -328,7 +328,7 @@ impl Agent {
     /// What adopts an attempt.
     pub(crate) fn adoption(&self, attempt: u32, nonce: char) -> Value {
         json!({"phase": "Setup", "adopted": {"attempt": attempt, "podUID": self.uid, "nonce": nonce.to_string().repeat(32),
-            "speaks": crds::needs::SPEAKS}})
+            "version": crds::release::VERSION}})
     }
 
     /// What claims a plan.

@@ -38,7 +38,7 @@ pub(crate) fn line() -> Result<(), Failed> {
         let schedule = Schedule { seed: 11, scene, person: vec![(When::Waits(1_000), Gesture::Approve)], ..Schedule::default() };
         let report = fine(&schedule)?;
         let of_schedule: Vec<f64> = (0..crowd).filter_map(|number| opened(&report, &format!("drift-{number}"))).collect();
-        let (asked, person) = (at(&report, &["=> net@", "waits for a slot, 1st of"]), opened(&report, "net"));
+        let (asked, person) = (at(&report, &["=> net@", "waits for a slot, 0 before it"]), opened(&report, "net"));
         let passed = |other: &f64| asked.is_none_or(|asked| asked < *other) && person.is_none_or(|person| *other < person);
         let all = of_schedule.len() == usize::from(crowd) && person.is_some() && report.endings.contains("Applied");
         if !all || of_schedule.iter().any(passed) {

@@ -3,4 +3,3 @@
 mod invariants;
 #[cfg(test)]
 mod rooms;
-pub mod upgrade;

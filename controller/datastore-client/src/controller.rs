@@ -78,7 +78,7 @@ impl Datastore {
         parsed(&read(sorted(answer).await?).await?)
     }
 
-    /// Whether all that an attempt's agent had to say is in its log; a datastore of the release before does not know it.
+    /// Whether all that an attempt's agent had to say is in its log; `false` where the datastore has nothing of the attempt.
     ///
     /// # Errors
     /// When there is no answer that says so.

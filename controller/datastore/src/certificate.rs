@@ -1,7 +1,7 @@
 //! The service's certificate where nobody brings one: made once, and kept in a Secret with the authority that it is trusted by. The
 //! authority's own key is kept nowhere, so that it never signs another.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use rcgen::{
@@ -32,10 +32,9 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
     let Some(secret) = &settings.tls_secret else {
         return Ok(Files::read(&settings.tls_cert, &settings.tls_key)?);
     };
-    let directory = settings.tls_cert.parent().unwrap_or(Path::new("/"));
     let mut wait = Duration::from_millis(250);
     loop {
-        match settle(cluster, secret, &settings.tls_names, directory).await {
+        match settle(cluster, secret, &settings.tls_names).await {
             Ok(files) => return Ok(files),
             Err(error) => {
                 tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; trying again");
@@ -46,25 +45,18 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
     }
 }
 
-/// The certificate of the Secret. One without gets what is mounted, of the Secret of an earlier release, whose authority running pods
-/// know, or a new one.
+/// The certificate of the Secret, which gets a new one when it has none.
 ///
 /// # Errors
 /// When the Secret cannot be read or written, or is changed by others all the time.
-pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String], directory: &Path) -> anyhow::Result<Files> {
+pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]) -> anyhow::Result<Files> {
     for _ in 0..3 {
         let read = cluster.secret(secret).await?.context("there is no such Secret; the chart makes it")?;
         if let Some(files) = files(&read.data) {
             return Ok(files);
         }
-        let mounted: BTreeMap<_, _> = ENTRIES
-            .into_iter()
-            .filter_map(|entry| Some((entry.to_owned(), std::fs::read(directory.join(entry)).ok()?)))
-            .collect();
-        let (entries, from) =
-            if files(&mounted).is_some() { (mounted, "taken over from an earlier release") } else { (make(names)?, "made") };
-        if cluster.fill(secret, &read, &entries).await? {
-            tracing::info!(%secret, "the certificate of the service was {from}");
+        if cluster.fill(secret, &read, &make(names)?).await? {
+            tracing::info!(%secret, "the certificate of the service was made");
         }
         // What stands there now counts, whoever wrote it.
     }

@@ -7,10 +7,7 @@ pub mod status;
 pub mod tools;
 mod volumes;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    iter,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
 use k8s_openapi::{
@@ -22,7 +19,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use crds::{Attempt, TerraformRun, TerraformRunSpec, names, needs, pod_env};
+use crds::{Attempt, TerraformRun, names, pod_env};
 use datastore_client::{RequestError, controller::Datastore};
 
 use crate::settings::Settings;
@@ -159,7 +156,7 @@ fn container(
         name: pod_env::CONTAINER.into(),
         image: Some(attempt_image(run, attempt, settings).to_owned()),
         image_pull_policy: runner.image_pull_policy.clone().or(default_policy),
-        args: Some(arguments(&run.spec)),
+        args: Some(vec!["run".into()]),
         env: Some(environment::environment(run, attempt.number, settings, datastore)),
         resources: Some(runner.resources.clone().unwrap_or_else(|| default_resources(settings))),
         security_context: Some(SecurityContext {
@@ -176,13 +173,6 @@ fn container(
         volume_mounts: Some(mounts),
         ..Container::default()
     }
-}
-
-/// The agent's command line. An agent that does not know what the spec uses ends at once, by words that it does not know.
-fn arguments(spec: &TerraformRunSpec) -> Vec<String> {
-    let needs = needs::of(spec);
-    let needs = (!needs.is_empty()).then(|| format!("{}{}", needs::OPTION, needs.join(",")));
-    iter::once("run".to_owned()).chain(needs).collect()
 }
 
 /// A token of the pod's account: for the API server, or for the audience that is named.
@@ -259,15 +249,6 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(built(&run), first);
         }
-    }
-
-    #[test]
-    fn an_agent_is_told_what_it_has_to_know_and_nothing_where_any_agent_does() {
-        let mut run = testing::run();
-        assert_eq!(spec_of(&run).containers[0].args, Some(vec!["run".into()]));
-        run.spec.targets = vec!["a.b".into()];
-        run.spec.refresh = Some(true);
-        assert_eq!(spec_of(&run).containers[0].args, Some(vec!["run".into(), "--needs=refresh,targets".into()]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
 
-use crds::{names, needs, pod_env, reason, termination::TerminationMessage, text::clip};
+use crds::{names, pod_env, reason, termination::TerminationMessage, text::clip};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodView {
@@ -122,9 +122,6 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
         (reason::EVICTED, format!("pod {name} was evicted: {said}"))
     } else if container.is_some_and(|c| c.reason.as_deref() == Some("OOMKilled")) {
         (reason::OUT_OF_MEMORY, format!("pod {name} ran out of memory; raise spec.runner.resources in a new run"))
-    } else if let Some((image, needs)) = container.and_then(|container| too_old(pod, container)) {
-        let text = format!("the agent of image {image} is older than the run's spec, and does not know all it uses: {needs}");
-        (reason::IMAGE_TOO_OLD, text)
     } else if deleting {
         (reason::TERMINATED, format!("pod {name} was deleted"))
     } else {
@@ -134,14 +131,6 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
         (reason::POD_LOST, format!("pod {name} ended{code}{said} without a result"))
     };
     Some(Ended { message, reason, text: clip(&text, 400) })
-}
-
-/// The image of an agent that did not understand what it was told that it has to know of the spec, and that.
-fn too_old<'a>(pod: &'a Pod, ended: &ContainerStateTerminated) -> Option<(&'a str, String)> {
-    let container = pod.spec.as_ref()?.containers.iter().find(|container| container.name == pod_env::CONTAINER)?;
-    let needs = container.args.iter().flatten().find_map(|arg| arg.strip_prefix(needs::OPTION))?;
-    let image = container.image.as_deref().unwrap_or_default();
-    (ended.exit_code == i32::from(pod_env::EXIT_USAGE)).then(|| (image, needs.replace(',', ", ")))
 }
 
 fn trouble(status: &PodStatus) -> Option<Trouble> {
@@ -221,20 +210,6 @@ mod tests {
         let mut deleted = runner(&lost);
         deleted["metadata"] = serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         assert_eq!(pod(&deleted).unwrap().ended.unwrap().reason, reason::TERMINATED);
-    }
-
-    #[test]
-    fn an_agent_that_does_not_understand_what_it_needs_is_of_an_old_image() {
-        let found = |code: i32, args: &[&str]| {
-            let mut ended = runner(&serde_json::json!({"terminated": {"exitCode": code, "reason": "Error"}}));
-            ended["spec"] = serde_json::json!({"containers": [{"name": "runner", "image": "i:old", "args": args}]});
-            pod(&ended).unwrap().ended.unwrap()
-        };
-        let old = found(64, &["run", "--needs=hooks,targets"]);
-        let text = "the agent of image i:old is older than the run's spec, and does not know all it uses: hooks, targets";
-        assert_eq!((old.reason, old.text.as_str()), (reason::IMAGE_TOO_OLD, text));
-        assert_eq!(found(64, &["run"]).reason, reason::POD_LOST);
-        assert_eq!(found(1, &["run", "--needs=hooks"]).reason, reason::POD_LOST);
     }
 
     #[test]

@@ -22,10 +22,6 @@ pub enum Verdict {
     Accepted,
     /// The event moves no ref.
     Ignored,
-    /// It came before.
-    Replayed,
-    /// It was signed too long ago.
-    Late,
     /// The body is a form.
     Form,
 }
@@ -36,8 +32,6 @@ impl Verdict {
         match self {
             Self::Accepted => "accepted",
             Self::Ignored => "ignored",
-            Self::Replayed => "replayed",
-            Self::Late => "late",
             Self::Form => "form",
         }
     }
@@ -45,8 +39,7 @@ impl Verdict {
     /// The code of the answer. Forges give a hook up that answers anything but 2xx for a while.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::Accepted | Self::Ignored | Self::Replayed => StatusCode::ACCEPTED,
-            Self::Late => StatusCode::UNAUTHORIZED,
+            Self::Accepted | Self::Ignored => StatusCode::ACCEPTED,
             Self::Form => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         }
     }
@@ -56,8 +49,6 @@ impl Verdict {
         match self {
             Self::Accepted => "the refs of the repository are looked at",
             Self::Ignored => "this event moves no ref; nothing is looked at",
-            Self::Replayed => "this delivery, or one with the same body, came before; nothing is looked at",
-            Self::Late => "the time that was signed is more than 5 min from the cluster's; look at the sender's clock",
             Self::Form => "the body is a form; choose application/json as the content type of the webhook",
         }
     }

@@ -21,7 +21,7 @@ pub enum Proof {
 pub(super) const STANDARD_SIGNATURE: &str = "webhook-signature";
 /// Header with the id that they cover.
 pub(super) const STANDARD_ID: &str = "webhook-id";
-/// Header with the seconds since 1970 that they cover.
+/// Header with the time that they cover, in seconds since 1970. Its age is not judged: a redelivery is harmless.
 pub(super) const STANDARD_TIME: &str = "webhook-timestamp";
 
 impl Proof {
@@ -44,14 +44,12 @@ pub struct Forge {
     known_by: Option<&'static str>,
     /// The header that names the event; none where the body does, or nothing.
     pub event: Option<&'static str>,
-    /// Headers that name the delivery; the first that is there counts. It is not covered by a signature of the body alone.
+    /// Headers that carry the delivery's id, for people; the first that is present counts.
     pub ids: &'static [&'static str],
     /// The first whose header is there counts, and no other: a wrong signature is not made good by anything else.
     pub proofs: &'static [Proof],
     /// Events that move a ref; all when empty.
     moves: &'static [&'static str],
-    /// Whether no two deliveries have one body, so that one which does is the same again, whatever id it is sent under.
-    pub body_once: bool,
     /// Whether event and id stand in the body.
     pub in_body: bool,
 }
@@ -69,7 +67,6 @@ const NO_FORGE: Forge = Forge {
         Proof::Token("x-pawl-token"),
     ],
     moves: &[],
-    body_once: false,
     in_body: false,
 };
 
@@ -83,7 +80,6 @@ pub const FORGES: &[Forge] = &[
         ids: &["x-gitea-delivery"],
         proofs: &[Proof::Hex { header: "x-gitea-signature", prefix: "" }],
         moves: &["push", "create", "delete"],
-        body_once: true,
         ..NO_FORGE
     },
     Forge {
@@ -105,7 +101,6 @@ pub const FORGES: &[Forge] = &[
         ids: &["x-request-uuid", "x-request-id"],
         proofs: &[Proof::Hex { header: "x-hub-signature", prefix: "sha256=" }],
         moves: &["repo:push", "repo:refs_changed"],
-        body_once: true,
         ..NO_FORGE
     },
     Forge {
@@ -115,7 +110,6 @@ pub const FORGES: &[Forge] = &[
         ids: &["x-github-delivery"],
         proofs: &[Proof::Hex { header: "x-hub-signature-256", prefix: "sha256=" }],
         moves: &["push", "create", "delete"],
-        body_once: true,
         ..NO_FORGE
     },
     // It signs nothing: the subscription has a password, or a header of one's own.

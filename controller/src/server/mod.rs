@@ -1,7 +1,8 @@
 //! `controller server`: takes what forges send when somebody pushes (`design/0029-webhooks.md`).
 //!
-//! A delivery is a hint: once it is known to come from who knows the secret, the repository is poked, and `controller sources` asks the
-//! forge itself. Nothing of a payload is believed, applied or fetched.
+//! A delivery is a hint: once its sender has proven that it knows the secret, the repository is poked, and `controller sources` asks the
+//! forge itself. Nothing of a payload is believed, applied or fetched. A redelivery is one more hint: pending pokes coalesce, so it costs
+//! at most one `ls-remote`.
 //!
 //! | module | holds | touches the cluster |
 //! |---|---|---|
@@ -9,7 +10,7 @@
 //! | [`keys`] | secrets, compared in constant time | no |
 //! | [`verify`] | whether a delivery comes from who knows the secret | no |
 //! | [`refusal`] | those that do not | no |
-//! | [`replays`], [`deliveries`] | what came before, and what people see of it | no |
+//! | [`deliveries`] | the last deliveries, for people | no |
 //! | [`pokes`] | who is to be poked, one poke at a time | no |
 //! | [`body`] | bodies, within a size and a time | no |
 //! | [`repositories`] | the repositories that there are | by a watch |
@@ -27,7 +28,6 @@ pub mod pokes;
 pub mod poking;
 pub mod receiver;
 pub mod refusal;
-pub mod replays;
 pub mod repositories;
 pub mod secrets;
 pub mod settings;
@@ -38,7 +38,7 @@ use std::{future::ready, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, response::Response, routing::get};
 use futures::{StreamExt as _, stream};
-use kube::{Api, Client, runtime::watcher};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::{
     net::TcpListener,
@@ -111,9 +111,6 @@ pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces:
             let mut events = std::pin::pin!(understood::<TerraformRepository>("repositories", api));
             while let Some(event) = events.next().await {
                 receiver.repositories.apply(&mut feed, &event);
-                if matches!(event, watcher::Event::Delete(_) | watcher::Event::InitDone) {
-                    receiver.replays.keep(|uid| receiver.repositories.get(uid).is_some());
-                }
             }
         });
     }

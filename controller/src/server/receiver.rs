@@ -26,7 +26,6 @@ use super::{
     metrics::Metrics,
     pokes::Pokes,
     refusal::Refusal,
-    replays::Replays,
     repositories::{Repositories, Repository},
     secrets::Secrets,
     verify::{Check, Signed},
@@ -41,7 +40,6 @@ pub struct Receiver {
     pub metrics: Metrics,
     /// Told when somebody is to be poked.
     pub wanted: Notify,
-    pub replays: Replays,
     callers: Authenticator,
     secrets: Secrets,
     pokes: Mutex<Pokes>,
@@ -61,7 +59,6 @@ impl Receiver {
             deliveries: Deliveries::default(),
             metrics: Metrics::new(),
             wanted: Notify::new(),
-            replays: Replays::default(),
             callers: Authenticator::new(Arc::new(Reviews::new(client.clone(), clock.clone(), AUDIENCE))),
             secrets: Secrets::new(client),
             pokes: Mutex::default(),
@@ -84,19 +81,15 @@ impl Receiver {
         let secret = repository.secret.as_deref().ok_or(Refusal::NoSecret)?;
         body.fits()?;
         let keys = self.secrets.get(&repository.namespace, secret).await?;
-        let mut check = Check::begin(headers, &keys, self.clock.now())?;
+        let mut check = Check::begin(headers, &keys)?;
         body.read(|piece| check.update(piece)).await?;
         Ok(self.proven(uid, &repository, check.end()?, is_form(headers)))
     }
 
     /// What becomes of a delivery whose sender is proven.
     fn proven(&self, uid: &str, repository: &Repository, signed: Signed, is_form: bool) -> Verdict {
-        let verdict = if signed.late {
-            Verdict::Late
-        } else if is_form {
+        let verdict = if is_form {
             Verdict::Form
-        } else if !self.replays.is_new(uid, &signed.prints) {
-            Verdict::Replayed
         } else if signed.moves {
             Verdict::Accepted
         } else {

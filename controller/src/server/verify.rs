@@ -6,10 +6,8 @@
 
 use axum::http::{HeaderMap, HeaderValue};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use jiff::{SignedDuration, Timestamp};
 use ring::hmac;
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 
 use crds::text::clip;
 
@@ -19,17 +17,12 @@ use super::{
     refusal::Refusal,
 };
 
-/// How far the time that a sender signed may be from ours.
-const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 /// The most signatures of one delivery that are looked at.
 const SIGNATURES: usize = 8;
 /// The longest body of which event and id are read, in bytes, when its sender is known. A longer one may have moved a ref.
 const KEPT: usize = 1 << 20;
 /// The longest event and id that are kept, in characters.
 const LONGEST: usize = 128;
-
-/// What tells a delivery from others: half of a digest.
-pub type Print = [u8; 16];
 
 /// A delivery that comes from who knows the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +32,8 @@ pub struct Signed {
     pub event: Option<String>,
     /// The forge's id of the delivery.
     pub id: Option<String>,
-    /// By what it is known when it comes again.
-    pub prints: Vec<Print>,
     /// Whether a ref may be elsewhere now.
     pub moves: bool,
-    /// Whether the time that was signed is too far from ours.
-    pub late: bool,
 }
 
 /// A delivery whose body is still to come.
@@ -60,7 +49,7 @@ enum Begun {
     /// The secret itself was there.
     Known,
     /// Signatures with each secret, and those that were sent.
-    Signatures { with: Vec<hmac::Context>, sent: Vec<Vec<u8>>, late: bool },
+    Signatures { with: Vec<hmac::Context>, sent: Vec<Vec<u8>> },
 }
 
 impl Check {
@@ -68,7 +57,7 @@ impl Check {
     ///
     /// # Errors
     /// `NoProof`, `WrongProof`, `Malformed`.
-    pub fn begin(headers: &HeaderMap, keys: &Keys, now: Timestamp) -> Result<Self, Refusal> {
+    pub fn begin(headers: &HeaderMap, keys: &Keys) -> Result<Self, Refusal> {
         let forge = Forge::of(|header| headers.contains_key(header));
         let proof = forge.proofs.iter().find(|proof| headers.contains_key(proof.header())).ok_or(Refusal::NoProof)?;
         let given = one(headers, proof.header())?.ok_or(Refusal::NoProof)?;
@@ -77,9 +66,9 @@ impl Check {
             Proof::Hex { prefix, .. } => {
                 let tag = text(given).and_then(|given| given.strip_prefix(prefix)).and_then(|digits| hex::decode(digits).ok());
                 let sent = vec![tag.ok_or(Refusal::WrongProof)?];
-                Begun::Signatures { with: keys.iter().map(Key::sign).collect(), sent, late: false }
+                Begun::Signatures { with: keys.iter().map(Key::sign).collect(), sent }
             }
-            Proof::Standard => standard(headers, given, keys, now)?,
+            Proof::Standard => standard(headers, given, keys)?,
             Proof::Token(_) => known(keys.any_is(given.as_bytes()))?,
             Proof::Authorization => known(authorization(given).is_some_and(|secret| keys.any_is(&secret)))?,
         };
@@ -108,28 +97,18 @@ impl Check {
     /// # Errors
     /// `WrongProof`.
     pub fn end(mut self) -> Result<Signed, Refusal> {
-        let (late, signature) = match self.proof {
-            Begun::Known => (false, None),
-            Begun::Signatures { with, sent, late } => {
-                let made: Vec<hmac::Tag> = with.into_iter().map(hmac::Context::sign).collect();
-                let is_made = |sent: &Vec<u8>| made.iter().fold(false, |found, tag| found | same_signature(tag.as_ref(), sent));
-                (late, Some(sent.into_iter().find(is_made).ok_or(Refusal::WrongProof)?))
+        if let Begun::Signatures { with, sent } = self.proof {
+            let made: Vec<hmac::Tag> = with.into_iter().map(hmac::Context::sign).collect();
+            let is_made = |sent: &Vec<u8>| made.iter().fold(false, |found, tag| found | same_signature(tag.as_ref(), sent));
+            if !sent.iter().any(is_made) {
+                return Err(Refusal::WrongProof);
             }
-        };
+        }
         if let Some(kept) = self.kept.take() {
             let said: InBody = serde_json::from_slice(&kept).unwrap_or_default();
             (self.event, self.id) = (said.event_type.as_deref().map(word), said.id.as_deref().map(word));
         }
-        let id = self.id.as_ref().map(|id| print(b"id", id.as_bytes()));
-        let body = signature.filter(|_| self.forge.body_once).map(|tag| print(b"body", &tag));
-        Ok(Signed {
-            forge: self.forge.name,
-            moves: self.forge.moves(self.event.as_deref()),
-            prints: id.into_iter().chain(body).collect(),
-            event: self.event,
-            id: self.id,
-            late,
-        })
+        Ok(Signed { forge: self.forge.name, moves: self.forge.moves(self.event.as_deref()), event: self.event, id: self.id })
     }
 }
 
@@ -142,10 +121,9 @@ struct InBody {
 }
 
 /// A proof by Standard Webhooks.
-fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys, now: Timestamp) -> Result<Begun, Refusal> {
+fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys) -> Result<Begun, Refusal> {
     let needed = |header| one(headers, header)?.and_then(text).ok_or(Refusal::Malformed);
     let (id, time) = (needed(STANDARD_ID)?, needed(STANDARD_TIME)?);
-    let at = time.parse().ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).ok_or(Refusal::Malformed)?;
     let tags = text(given).unwrap_or_default().split_ascii_whitespace().take(SIGNATURES);
     let sent: Vec<_> = tags.filter_map(|tag| STANDARD.decode(tag.strip_prefix("v1,")?).ok()).collect();
     let with = keys.iter().map(|key| {
@@ -153,7 +131,7 @@ fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys, now: Timestam
         context.update(format!("{id}.{time}.").as_bytes());
         context
     });
-    Ok(Begun::Signatures { with: with.collect(), sent, late: now.duration_since(at).abs() > TOLERANCE })
+    Ok(Begun::Signatures { with: with.collect(), sent })
 }
 
 /// The secret of an `Authorization` header: a bearer token, or the password of any user.
@@ -186,11 +164,6 @@ fn text(value: &HeaderValue) -> Option<&str> {
 /// A word of the sender's, for people.
 fn word(text: &str) -> String {
     clip(text, LONGEST)
-}
-
-fn print(kind: &[u8], of: &[u8]) -> Print {
-    let digest: [u8; 32] = Sha256::new().chain_update(kind).chain_update(of).finalize().into();
-    *digest.first_chunk().unwrap_or(&[0; 16])
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What of runs is counted: attempts that are open, slots that are kept, and the line. Whole between any two events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crds::{TerraformRun, version};
 use futures::channel::mpsc::UnboundedSender;
@@ -8,7 +8,7 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::{
     entry::{Entry, Until},
-    line::{Bounds, Class, Full, Line, Open, Place, Scope, admitted, ask, nearer},
+    line::{Bounds, Full, Line, Open, Place, Scope, admitted, ask},
 };
 use crate::cluster::index::{Index, Seen};
 
@@ -24,8 +24,6 @@ pub(super) struct Allocations {
     pub(super) runs: Index<Box<str>, Entry>,
     /// Those who wait.
     pub(super) line: Line,
-    /// The places that their words name.
-    pub(super) told: BTreeMap<Place, usize>,
     /// How many attempts are open or about to be.
     pub(super) open: Open,
     /// UIDs of those that are held and may end.
@@ -97,7 +95,6 @@ impl Allocations {
         }
         if let Some(place) = &entry.waits {
             self.line.insert(place.clone(), entry.scopes.clone());
-            self.told.extend(entry.told.map(|told| (place.clone(), told)));
         }
         if entry.held {
             self.held.insert(uid.into());
@@ -111,7 +108,6 @@ impl Allocations {
         }
         if let Some(place) = &entry.waits {
             self.line.remove(place);
-            self.told.remove(place);
         }
         self.held.remove(uid);
     }
@@ -138,23 +134,10 @@ impl Allocations {
         of.map(|entry| (entry.namespace.clone(), entry.name.clone())).collect()
     }
 
-    /// Wakes those who may have a slot now, and those who have come so much nearer that they are to say so.
+    /// Wakes the runs that may have a slot now.
     pub(super) fn serve(&self) {
-        if self.line.is_empty() {
-            return;
-        }
-        let mut woken: BTreeSet<(&str, &str)> = admitted(self.line.iter(), &self.open, &self.bounds)
-            .into_iter()
-            .map(|place| (&*place.namespace, &*place.name))
-            .collect();
-        for class in [Class::Plan, Class::Apply] {
-            let places = self.line.keys().filter(|place| place.class == class);
-            let told = |place: &Place| self.told.get(place).copied().unwrap_or(0);
-            let nearer = places.enumerate().filter(|(before, place)| nearer(before + 1, told(place)));
-            woken.extend(nearer.map(|(_, place)| (&*place.namespace, &*place.name)));
-        }
-        for (namespace, name) in woken {
-            self.send(namespace, name);
+        for place in admitted(self.line.iter(), &self.open, &self.bounds) {
+            self.send(&place.namespace, &place.name);
         }
     }
 

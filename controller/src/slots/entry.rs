@@ -4,7 +4,7 @@ use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, names, reason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::line::{Class, Place, Rank, Scope, told};
+use super::line::{Class, Place, Rank, Scope};
 use crate::requests;
 
 /// A run as it was last seen.
@@ -22,8 +22,6 @@ pub(super) struct Entry {
     pub(super) held: bool,
     /// Its place in the line, as its own words say.
     pub(super) waits: Option<Place>,
-    /// The place that its words name.
-    pub(super) told: Option<usize>,
     pub(super) kept: Option<Kept>,
 }
 
@@ -54,14 +52,13 @@ impl Entry {
         if status.is_some_and(crds::TerraformRunStatus::is_terminal) && !open {
             return None;
         }
-        let said = status.and_then(|status| status.conditions.iter().find(|c| c.reason == reason::SLOTS_FULL));
+        let says_so = status.is_some_and(|status| status.conditions.iter().any(|c| c.reason == reason::SLOTS_FULL));
         let place = place(run);
-        let waits = place.filter(|place| said.is_some() && (!open || place.class == Class::Apply));
+        let waits = place.filter(|place| says_so && (!open || place.class == Class::Apply));
         let held = open && is_held(run);
         let open = if open { class(run) } else { None };
         let (namespace, name) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
-        let told = said.and_then(|condition| told(&condition.message));
-        Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, told, kept: None })
+        Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, kept: None })
     }
 
     /// Goes on from what was known before. An attempt that has gone over from plans to applies, or has given its slot back, does not come back

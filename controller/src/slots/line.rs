@@ -123,11 +123,6 @@ impl Open {
     }
 }
 
-/// Whether a place is so much better than the one that was told that it is worth a write: each run says it a few times only.
-pub fn nearer(place: usize, told: usize) -> bool {
-    place * 2 <= told
-}
-
 /// How a run stands with the slot that it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Slot {
@@ -151,29 +146,19 @@ pub struct Full {
     /// How many attempts are open there.
     pub open: u32,
     pub bound: u32,
-    /// How many wait before it for the same, and one.
-    pub place: usize,
-    /// How many wait, it included.
-    pub of: usize,
+    /// How many wait before it for the same.
+    pub before: usize,
 }
-
-/// How the message of one that waits begins.
-const WAITS: &str = "waits for a slot, ";
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { class, scope, open, bound, place, of } = self;
-        let ending = match (place % 10, place % 100) {
-            (1, last) if last != 11 => "st",
-            (2, last) if last != 12 => "nd",
-            (3, last) if last != 13 => "rd",
-            _ => "th",
-        };
+        let Self { class, scope, open, bound, before } = self;
         let what = match class {
             Class::Plan => "attempts",
             Class::Apply => "approved applies",
         };
-        write!(f, "{WAITS}{place}{ending} of {of}: {open} of {bound} {what}")?;
+        // Written once, when the run begins to wait.
+        write!(f, "waits for a slot, {before} before it when it began to wait: {open} of {bound} {what}")?;
         match scope {
             Scope::Whole => {}
             Scope::Namespace(namespace) => write!(f, " in namespace {namespace}")?,
@@ -181,12 +166,6 @@ impl fmt::Display for Full {
         }
         f.write_str(" are open")
     }
-}
-
-/// The place that a message names.
-pub fn told(message: &str) -> Option<usize> {
-    let number = message.split_once(WAITS)?.1;
-    number.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Those of a line who may have a slot now, in their order.
@@ -221,12 +200,9 @@ pub fn ask(me: &Place, scopes: &[Scope], line: &Line, open: &Open, bounds: &Boun
         open.full(me.class, scopes, bounds)
     });
     let Some((scope, bound)) = full else { return Ok(()) };
-    let waits = |of: &[Scope]| of.contains(scope);
-    let place = before().filter(|(_, of)| waits(of)).count() + 1;
-    let after = line.range(me.clone()..).take_while(|(place, _)| place.class == me.class);
-    let behind = after.filter(|(place, of)| *place != me && waits(of)).count();
+    let before = before().filter(|(_, of)| of.contains(scope)).count();
     let open = open.count(me.class, scope);
-    Err(Full { class: me.class, scope: scope.clone(), open, bound, place, of: place + behind })
+    Err(Full { class: me.class, scope: scope.clone(), open, bound, before })
 }
 
 /// Whether somebody waits for a slot of this class in a scope that is full.
@@ -303,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_says_in_which_place_and_for_what() {
+    fn one_that_waits_says_how_many_are_before_it_and_for_what() {
         let rank = Rank::Commit;
         let mut line: Line = (1..=2).map(|n| (place(Class::Plan, rank, n, "a", "x"), scopes("a", None))).collect();
         line.insert(place(Class::Plan, Rank::Schedule, 0, "b", "y"), scopes("b", None));
@@ -313,21 +289,16 @@ mod tests {
         let ask = |me: &Place, of: &str, open: &Open, bounds: &Bounds| super::ask(me, &scopes(of, None), &line, open, bounds);
         let me = place(Class::Plan, rank, 3, "a", "me");
         let full = ask(&me, "a", &open, &bounds(1, 9, 9)).unwrap_err();
-        assert_eq!(full.to_string(), "waits for a slot, 3rd of 4: 1 of 1 attempts are open");
-        assert_eq!(told(&format!("plan +1 is approved; {full}")), Some(3));
-        assert_eq!(told("waits"), None);
+        assert_eq!(full.to_string(), "waits for a slot, 2 before it when it began to wait: 1 of 1 attempts are open");
         let full = ask(&me, "a", &open, &bounds(9, 2, 9)).unwrap_err();
-        assert_eq!(full.to_string(), "waits for a slot, 3rd of 3: 0 of 2 attempts in namespace a are open", "two are about to");
+        let text = "waits for a slot, 2 before it when it began to wait: 0 of 2 attempts in namespace a are open";
+        assert_eq!(full.to_string(), text, "two are about to");
         assert_eq!(ask(&me, "a", &open, &bounds(4, 3, 9)), Ok(()));
         assert_eq!(ask(&place(Class::Apply, rank, 9, "a", "me"), "a", &open, &bounds(2, 2, 9)), Ok(()));
         assert_eq!(ask(&place(Class::Plan, Rank::Person, 9, "b", "me"), "b", &open, &bounds(2, 2, 9)), Ok(()), "a person");
         assert!(wanted(Class::Plan, &scopes("b", None), &line, &open, &bounds(1, 9, 9)));
         assert!(!wanted(Class::Plan, &scopes("b", None), &line, &open, &bounds(2, 9, 9)), "not full");
         assert!(!wanted(Class::Plan, &scopes("c", None), &line, &open, &bounds(9, 1, 9)), "another namespace's");
-        for (place, ordinal) in [(1, "1st"), (2, "2nd"), (11, "11th"), (12, "12th"), (21, "21st"), (113, "113th")] {
-            let full = Full { place, of: 200, ..full.clone() };
-            assert!(full.to_string().contains(&format!("{ordinal} of 200")), "{full}");
-        }
     }
 
     /// splitmix64.

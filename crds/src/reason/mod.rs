@@ -282,9 +282,9 @@ reasons! {
     IMAGE_NOT_AVAILABLE ImageNotAvailable: Configuration,
         First("see that the node can pull the image that the message names"),
         Never;
-    /// The agent of the image is older than what the run's spec uses; nothing was begun.
-    IMAGE_TOO_OLD ImageTooOld: Configuration,
-        Only("create a run without spec.runner.image, or with an image of the controller's release"),
+    /// The agent of the image is of another minor release than the controller; nothing was begun.
+    IMAGE_VERSION ImageVersion: Configuration,
+        Only("create a run without spec.runner.image, or with an image of the controller's minor release; it plans anew"),
         Never;
     /// No node takes the pod.
     UNSCHEDULABLE Unschedulable: Timeout, First("see why no node takes the pod: the message says it"), Never;

@@ -90,10 +90,10 @@ pub struct Adopted {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node_name: Option<String>,
-    /// How much of a spec its agent knows; an agent that does not say it knows none of the fields that came later.
+    /// Version of its agent, of the controller's minor release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub speaks: Option<u32>,
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
 }
 
 /// The one write that permits the one apply.

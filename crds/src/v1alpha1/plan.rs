@@ -51,7 +51,7 @@ pub struct PlanStatus {
 
 /// How much a plan changes, in Terraform's words; a replaced resource counts in `replace`, `add` and `destroy`, as the tools count.
 ///
-/// What a release before this one cannot read a plan without is written even when it is 0; all others are left out then.
+/// `moved` and `drifted` are left out when they are 0.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_are_newer_are_left_out_when_they_are_zero() {
+    fn moved_and_drifted_are_left_out_when_they_are_zero() {
         let written = serde_json::to_value(Changes { outputs: 1, ..Changes::default() }).unwrap();
         let first = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 1});
-        assert_eq!(written, first, "the release before reads this and nothing less");
+        assert_eq!(written, first);
         let written = serde_json::to_value(Changes { moved: 1, drifted: 2, ..Changes::default() }).unwrap();
         assert_eq!((&written["moved"], &written["drifted"]), (&json!(1), &json!(2)));
     }

@@ -10,7 +10,7 @@ use crds::{
     TerraformRun, TerraformRunStatus, approval,
     backoff::Backoff,
     fields::{self, Owner},
-    names,
+    names, release,
     status_limit::fit,
 };
 use serde_json::{Value, json};
@@ -52,6 +52,8 @@ pub enum Outcome {
     Landed(Arc<TerraformRun>),
     /// A claim that cannot stand as things are.
     Refused(Arc<TerraformRun>),
+    /// The admission policy refuses the adoption in these words: this agent is of another minor release.
+    OtherRelease(String),
     /// The attempt is closed or another's. Nothing may be done any more.
     Fenced,
     GivenUp,
@@ -114,6 +116,7 @@ impl<A: Api> Writer<A> {
         let mut refusals = 0_u32;
         let mut missing = 0_u32;
         loop {
+            let mut other_release = None;
             let operations = self.operations(&mut wanted, &kind);
             if let Some(operations) = operations {
                 match self.api.patch(operations).await {
@@ -125,6 +128,7 @@ impl<A: Api> Writer<A> {
                         tracing::info!(code = error.code, %error, ?kind, "a write was not acknowledged");
                         // An answer that is not about load or rights: the same write will hardly do better.
                         refusals += u32::from(matches!(error.code, Some(400 | 409 | 413 | 422)));
+                        other_release = of_other_release(&error).filter(|_| kind == Kind::Adopt);
                         self.leave_alone(&error, &kind).await;
                     }
                 }
@@ -143,6 +147,9 @@ impl<A: Api> Writer<A> {
             align(&run.status.clone().unwrap_or_default(), &mut wanted, &kind);
             if let Some(outcome) = self.judge(&run, &wanted, &kind) {
                 return outcome;
+            }
+            if let Some(text) = other_release {
+                return Outcome::OtherRelease(text);
             }
             if kind == Kind::Progress {
                 return Outcome::GivenUp;
@@ -317,6 +324,12 @@ pub(crate) fn is_leased(run: &TerraformRun) -> bool {
 fn is_stopped(run: &TerraformRun) -> bool {
     let annotated = |name| run.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(name));
     run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
+}
+
+/// The words of the admission policy that refuses agents of another minor release, up to the release that it names.
+fn of_other_release(error: &ApiError) -> Option<String> {
+    let at = error.text.find(release::REFUSED).filter(|_| error.code == Some(403))?;
+    error.text[at..].split(';').next().map(str::to_owned)
 }
 
 /// An end that is refused again and again is tried without what might be the matter.

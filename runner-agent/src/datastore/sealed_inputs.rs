@@ -29,7 +29,7 @@ impl SealedInputs {
         Ok(Self { key, digests })
     }
 
-    /// What has another value now, or none; a plan that took nothing, or was kept by an older agent, is as it was.
+    /// What has another value now, or none; a plan that took nothing is as it was.
     pub fn changed(&self, values: &BTreeMap<String, String>) -> Vec<String> {
         let same = |name: &String, digest: &String| values.get(name).is_some_and(|value| tag(&self.key, value) == *digest);
         self.digests.iter().filter(|(name, digest)| !same(name, digest)).map(|(name, _)| name.clone()).collect()
@@ -59,6 +59,6 @@ mod tests {
         let text = serde_json::to_string(&sealed).unwrap();
         assert!(!text.contains("hunter22"));
         assert_ne!(SealedInputs::of(&before).unwrap(), sealed, "each bundle has a key of its own");
-        assert!(SealedInputs::default().changed(&before).is_empty(), "a bundle of an older agent");
+        assert!(SealedInputs::default().changed(&before).is_empty(), "a bundle without inputs");
     }
 }

@@ -1,6 +1,9 @@
 //! What the machine orders, carried out.
 
-use crds::{Adopted, ApprovalMode, Changes, Operation, Phase, RunResult, needs, pod_env, termination::TerminationMessage};
+use crds::{
+    Adopted, ApprovalMode, Changes, FailureClass, Operation, Phase, Reason, RunResult, TerraformRun, pod_env, release,
+    termination::TerminationMessage,
+};
 use tokio::time::Instant;
 
 use super::{Done, Driver, requests::Requests};
@@ -8,6 +11,7 @@ use crate::{
     api::{Kind, Outcome},
     machine::{Effect, Ending, Mode, State},
     ports::{Api, Clock, Work},
+    settings::Settings,
     termination,
 };
 
@@ -171,11 +175,18 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             pod_uid: settings.pod_uid.clone(),
                             nonce: settings.nonce.clone(),
                             node_name: settings.node_name.clone(),
-                            speaks: Some(needs::SPEAKS),
+                            version: Some(release::VERSION.to_owned()),
                         };
                         view.adopt(&status, adopted, settings.restores, now);
                         let outcome = writer.write(view.status(str::to_owned), Kind::Adopt).await;
-                        return Done::Adopted(if let Outcome::Landed(run) = outcome { Some(run) } else { None });
+                        return Done::Adopted(match outcome {
+                            Outcome::Landed(run) => Some(run),
+                            Outcome::OtherRelease(text) => {
+                                leave_other_release(&settings, &run, &text);
+                                None
+                            }
+                            Outcome::Refused(_) | Outcome::Fenced | Outcome::GivenUp => None,
+                        });
                     }
                     Err(error) => {
                         tracing::info!(code = error.code, %error, "the run cannot be read yet");
@@ -297,6 +308,20 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Done::Ended(outcome)
         });
     }
+}
+
+/// Says why the attempt was not adopted where the controller reads it: the status is not this agent's to write.
+///
+/// An image that the run or its plan names stays the same in each attempt, so the run fails at once. Any other image is the
+/// controller's: an upgrade is under way, and the next attempt gets the image of the new release.
+fn leave_other_release(settings: &Settings, run: &TerraformRun, text: &str) {
+    let text = format!("{text} but of version {}; nothing was begun", release::VERSION);
+    tracing::error!("{text}");
+    let mut failure = Reason::ImageVersion.failure(&text);
+    if run.spec.runner.image.is_none() && !settings.restores {
+        failure.class = FailureClass::Interrupted;
+    }
+    termination::write(&settings.termination_log, &termination::message(settings, None, &text, Some(failure)));
 }
 
 /// A step is given up together with the one who waits for it.

@@ -16,7 +16,7 @@ impl PhaseRunner {
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         match retry_for(patience, || remote.client.prove_claim()).await {
             Ok(()) => Ok(()),
-            // A datastore of the release before has no such request; or the run is gone, and then there will be no claim.
+            // The run is gone: no claim follows.
             Err(trouble) if trouble.is(crds::datastore::NOT_FOUND) => Ok(()),
             Err(trouble) => Err(unclaimed("a claim could not be recorded, so the plan was not claimed", &trouble)),
         }

@@ -148,8 +148,6 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
         words::CORRUPT => {
             Reason::SourceCorrupt.failure(format!("revision {revision} of {name} cannot be read: {}", causes(error)))
         }
-        // Of a datastore of the release before: it knows no such path.
-        words::NOT_FOUND => failure("the datastore knows no repositories yet", &RequestError::unanswered(problem.clone())),
         _ => failure("the revision could not be taken", error),
     }
 }
@@ -192,7 +190,6 @@ mod tests {
             (words::REPOSITORY_NOT_ALLOWED, FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
             (words::CORRUPT, FailureClass::Integrity, reason::SOURCE_CORRUPT),
             (words::KEY_MISSING, FailureClass::Integrity, reason::KEY_MISSING),
-            (words::NOT_FOUND, FailureClass::Transient, reason::DATASTORE_UNAVAILABLE),
             (words::FORBIDDEN, FailureClass::Credentials, reason::DATASTORE_REFUSED),
         ] {
             let failure = of_request(&refused(asked), &repository(None));

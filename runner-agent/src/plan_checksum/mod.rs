@@ -146,7 +146,7 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
     if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
         tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
     }
-    // What a run does not use has no key: a plan of an older agent keeps its checksum.
+    // What a run does not use has no key.
     if !facts.hooks.is_empty() {
         manifest["hooks"] = json!(facts.hooks);
     }

@@ -196,14 +196,12 @@ async fn secrets(_: World) -> Result<()> {
         ensure!(secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep");
     }
     ensure!(render(&[])? == all, "the same each time");
-    // Each is mounted behind the one of an earlier chart, and named to the datastore.
+    // Each is mounted, and named to the datastore.
     let deployment = get(&all, "Deployment", "pawl-datastore")?;
     let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
-    for (n, former, own) in [(0, "keys", "keyring"), (1, "tls", "certificate")] {
-        let (former, own) = (format!("pawl-datastore-{former}"), format!("pawl-datastore-{own}"));
-        get(&all, "Secret", &own)?;
-        let sources = json!([{"secret": {"name": former, "optional": true}}, {"secret": {"name": own}}]);
-        ensure!(volumes[n]["projected"]["sources"] == sources, "{}", volumes[n]);
+    for (n, own) in [(0, "pawl-datastore-keyring"), (1, "pawl-datastore-certificate")] {
+        get(&all, "Secret", own)?;
+        ensure!(volumes[n]["secret"]["secretName"] == own, "{}", volumes[n]);
     }
     for wanted in [
         "--keys-secret=pawl-system/pawl-datastore-keyring",

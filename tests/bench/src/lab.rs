@@ -1,6 +1,7 @@
 //! The cluster of the benchmark, and the two things that are compared on it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -13,9 +14,11 @@ use kube::api::PostParams;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
+use xtask::root;
 
 use super::CLUSTER;
 use super::containers::Containers;
+use super::former::Former;
 use super::stacks::{Commands, Stack};
 use harness::cluster::chart::{PawlImages, Values};
 use harness::cluster::gobuild::{IN_PODS, Toolset};
@@ -33,7 +36,9 @@ pub(super) struct Lab {
     pub(super) client: ClientBox,
     pub(super) state: StateServer,
     pub(super) containers: Containers,
-    image: String,
+    /// What is installed: the checkout with the chart, and its images.
+    checkout: PathBuf,
+    images: PawlImages,
     tofu: String,
     next: AtomicU32,
 }
@@ -62,19 +67,29 @@ pub(super) struct Timing {
 }
 
 impl Lab {
-    pub(super) async fn up() -> Result<Self> {
+    /// With Pawl of that commit, or of this checkout.
+    pub(super) async fn up(commit: Option<&str>) -> Result<Self> {
         let cluster = Cluster::up(CLUSTER, Audit::Requests).await?;
-        let images = PawlImages::build(IN_PODS)?;
-        cluster.install_images(&images, &Values::new()).await?;
+        let (checkout, images) = match commit.map(Former::build).transpose()? {
+            Some(former) => (former.checkout, former.images),
+            None => (root().to_owned(), PawlImages::build(IN_PODS)?),
+        };
+        cluster.install_images_of(&checkout, &images, &Values::new()).await?;
         Ok(Self {
             client: ClientBox(cluster.client().await?),
             state: StateServer::start(SocketAddr::new(IpAddr::V4(cluster.host()), 0)).await?,
             containers: Containers::listen(&node::socket(cluster.state()))?,
-            image: images.runner.name,
+            checkout,
+            images,
             tofu: Toolset::ensure(IN_PODS)?.version("tofu")?.to_owned(),
             next: AtomicU32::new(0),
             cluster,
         })
+    }
+
+    /// Installs the same Pawl with other values.
+    pub(super) async fn install(&self, values: &Values) -> Result<()> {
+        self.cluster.install_images_of(&self.checkout, &self.images, values).await
     }
 
     /// A new namespace.
@@ -134,7 +149,7 @@ impl Lab {
                 "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
                     "name": "script",
-                    "image": self.image,
+                    "image": self.images.runner.name,
                     "command": ["sh", "-e", "-c", commands.script(pod_env::WORK_DIR, &files)],
                     "env": env,
                     "resources": resources(),

@@ -9,6 +9,7 @@ pub(crate) mod audit;
 mod bundles;
 mod containers;
 mod flood;
+mod former;
 mod journal;
 mod lab;
 mod late;
@@ -76,13 +77,17 @@ pub struct Options {
     pub only: Vec<Figure>,
     /// Where to write the table as well.
     pub save: Option<PathBuf>,
+    /// The commit whose chart and programs are measured in place of this checkout's.
+    pub commit: Option<String>,
     /// Leave the cluster up.
     pub keep: bool,
 }
 
 impl Options {
     fn wants(&self, figure: Figure) -> bool {
-        self.only.is_empty() || self.only.contains(&figure)
+        // Without a cluster they are this checkout's programs.
+        let is_local = matches!(figure, Figure::Local | Figure::Tools);
+        (self.only.is_empty() || self.only.contains(&figure)) && !(is_local && self.commit.is_some())
     }
 
     fn wants_no_cluster(&self) -> bool {
@@ -126,7 +131,7 @@ async fn measure(options: &Options) -> Result<Table> {
     if options.wants_no_cluster() {
         return Ok(table);
     }
-    let lab = Lab::up().await?;
+    let lab = Lab::up(options.commit.as_deref()).await?;
     if options.wants(Figure::Pairs) {
         Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
     }

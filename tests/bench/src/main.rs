@@ -19,6 +19,9 @@ struct Arguments {
     /// Also writes the table to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Measures chart, controller and agent of this commit, which the history of this checkout has to have.
+    #[arg(long, value_name = "COMMIT")]
+    commit: Option<String>,
     /// Leaves the cluster `bench` up.
     #[arg(long)]
     keep: bool,
@@ -26,7 +29,7 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let options = Options { quick: arguments.quick, only: arguments.only, save: arguments.save, keep: arguments.keep };
+    let Arguments { quick, only, save, commit, keep } = Arguments::parse();
+    let options = Options { quick, only, save, commit, keep };
     report::exit("bench", bench::run(&options).await)
 }

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Measures both, one after the other, and leaves the server in the cluster.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
-    lab.cluster.install(&webhook::values()).await?;
+    lab.install(&webhook::values()).await?;
     let followed = Followed::set(lab).await?;
     let (mut pushed, mut made, mut by_hand) = (Samples::default(), Samples::default(), Samples::default());
     // The first of each is not counted: images are unpacked, caches are filled.

@@ -21,9 +21,9 @@ const GIVEN_BACK: f64 = 8.0;
 /// Measures both with two controllers, and leaves one.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let replicas = |number: &str| Values::from([("controller.replicas".to_owned(), number.to_owned())]);
-    lab.cluster.install(&replicas("2")).await?;
+    lab.install(&replicas("2")).await?;
     let measured = both(lab, times, table).await;
-    lab.cluster.install(&replicas("1")).await?;
+    lab.install(&replicas("1")).await?;
     measured
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use cel::{Context, Program, Value as Found, common::value::CowVal, extractors::This};
-use crds::names;
+use crds::{names, release};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Validation};
 use serde_json::{Value, json};
 
@@ -40,6 +40,7 @@ pub fn policies() -> Result<Vec<ValidatingAdmissionPolicy>, String> {
 
 /// A template with default values: labels are of no interest here, and what a `with` asks a value for is left out.
 fn rendered(template: &str) -> String {
+    let template = template.replace(r#"{{ include "pawl.minor" . }}"#, release::minor());
     let mut out = false;
     let mut lines = Vec::new();
     for line in template.lines() {

@@ -167,7 +167,7 @@ pub(crate) mod tests {
                 pod_uid: format!("pod-{attempt}"),
                 nonce: NONCE.into(),
                 node_name: None,
-                speaks: None,
+                version: None,
             }),
             claim: None,
             operation: Operation::Apply,

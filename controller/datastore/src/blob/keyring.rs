@@ -21,7 +21,7 @@ use crate::{
 const CONTENT: [&str; 6] = ["runs", "claims", "gone", "states", "repositories", "outputs"];
 /// Where a mark of each key stands that wrote to the store: an object that only that key opens.
 const MARKS: &str = "keys";
-/// How many namespaces, and objects of each, are looked at in a store without marks: one of an earlier release.
+/// How many namespaces, and objects of each, are looked at in a store without marks, as one may be that was restored in part.
 const SAMPLES: usize = 4;
 
 /// Makes sure of the keys, those of the Secret where one is named. It may be repeated until it succeeds.
@@ -40,7 +40,7 @@ pub async fn settle(sealed: &Sealed, cluster: &dyn Cluster, secret: Option<&Secr
     check(sealed, &place).await
 }
 
-/// Takes the keys of the Secret. One without keys gets those that are mounted, of the Secret of an earlier release, or a new one.
+/// Takes the keys of the Secret. One without keys gets a new one while the store is empty.
 async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &SecretName) -> Result<(), Problem> {
     let unusable = |error: &dyn std::fmt::Display| problem(KEY_MISSING, format!("the keys of {secret} cannot be used: {error}"));
     let mut read_again = false;
@@ -50,24 +50,23 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
         if Keys::are_in(&read.data) {
             return keys.take(&read.data).map_err(|error| unusable(&error));
         }
-        let (entries, from) = match keys.mounted().map_err(|error| unusable(&error))? {
-            Some(mounted) => (mounted, "taken over from an earlier release"),
-            None if is_empty(store).await? => (Keys::make().map_err(|error| unusable(&error))?, "made"),
+        if !is_empty(store).await? {
             // Another replica may have filled the Secret, and written, since it was read.
-            None if !std::mem::replace(&mut read_again, true) => continue,
-            None => {
-                return Err(problem(
-                    KEY_MISSING,
-                    format!(
-                        "the Secret {secret} holds no keys, and the store is not empty: put back the entries that the Secret had; no \
-                         key was made, and nothing in the store was changed"
-                    ),
-                ));
+            if !std::mem::replace(&mut read_again, true) {
+                continue;
             }
-        };
+            return Err(problem(
+                KEY_MISSING,
+                format!(
+                    "the Secret {secret} holds no keys, and the store is not empty: put back the entries that the Secret had; no \
+                     key was made, and nothing in the store was changed"
+                ),
+            ));
+        }
+        let entries = Keys::make().map_err(|error| unusable(&error))?;
         keys.take(&entries).map_err(|error| unusable(&error))?;
         if cluster.fill(secret, &read, &entries).await.map_err(|error| unavailable("the API server", &error))? {
-            tracing::info!(%secret, "the keys of the store were {from}; keep a copy of this Secret");
+            tracing::info!(%secret, "the keys of the store were made; keep a copy of this Secret");
             return Ok(());
         }
         // Another replica was ahead: its keys count.

@@ -108,14 +108,6 @@ impl Keys {
         &self.directory
     }
 
-    /// What the directory holds; none when it names no key to write with.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub fn mounted(&self) -> Result<Option<Entries>, KeysError> {
-        Ok(Some(entries(&self.directory)?).filter(|entries| entries.contains_key(ACTIVE)))
-    }
-
     /// Takes the keys of the directory, whatever was there before.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crds::datastore::Problem;
 
 use crate::{blob::store::ByteStream, names::StateKey};
 
-use super::{Head, Newest, Note, States, TRIES, Version, lock::busy};
+use super::{Head, Note, States, TRIES, Version, lock::busy};
 
 impl States {
     /// Reads the newest version for a run of the namespace of that UID; none when there is none yet.
@@ -16,25 +16,9 @@ impl States {
     /// # Errors
     /// `StateOfFormerNamespace`; `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn get_for(&self, key: &StateKey, namespace_uid: &str) -> Result<Option<(Version, ByteStream)>, Problem> {
-        let newest = self.bind(key, namespace_uid).await?;
+        let newest = self.newest(key).await?;
+        newest.head.belongs_to(key, namespace_uid)?;
         self.get_from(key, None, Some(newest.head)).await
-    }
-
-    /// The newest record, bound to the namespace of that UID if it was bound to none: one of an earlier release.
-    async fn bind(&self, key: &StateKey, namespace_uid: &str) -> Result<Newest, Problem> {
-        for attempt in 0..TRIES {
-            let newest = self.newest(key).await?;
-            newest.head.belongs_to(key, namespace_uid)?;
-            if newest.number == 0 || newest.head.namespace_uid.is_some() {
-                return Ok(newest);
-            }
-            let head = Head { namespace_uid: Some(namespace_uid.to_owned()), ..newest.head.clone() };
-            // What was written is read again: it says the same.
-            if !self.append(key, &newest, head, &Bytes::new()).await? {
-                Self::back_off(attempt).await;
-            }
-        }
-        Err(busy())
     }
 
     /// A person gives the state to the namespace of that UID; whether that was another's.

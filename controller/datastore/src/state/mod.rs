@@ -99,8 +99,7 @@ pub struct Note {
 /// A record of the journal: all that is to be known of a state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// UID of the namespace that the state belongs to: names come again. None until the first use after an upgrade from a release
-    /// that recorded none.
+    /// UID of the namespace that the state belongs to: names come again. None before the first lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_uid: Option<String>,
     #[serde(default)]

@@ -85,13 +85,6 @@ async fn a_store_with_content_never_gets_a_new_key() {
     let sealed = starting(lab.folder.path(), nothing.path());
     refused(settle(&sealed, &cluster, Some(&secret())).await, "the store is not empty");
     assert!(entries(&cluster).is_empty());
-    // The keys of an earlier chart are mounted beside: taken over as they are.
-    let sealed = starting(lab.folder.path(), lab.keys.path());
-    settle(&sealed, &cluster, Some(&secret())).await.unwrap();
-    assert_eq!(entries(&cluster)["active"], b"k1");
-    assert_eq!(lab.get("objects/plan").await.text(), "+ aws_vpc.main");
-    // From now on they are the Secret's, mounted or not.
-    settle(&starting(lab.folder.path(), nothing.path()), &cluster, Some(&secret())).await.unwrap();
     // Whatever else is all that is left of it.
     for object in
         ["claims/team/u", "gone/team/u", "states/team/net/w-x/journal/1", "repositories/team/u/bundles/c", "outputs/team/net/w-x"]
@@ -111,7 +104,7 @@ async fn keys_that_are_not_those_of_the_store_are_refused_and_named() {
     assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
     let (others, cluster) = (tempfile::tempdir().unwrap(), FakeCluster::default());
     let at = |keys: &Path| starting(lab.folder.path(), keys);
-    // A store of an earlier release says nothing of its keys but in its objects.
+    // A store without marks says nothing of its keys but in its objects.
     write_key(others.path(), "k1", 9);
     refused(settle(&at(others.path()), &cluster, None).await, "another key under the name `k1`");
     std::fs::remove_file(others.path().join("k1")).unwrap();
@@ -147,10 +140,10 @@ async fn without_its_keys_the_service_is_alive_and_not_ready_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_made_once_and_one_of_an_earlier_chart_is_kept() {
-    let (mounted, cluster) = (tempfile::tempdir().unwrap(), cluster());
+async fn a_certificate_is_made_once() {
+    let cluster = cluster();
     let names: Vec<String> = ["datastore".to_owned(), "datastore.pawl.svc".to_owned()].into();
-    let obtain = async || certificate::settle(&cluster, &secret(), &names, mounted.path()).await.unwrap();
+    let obtain = async || certificate::settle(&cluster, &secret(), &names).await.unwrap();
     let made = obtain().await;
     made.config(None).unwrap();
     assert!(obtain().await == made, "the same again");
@@ -166,11 +159,4 @@ async fn a_certificate_is_made_once_and_one_of_an_earlier_chart_is_kept() {
         verifier.verify_server_cert(&pem("tls.crt"), &[], &host, &[], rustls::pki_types::UnixTime::now())
     };
     assert!(verify("datastore").is_ok() && verify("datastore.pawl.svc").is_ok() && verify("elsewhere").is_err());
-
-    for (entry, content) in entries(&cluster) {
-        std::fs::write(mounted.path().join(entry), content).unwrap();
-    }
-    let before = entries(&cluster);
-    cluster.secrets.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
-    assert!(obtain().await == made && entries(&cluster) == before, "taken over");
 }

@@ -310,22 +310,3 @@ async fn all_states_of_a_namespace_are_handed_over_at_once() {
     let shown = lab.of_person("GET", "states", b"").await.json();
     assert!(shown["items"].as_array().unwrap().iter().all(|item| item["namespaceUid"] == "66666666-6666"), "{shown}");
 }
-
-#[tokio::test]
-async fn a_state_of_an_earlier_release_is_bound_at_its_first_use() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
-    // As the release before wrote it.
-    let key = StateKey::new("team", view(1, true).state).unwrap();
-    let newest = lab.service.states.newest(&key).await.unwrap();
-    let before = Head { namespace_uid: None, ..newest.head };
-    assert!(!serde_json::to_string(&before).unwrap().contains("namespace"));
-    assert!(lab.service.sealed.create(&key.entry(newest.number + 1), &before, b"").await.unwrap());
-    assert_eq!(lab.get("state").await.json()["serial"], 1);
-    assert_eq!(lab.put("state?lock=a", &state(2, 0)).await.code, 200, "an apply that was under way goes on");
-    let head = lab.service.states.newest(&key).await.unwrap().head;
-    assert_eq!((head.namespace_uid.as_deref(), head.versions.len()), (Some(NAMESPACE_UID), 2));
-    made_again(&lab, "66666666-6666", "77777777-7777");
-    assert_eq!(lab.of_pod("new", "GET", 1, "state", b"").await.reason(), FORMER_NAMESPACE);
-}

@@ -233,10 +233,8 @@ fn again(draft: &mut Draft<'_>, o: &Observed) {
 fn lost(attempt: &Attempt, pod: Option<&PodView>) -> Failure {
     let ended = pod.and_then(|pod| pod.ended.as_ref());
     let reason = ended.map_or(reason::POD_GONE, |ended| ended.reason);
-    // Another pod of the image would come to the same.
-    let class = if reason == reason::IMAGE_TOO_OLD { FailureClass::Configuration } else { FailureClass::Interrupted };
     Failure {
-        class,
+        class: FailureClass::Interrupted,
         reason: reason.into(),
         message: ended.map_or_else(|| format!("pod {} is gone", attempt.pod_name), |ended| ended.text.clone()),
         changes: Changed::None,

@@ -11,10 +11,7 @@ use crate::{
         observed::Observed,
         situation::OpenAttempt,
     },
-    slots::{
-        Class, Slot,
-        line::{nearer, told},
-    },
+    slots::{Class, Slot},
 };
 use crds::{Phase, conditions, reason};
 
@@ -40,14 +37,13 @@ pub(super) fn gate(o: &Observed) -> Gate {
     }
 }
 
-/// Before anything is asked of anybody: the run said already that it waits, and nothing has changed.
+/// Before anything is asked of anybody: the run said already that it waits. The number of runs before it is written once, when it
+/// begins to wait, so that no change of the queue causes a write.
 pub(super) fn still_waits(o: &Observed) -> Option<Decision> {
     let said = |reason| o.status().condition(conditions::SUCCEEDED, reason);
     let waits = match (&o.frozen, &o.slot) {
         (Some(frozen), _) => said(reason::FROZEN).is_some_and(|c| c.message == frozen.to_string()),
-        (None, Slot::Full(full)) => {
-            said(reason::SLOTS_FULL).is_some_and(|c| !told(&c.message).is_some_and(|told| nearer(full.place, told)))
-        }
+        (None, Slot::Full(_)) => said(reason::SLOTS_FULL).is_some(),
         (None, Slot::Free | Slot::Unasked | Slot::Taken(_)) => false,
     };
     waits.then(Decision::wait)

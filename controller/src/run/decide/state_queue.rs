@@ -101,7 +101,8 @@ pub(super) fn record(draft: &mut Draft<'_>, o: &Observed) {
 pub(super) fn say(draft: &mut Draft<'_>, waits: &Waits) {
     let status = draft.status();
     let told = status.condition(conditions::STATE_LEASED, waits.reason);
-    if told.is_some_and(|c| c.message == clip(&waits.text, 512)) {
+    // The text for a full queue has a number that changes with the queue: it is written once.
+    if told.is_some_and(|c| waits.reason == reason::SLOTS_FULL || c.message == clip(&waits.text, 512)) {
         return;
     }
     draft.condition(conditions::STATE_LEASED, Some(false), waits.reason, &waits.text);

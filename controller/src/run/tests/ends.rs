@@ -70,6 +70,20 @@ fn row_2_a_result_that_is_with_the_pod_is_believed() {
     }
 }
 
+/// Its agent may not adopt the attempt, and so says why in its termination message alone.
+#[test]
+fn an_image_of_another_release_fails_the_run_or_is_replaced() {
+    for (class, result) in [(FailureClass::Configuration, Some(RunResult::Failed)), (FailureClass::Interrupted, None)] {
+        let failure = Failure { class, ..crds::Reason::ImageVersion.failure("not of release 9.9") };
+        let mut world = World::new().opened().pod_ended(Some(message(None, Some(failure))));
+        world.settle();
+        assert!(!world.attempt().open && world.status().result == result, "{class:?}");
+        assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::IMAGE_VERSION);
+        let next = world.status().next_step.as_deref().unwrap_or_default();
+        assert_eq!(next.contains("spec.runner.image"), result.is_some(), "{next}");
+    }
+}
+
 #[test]
 fn row_3_a_claim_whose_pod_ended_without_a_word_is_indeterminate() {
     for said in no_results() {

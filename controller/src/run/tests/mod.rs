@@ -141,7 +141,7 @@ impl World {
         self = self.opened();
         let attempt = self.attempt().number;
         let status = self.status_mut();
-        status.adopted = Some(Adopted { attempt, pod_uid: POD.into(), nonce: NONCE.into(), node_name: None, speaks: None });
+        status.adopted = Some(Adopted { attempt, pod_uid: POD.into(), nonce: NONCE.into(), node_name: None, version: None });
         status.phase = Some(phase);
         (status.failure, status.next_step) = (None, None);
         let restores = status.attempt.as_ref().and_then(|attempt| attempt.restores);

@@ -9,14 +9,14 @@ use crate::{
 
 const KEY: &str = "sha256:3333333333333333333333333333333333333333333333333333333333333333";
 
-fn full(class: Class, place: usize) -> Full {
-    Full { class, scope: Scope::Whole, open: 4, bound: 4, place, of: 12 }
+fn full(class: Class, before: usize) -> Full {
+    Full { class, scope: Scope::Whole, open: 4, bound: 4, before }
 }
 
-/// A world that is bounded; `place` in a line, or a slot for the asking.
-fn bounded(mut world: World, class: Class, place: Option<usize>) -> World {
+/// A world that is bounded; so many wait `before` it, or it has a slot for the asking.
+fn bounded(mut world: World, class: Class, before: Option<usize>) -> World {
     world.o.slot = Slot::Unasked;
-    world.full = place.map(|place| full(class, place));
+    world.full = before.map(|before| full(class, before));
     world
 }
 
@@ -26,8 +26,8 @@ fn frozen(mut world: World, is: bool) -> World {
 }
 
 /// Looked at anew.
-fn again(mut world: World, place: Option<usize>) -> World {
-    world.o.slot = place.map_or(Slot::Unasked, |place| Slot::Full(full(Class::Plan, place)));
+fn again(mut world: World, before: Option<usize>) -> World {
+    world.o.slot = before.map_or(Slot::Unasked, |before| Slot::Full(full(Class::Plan, before)));
     world.full = None;
     world
 }
@@ -56,21 +56,21 @@ fn asks(world: &World) -> bool {
 }
 
 #[test]
-fn a_run_without_a_slot_waits_without_a_pod_and_says_where() {
+fn a_run_without_a_slot_waits_without_a_pod_and_says_so_once() {
     let mut world = bounded(World::new(), Class::Plan, Some(8));
     assert_eq!(world.settle(), None, "whoever frees a slot wakes it");
     assert_eq!(world.status().phase, Some(Phase::Pending));
     assert!(world.status().attempt.is_none());
-    let text = "waits for a slot, 8th of 12: 4 of 4 attempts are open";
+    let text = "waits for a slot, 8 before it when it began to wait: 4 of 4 attempts are open";
     assert_eq!(succeeded(&world), ("SlotsFull".into(), text.into()));
     assert_eq!(world.status().message.as_deref(), Some(text));
     assert_eq!(world.events, ["SlotsFull"]);
     let writes = world.writes.len();
-    for (place, more) in [(8, 0), (5, 0), (4, 1), (3, 1), (2, 2), (1, 3)] {
-        world = again(world, Some(place));
+    for before in [7, 1, 0, 9] {
+        world = again(world, Some(before));
         world.o.run_live = false;
         world.settle();
-        assert_eq!(world.writes.len() - writes, more, "place {place}");
+        assert_eq!(world.writes.len(), writes, "{before} before it");
     }
     let mut world = again(world, None);
     world.settle();
@@ -108,7 +108,9 @@ fn an_approved_plan_has_its_lease_before_its_slot() {
     assert!(world.status().lease.is_some() && !world.attempt().open);
     let said = world.status().message.clone().unwrap();
     assert!(
-        said.contains("is approved; waits for a slot, 1st of 12: 4 of 4 approved applies are open; no pod is held"),
+        said.contains(
+            "is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held"
+        ),
         "{said}"
     );
     let mut world = again(world, None);
@@ -123,6 +125,12 @@ fn a_held_pod_goes_on_with_a_slot_for_applies_and_not_before() {
     world.settle();
     assert!(world.status().approval.is_some() && world.status().lease.is_none(), "the claim needs both");
     assert_eq!(world.condition(conditions::STATE_LEASED), is_false("SlotsFull"));
+    let writes = world.writes.len();
+    for before in [3, 0] {
+        world.o.slot = Slot::Full(full(Class::Apply, before));
+        world.settle();
+        assert_eq!(world.writes.len(), writes, "{before} before it");
+    }
     world.full = None;
     world.o.slot = Slot::Unasked;
     world.settle();

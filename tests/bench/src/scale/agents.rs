@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use crds::{RunResult, TerraformRun, names, needs, pod_env, state_key, termination::TerminationMessage};
+use crds::{RunResult, TerraformRun, names, pod_env, release, state_key, termination::TerminationMessage};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{GetParams, Patch, PatchParams};
@@ -185,7 +185,7 @@ impl Shared {
         self.kubelet(of, "Running", &json!({"running": {"startedAt": begun}})).await?;
         let run = self.agent(of, None).await?;
         let nonce = format!("{:032x}", rand::random::<u128>());
-        let adopted = json!({"attempt": of.number, "podUID": of.uid, "nonce": nonce, "speaks": needs::SPEAKS});
+        let adopted = json!({"attempt": of.number, "podUID": of.uid, "nonce": nonce, "version": release::VERSION});
         let mut history = vec![said("Setup", "repository; OpenTofu 1.10.6, from .opentofu-version")];
         self.agent(of, Some(json!({"phase": "Setup", "startTime": begun, "adopted": adopted, "history": history}))).await?;
         history.push(said("Init", "backend http, workspace default"));

@@ -52,7 +52,7 @@ fn applied() -> History {
     };
     status.attempt = Some(Attempt { number: 1, pod_name: pod(1), open: true, tries: 1, ..Default::default() });
     push(&run, &status, "");
-    status.adopted = Some(Adopted { attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), node_name: None, speaks: None });
+    status.adopted = Some(Adopted { attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), node_name: None, version: None });
     for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
         status.phase = Some(phase);
         if phase == Phase::AwaitingApproval {
@@ -204,7 +204,7 @@ fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
     fn replaced(h: &mut History) {
         from(h, 3, |s| {
             s.attempt = Some(Attempt { number: 2, pod_name: pod(2), open: true, tries: 2, ..Default::default() });
-            s.adopted = Some(Adopted { attempt: 2, pod_uid: "p2".into(), nonce: "n2".into(), node_name: None, speaks: None });
+            s.adopted = Some(Adopted { attempt: 2, pod_uid: "p2".into(), nonce: "n2".into(), node_name: None, version: None });
         });
         h.runs.get_mut("uid").unwrap().truncate(5);
         status(h, 2).attempt.as_mut().unwrap().open = false;

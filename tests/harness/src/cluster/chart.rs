@@ -30,12 +30,17 @@ impl Cluster {
 
     /// Imports images of Pawl and installs the chart.
     pub async fn install_images(&self, images: &PawlImages, values: &Values) -> Result<()> {
+        self.install_images_of(images::root(), images, values).await
+    }
+
+    /// The same with the chart of another checkout.
+    pub async fn install_images_of(&self, checkout: &Path, images: &PawlImages, values: &Values) -> Result<()> {
         self.import(&images.runner)?;
         self.import(&images.controller)?;
         images.sources.iter().try_for_each(|image| self.import(image))?;
         let mut all = images.values();
         all.extend(values.clone());
-        self.install_chart(&all).await
+        self.install_chart_of(checkout, &all).await
     }
 
     /// Makes an image available to pods.

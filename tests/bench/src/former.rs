@@ -1,4 +1,5 @@
-//! The release that is upgraded from: chart and programs of a commit, built from its own tree in the cache, outside of this checkout.
+//! Chart and programs of an earlier commit, built from its own tree in the cache, outside of this checkout: `--commit COMMIT` measures
+//! them in place of this checkout's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ use xtask::root;
 
 use harness::cluster::{
     cache::{self, Cache, Lock},
-    chart::{PawlImages, Values},
+    chart::PawlImages,
     command::{cargo, executables, run},
     gobuild::{IN_PODS, Toolset},
     images::{self, Builder},
@@ -35,7 +36,7 @@ impl Former {
             }
             programs(&checkout, &base.join("target"))?
         };
-        // Tools are no part of what is upgraded: those of this checkout lie where either agent looks for them.
+        // The tools are this checkout's: both agents look for them at the same path.
         let scripted = images::programs(&["scripted-tool"])?;
         let files = images::test_files(&Toolset::ensure(IN_PODS)?, &scripted[0])?;
         let builder = Builder::of(&checkout, "former")?;
@@ -43,13 +44,6 @@ impl Former {
         let images =
             PawlImages { runner: builder.runner(&programs[0], &files)?, controller: builder.controller(&programs[1])?, sources };
         Ok(Self { checkout, images })
-    }
-
-    /// Values that its chart knows.
-    pub(super) fn values(&self) -> Values {
-        let mut values = self.images.values();
-        values.remove("runner.ephemeralStorage");
-        values
     }
 }
 
@@ -74,11 +68,11 @@ fn unpack(commit: &str, to: &Path) -> Result<()> {
 
 /// Agent and controller of a tree, with the dependencies that its own lock file names.
 fn programs(checkout: &Path, target: &Path) -> Result<[PathBuf; 2]> {
-    let step = report::step("build", "runner-agent, controller of the commit that is upgraded from");
+    let step = report::step("build", "runner-agent, controller of the commit that is measured");
     let mut command = cargo();
     command.current_dir(checkout).args(["build", "--release", "--locked", "--message-format=json-render-diagnostics"]);
     command.args(["-p", "runner-agent", "-p", "controller", "--bin", "runner-agent", "--bin", "controller"]);
-    let output = run(command.arg("--target-dir").arg(target)).context("cannot build the commit that is upgraded from")?;
+    let output = run(command.arg("--target-dir").arg(target)).context("cannot build the commit that is measured")?;
     let found = executables(&output);
     let path = |name: &str| {
         let path = found.iter().map(|found| &found.path).find(|path| path.file_name().is_some_and(|file| file == name));
