@@ -12,7 +12,7 @@ use crate::{
     credentials::Login,
     ssh,
     url::{Transport, Url, is_commit, is_revision},
-    words::{Ended, FetchError, Refusal, refused},
+    git_errors::{Ended, FetchError, Refusal, refused},
 };
 
 /// How `git` is run.

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     git::{Git, Repository},
-    words::{FetchError, contents_refused},
+    git_errors::{FetchError, contents_refused},
 };
 
 /// No pointer is longer, in bytes.
@@ -214,7 +214,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::words::Ended;
+    use crate::git_errors::Ended;
 
     fn write(root: &Path, name: &str, text: &str) {
         let path = root.join(name);

@@ -29,7 +29,7 @@ pub mod lfs;
 pub mod ssh;
 pub mod tree;
 pub mod url;
-pub mod words;
+pub mod git_errors;
 
 pub use credentials::{Credentials, Login};
 pub use git::{Git, Repository};
@@ -37,4 +37,4 @@ pub use identity::{Identity, IdentityError};
 pub use ssh::SshFiles;
 pub use tree::{TreeError, check_links, stack, write_files};
 pub use url::{Transport, Url};
-pub use words::{Ended, FetchError, Refusal};
+pub use git_errors::{Ended, FetchError, Refusal};
