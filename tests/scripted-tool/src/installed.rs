@@ -88,6 +88,6 @@ mod tests {
     fn a_copy_is_the_version_that_it_was_installed_as() {
         assert!(says("terraform", "1.8.5", &["version"]).contains("\nTerraform v1.8.5\non "));
         assert!(says("tofu", "1.12.6", &["-version"]).contains("\nOpenTofu v1.12.6\non "));
-        assert!(says("tofu", "1.9.4", &["version", "-json"]).contains("\"terraform_version\": \"1.9.4\""));
+        assert!(says("tofu", "1.9.4", &["version", "-json"]).contains("\"terraform_version\":\"1.9.4\""));
     }
 }
