@@ -15,8 +15,8 @@ use jiff::Timestamp;
 use source::{
     FetchError,
     git::is_refused,
+    git_errors::{contents_refused, refused},
     lfs,
-    words::{contents_refused, refused},
 };
 
 use crate::{

@@ -172,7 +172,7 @@ impl Remote for Server {
             let output = self.git.output(&args, &self.env(), &self.private, Vec::new(), MAX_REFS).await;
             let output = output.map_err(|error| Problem::from(&error))?;
             if output.ended.code != 0 {
-                let error: FetchError<GitError> = source::words::refused(url, "HEAD", &output.ended);
+                let error: FetchError<GitError> = source::git_errors::refused(url, "HEAD", &output.ended);
                 return Err(error.into());
             }
             Ok(Listing::parse(&String::from_utf8_lossy(&output.stdout)))

@@ -1,4 +1,4 @@
-//! Whom all that is fetched is trusted by: the authorities of the image and those of the operator, in one file.
+//! The certificate authorities for all fetches: those of the image and the operator's, in one file.
 
 use std::{
     ffi::OsString,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where images have their authorities, as Go looks for them: Debian and Alpine, Red Hat, SUSE.
+/// The locations of an image's authorities, in the order of Go: Debian and Alpine, Red Hat, SUSE.
 const SYSTEM: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -14,27 +14,28 @@ const SYSTEM: [&str; 4] = [
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 ];
 
-/// The authorities of this image with an operator's own, as PEM. An image without any trusts the operator's alone.
+/// Joins the authorities of this image with the operator's, as PEM. An image without any trusts the operator's alone.
 ///
 /// # Errors
-/// When those of the image cannot be read.
+/// Those of reading the image's file.
 pub fn with_own(own: &str) -> io::Result<Vec<u8>> {
     joined(&image(std::env::var_os("SSL_CERT_FILE")), own)
 }
 
-/// Lets commands trust the authorities in a file: Go reads the one name, git, which Debian builds without OpenSSL, the other.
+/// Makes commands trust the authorities in a file: Go reads the first variable; git, which Debian links with GnuTLS, reads the
+/// second.
 pub fn trust(env: &mut Vec<(OsString, OsString)>, file: &Path) {
     const NAMES: [&str; 2] = ["SSL_CERT_FILE", "GIT_SSL_CAINFO"];
     env.retain(|(name, _)| !NAMES.iter().any(|own| name == own));
     env.extend(NAMES.map(|name| (name.into(), file.into())));
 }
 
-/// The files that may hold the authorities of the image; the first one that is there does. What an image says of itself comes first.
+/// The candidate files of the image; the first that exists counts. The environment of the image comes first.
 fn image(said: Option<OsString>) -> Vec<PathBuf> {
     said.into_iter().map(PathBuf::from).chain(SYSTEM.map(PathBuf::from)).collect()
 }
 
-/// An image without any trusts those of the operator alone.
+/// An image without any trusts the operator's alone.
 fn joined(files: &[impl AsRef<Path>], own: &str) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     for file in files {
@@ -47,7 +48,7 @@ fn joined(files: &[impl AsRef<Path>], own: &str) -> io::Result<Vec<u8>> {
             Err(error) => return Err(error),
         }
     }
-    // The last line of a file may have no end.
+    // The last line of a file may lack its newline.
     all.push(b'\n');
     all.extend_from_slice(own.as_bytes());
     all.push(b'\n');
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities_of_the_image_stay_trusted() {
+    fn image_authorities_stay_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let (gone, first, second) = (dir.path().join("gone"), dir.path().join("first"), dir.path().join("second"));
         fs::write(&first, "IMAGE").unwrap();

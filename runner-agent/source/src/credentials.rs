@@ -1,10 +1,10 @@
-//! Who asks a host, as Secrets have it: by the keys that Flux, `kubernetes.io/basic-auth` and `kubernetes.io/ssh-auth` use.
+//! Credentials for hosts from Secrets, with the keys that Flux, `kubernetes.io/basic-auth` and `kubernetes.io/ssh-auth` use.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::identity::{Identity, IdentityError};
 
-/// Who asks a server by HTTP.
+/// Credentials for HTTP.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// `bearerToken`.
@@ -14,8 +14,8 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// The credentials of a Secret, of which `key` gives the values; none when it has neither token nor password. A line break at
-    /// the end of a value is no part of it.
+    /// Reads the credentials of a Secret; `key` returns its values. `None` without a token and a password. Removes a newline at
+    /// the end of a value.
     pub fn of(key: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let key = |name| key(name).map(|value| value.trim_end_matches(['\n', '\r']).to_owned());
         match (key("bearerToken"), key("username"), key("password")) {
@@ -25,7 +25,7 @@ impl Credentials {
         }
     }
 
-    /// The texts that nobody may see.
+    /// The texts to redact.
     pub fn secrets(&self) -> Vec<String> {
         match self {
             Self::Bearer(token) => vec![token.clone()],
@@ -33,7 +33,7 @@ impl Credentials {
         }
     }
 
-    /// The header that has them.
+    /// The `Authorization` header.
     pub(crate) fn header(&self) -> String {
         match self {
             Self::Bearer(token) => format!("Authorization: Bearer {token}"),
@@ -43,7 +43,7 @@ impl Credentials {
         }
     }
 
-    /// Whether they would be more than they say: another header, or another line of a file.
+    /// Whether a value has a line break, which would add a header or a line to a file.
     pub fn is_broken(&self) -> bool {
         let texts = match self {
             Self::Bearer(token) => vec![token],
@@ -53,28 +53,28 @@ impl Credentials {
     }
 }
 
-/// What one host is asked with.
+/// The credentials for one host.
 #[derive(Clone)]
 pub struct Login {
-    /// `https://HOST:PORT/`: where the credentials of HTTP go, and nowhere else.
+    /// `https://HOST:PORT/`, the only destination of the HTTP credentials.
     pub origin: String,
-    /// The host that the key is for, on any port.
+    /// The host of the ssh key, on any port.
     pub host: String,
-    /// Who asks it by HTTP.
+    /// Credentials for HTTP.
     pub http: Option<Credentials>,
-    /// Who asks it by ssh.
+    /// The ssh key.
     pub identity: Option<Identity>,
-    /// Keys of the host besides those that are built in, as `known_hosts` has them.
+    /// Host keys besides the built-in ones, in `known_hosts` format.
     pub known_hosts: Option<String>,
-    /// `ca.crt`: whom its certificate is trusted by, in PEM, on this origin alone.
+    /// `ca.crt`: the certificate authorities for this origin alone, in PEM.
     pub authority: Option<String>,
 }
 
 impl Login {
-    /// What a Secret has for the host of an origin; `key` gives its values.
+    /// Reads a Secret for the host of an origin; `key` returns its values.
     ///
     /// # Errors
-    /// When its private key is none that can be used.
+    /// The private key is not usable.
     pub fn of(origin: &str, host: &str, key: impl Fn(&str) -> Option<String>) -> Result<Self, IdentityError> {
         let identity = key("identity").or_else(|| key("ssh-privatekey")).map(|text| Identity::parse(&text)).transpose()?;
         let known_hosts = key("known_hosts");
@@ -83,12 +83,12 @@ impl Login {
         Ok(Self { origin: origin.to_owned(), host: host.to_owned(), http, identity, known_hosts, authority })
     }
 
-    /// Whether it says nothing of how the host is asked.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.http.is_none() && self.identity.is_none() && self.authority.is_none()
     }
 
-    /// The texts that nobody may see.
+    /// The texts to redact.
     pub fn secrets(&self) -> Vec<String> {
         let http = self.http.iter().flat_map(Credentials::secrets);
         http.chain(self.identity.iter().map(|identity| identity.text().to_owned())).collect()
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_names_who_asks() {
+    fn secret_selects_the_credentials() {
         let of = |pairs: &[(&str, &str)]| {
             Credentials::of(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
         };

@@ -1,5 +1,5 @@
-//! Keys of the hosts of public forges, as the forges publish them. They change about once in ten years; a key that is new there can be put
-//! into `known_hosts` of a Secret until this list has it.
+//! Host keys of public forges, as the forges publish them. They change about once in ten years. A new key can be put into
+//! `known_hosts` of a Secret until this list has it.
 //!
 //! | forge | published at |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | Codeberg | <https://docs.codeberg.org/security/ssh-fingerprint/> |
 //! | Azure DevOps | <https://learn.microsoft.com/en-us/azure/devops/repos/git/use-ssh-keys-to-authenticate> |
 
-/// As a file `known_hosts` has them.
+/// In `known_hosts` format.
 pub(crate) const KNOWN_HOSTS: &str = "\
 github.com,[ssh.github.com]:443 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl\n\
 github.com,[ssh.github.com]:443 ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg=\n\
@@ -53,7 +53,7 @@ mod tests {
     ];
 
     #[test]
-    fn keys_have_the_fingerprints_that_the_forges_publish() {
+    fn keys_match_published_fingerprints() {
         let found: Vec<(&str, String)> = KNOWN_HOSTS
             .lines()
             .map(|line| {

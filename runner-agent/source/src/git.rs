@@ -1,5 +1,5 @@
-//! Fetches a git repository with the `git` binary. Repository, revision and answers of the server are hostile input: nothing but
-//! http, https and, with a key, ssh; no hooks, no prompts, no helpers; credentials for the host that they are of.
+//! Fetches a git repository with the `git` binary. Repository, revision and server are untrusted: only http, https and, with a
+//! key, ssh; no hooks, prompts or helpers; credentials only for their host.
 
 use std::{
     error::Error,
@@ -10,17 +10,17 @@ use std::{
 
 use crate::{
     credentials::Login,
+    git_errors::{Ended, FetchError, Refusal, refused},
     ssh,
     url::{Transport, Url, is_commit, is_revision},
-    git_errors::{Ended, FetchError, Refusal, refused},
 };
 
-/// How `git` is run.
+/// Runs `git`.
 pub trait Git {
-    /// Why it could not be run at all.
+    /// The error of starting it.
     type Error: Error + Send + Sync + 'static;
 
-    /// Runs `git` in a directory, with exactly this environment, to its end.
+    /// Runs `git` in a directory with exactly this environment, and waits for its end.
     fn run_git(
         &self,
         args: &[&str],
@@ -29,23 +29,23 @@ pub trait Git {
     ) -> impl Future<Output = Result<Ended, Self::Error>> + Send;
 }
 
-/// One revision of a repository, and what servers are asked with.
+/// One revision of a repository, with the credentials for its servers.
 #[derive(Clone)]
 pub struct Repository {
     url: Url,
     revision: String,
-    /// Headers by the origin that gets them.
+    /// Headers by origin.
     headers: Vec<(String, String)>,
-    /// Files of authorities by the origin that they are for.
+    /// Files of certificate authorities by origin.
     authorities: Vec<(String, PathBuf)>,
     ssh: Option<PathBuf>,
 }
 
 impl Repository {
-    /// A revision that anybody may have.
+    /// A revision without credentials.
     ///
     /// # Errors
-    /// When URL or revision are none that git is given.
+    /// The URL or the revision is not safe to pass to git.
     pub fn new<E: Error>(url: &str, revision: &str) -> Result<Self, FetchError<E>> {
         let url = Url::parse(url).ok_or(FetchError::IllegalUrl)?;
         if !is_revision(revision) {
@@ -54,15 +54,15 @@ impl Repository {
         Ok(Self { url, revision: revision.to_owned(), headers: Vec::new(), authorities: Vec::new(), ssh: None })
     }
 
-    /// Where it is.
+    /// The URL.
     pub const fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Asks with the credentials of HTTP that logins have, each host with its own alone. Of several for one host the first counts.
+    /// Adds the HTTP credentials of logins, each for its own host. The first for a host counts.
     ///
     /// # Errors
-    /// When a line break stands within them.
+    /// A credential has a line break.
     pub fn with_logins<E: Error>(mut self, logins: &[Login]) -> Result<Self, FetchError<E>> {
         for login in logins {
             let Some(http) = &login.http else { continue };
@@ -76,15 +76,14 @@ impl Repository {
         Ok(self)
     }
 
-    /// Asks by ssh too, with the files that [`ssh::SshFiles`] made in a directory.
+    /// Enables ssh, with the files of [`ssh::SshFiles`] in a directory.
     #[must_use]
     pub fn with_ssh(mut self, dir: PathBuf) -> Self {
         self.ssh = Some(dir);
         self
     }
 
-    /// Trusts the authorities of a file in PEM for one origin, in place of those that count for all others. Of several for one origin the
-    /// first counts.
+    /// Trusts the authorities of a PEM file for one origin, in place of the common ones. The first for an origin counts.
     #[must_use]
     pub fn with_authority(mut self, origin: &str, file: PathBuf) -> Self {
         if !self.authorities.iter().any(|(own, _)| own == origin) {
@@ -93,11 +92,11 @@ impl Repository {
         self
     }
 
-    /// Fetches the revision into an empty directory, with its submodules; the full id of the commit. `env` is what git is given besides
-    /// what it needs here: where it lives, and a proxy, if there is one.
+    /// Fetches the revision and its submodules into an empty directory; returns the full commit id. `env` is the additional
+    /// environment: home and proxy.
     ///
     /// # Errors
-    /// When the revision is not there afterwards. The directory may hold a part of it.
+    /// The revision is not there. The directory may have a part of it.
     pub async fn fetch<G: Git>(
         &self,
         git: &G,
@@ -116,7 +115,7 @@ impl Repository {
             run(&["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, revision]).await?;
         let mut target = "FETCH_HEAD";
         if shallow.code != 0 {
-            // Some servers give no commit that is not the head of a branch, and some give no shallow ones.
+            // Some servers serve only commits at the head of a branch, and some no shallow clones.
             let said = &shallow.output;
             let worth_it = !shallow.told && (is_commit(revision) && is_refused(said) || said.contains("shallow"));
             if !worth_it {
@@ -145,13 +144,13 @@ impl Repository {
                 fail(&checkout)
             });
         }
-        // Nobody is asked for submodules where the code has none.
+        // Without submodules no request is needed.
         if fs::symlink_metadata(root.join(".gitmodules")).is_ok_and(|meta| meta.is_file()) {
             let told = run(&["config", "remote.origin.url", url]).await?;
             let shallow = ["submodule", "--quiet", "update", "--init", "--recursive", "--depth=1"];
             let mut ended = if told.code == 0 { run(&shallow).await? } else { told };
             if ended.code != 0 && !ended.told && is_refused(&ended.output) {
-                // What is shallow stays so; a server that speaks an old protocol gives no commit but the heads of branches.
+                // A shallow clone stays shallow; a server with an old protocol serves only heads of branches.
                 run(&["submodule", "--quiet", "deinit", "--force", "--all"]).await?;
                 let _ = fs::remove_dir_all(root.join(".git/modules"));
                 ended = run(&shallow[..5]).await?;
@@ -166,7 +165,7 @@ impl Repository {
         if is_commit(&commit) { Ok(commit) } else { Err(FetchError::UnknownCommit(commit)) }
     }
 
-    /// The environment of git: what it is given, what holds for every command, and a configuration that goes before that of a repository.
+    /// The environment of git: the given one, common settings, and a configuration with precedence over the repository's.
     pub fn env(&self, given: Vec<(OsString, OsString)>, more: &[(&str, String)]) -> Vec<(OsString, OsString)> {
         let by_ssh = if self.ssh.is_some() || self.url.transport() == Transport::Ssh { "always" } else { "never" };
         let mut config: Vec<(String, String)> = [
@@ -190,12 +189,12 @@ impl Repository {
         .into();
         for (origin, header) in &self.headers {
             config.push((format!("http.{origin}.extraHeader"), header.clone()));
-            // Git would send the header to wherever the server redirects it.
+            // Git would send the header to any redirect target.
             config.push((format!("http.{origin}.followRedirects"), "false".into()));
         }
         config.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let mut env = given;
-        // The name in the environment goes before all of the configuration, so what it says is said there, for hosts without their own.
+        // The variable precedes all configuration, so it must hold the common file for hosts without their own.
         if !self.authorities.is_empty() {
             let (of_all, others) = env.into_iter().partition(|(name, _)| name == CA_OF_ALL);
             env = others;
@@ -217,7 +216,7 @@ impl Repository {
         ];
         env.extend(fixed.map(|(k, v)| (k.into(), v.into())));
         if by_ssh == "never" {
-            // What git starts has no such rule.
+            // Programs that git starts have no such rule.
             env.push(("GIT_SSH_COMMAND".into(), "false".into()));
         }
         env.extend(self.ssh.iter().map(|dir| ("GIT_SSH_COMMAND".into(), ssh::command(dir).into())));
@@ -230,10 +229,10 @@ impl Repository {
     }
 }
 
-/// Names the file of the authorities that git trusts, whomever it asks.
+/// Sets the file of authorities that git trusts for all hosts.
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
-/// Whether a server gives no commit that no ref is at, or none without its history.
+/// Whether the server serves only commits that a ref points to, or only with history.
 pub fn is_refused(text: &str) -> bool {
     ["not our ref", "unadvertised object", "couldn't find remote ref", "does not allow request", "remote error", "shallow"]
         .iter()
@@ -255,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn what_git_would_take_for_something_else_is_refused() {
+    fn unsafe_urls_and_revisions_are_refused() {
         assert!(matches!(Repository::new::<io::Error>("file:///etc", "main"), Err(FetchError::IllegalUrl)));
         assert!(matches!(Repository::new::<io::Error>("https://h/r", "-x"), Err(FetchError::IllegalRevision(_))));
     }
 
-    /// The configuration that git is given by its environment.
+    /// The configuration that git gets through its environment.
     fn config(env: &[(OsString, OsString)]) -> Vec<(String, String)> {
         let value = |name: String| {
             let found = env.iter().find(|(key, _)| *key == *name);
@@ -271,9 +270,9 @@ mod tests {
         (0..count).map(at).collect()
     }
 
-    /// Burrito 11.24: credentials went to every URL that contained that of their repository.
+    /// Burrito 11.24: credentials went to every URL that contained the URL of their repository.
     #[test]
-    fn credentials_are_those_of_one_host_and_one_header() {
+    fn credentials_go_to_one_host_in_one_header() {
         let token = |text: &str| Credentials::Bearer(text.into());
         let logins = [
             login("https://h:1/", token("t")),
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_is_asked_only_where_there_is_a_key() {
+    fn ssh_requires_a_key() {
         let allowed = |repository: &Repository| {
             let config = config(&repository.env(Vec::new(), &[]));
             config.iter().find(|(key, _)| key == "protocol.ssh.allow").unwrap().1.clone()
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_of_one_host_leaves_those_of_all_others() {
+    fn authority_applies_to_one_origin() {
         let given = || vec![("PATH".into(), "/bin".into()), (CA_OF_ALL.into(), "/kept/ca.crt".into())];
         let plain = repository("https://h/r.git", "main");
         assert!(plain.env(given(), &[]).contains(&given()[1]), "it stays where it was");
@@ -330,7 +329,7 @@ mod tests {
         assert!(config.contains(&("lfs.x".to_owned(), "y".to_owned())));
     }
 
-    /// Answers each command with the first row whose word it has, and keeps what it was asked.
+    /// Answers each command with the first row whose word it contains, and records the commands.
     struct Played<'a>(&'a [(&'a str, &'a str)], Mutex<Vec<String>>);
 
     impl Git for Played<'_> {
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_commit_that_a_server_does_not_advertise_is_fetched_with_all_branches() {
+    async fn unadvertised_commit_is_fetched_with_branches() {
         let dir = tempfile::tempdir().unwrap();
         let commit = "c".repeat(40);
         let asked = async |revision: &str, answers: &[(&str, &str)]| {
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn submodules_are_fetched_where_the_code_has_some() {
+    async fn submodules_are_fetched_if_present() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".gitmodules"), "").unwrap();
         let asked = async |answers: &[(&str, &str)]| {

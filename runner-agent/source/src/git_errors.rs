@@ -1,4 +1,4 @@
-//! What the words of git and ssh say: why a revision is not on disk.
+//! The error texts of git and ssh: classifies why a revision is missing.
 
 use std::error::Error;
 
@@ -6,55 +6,55 @@ use crds::{reason::Reason, text::clip};
 
 use crate::ssh::{CHANGED, HostKey, REFUSED};
 
-/// How a command of git ended.
+/// The end of a git command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Exit code; 128 and the signal's number when a signal ended it.
+    /// The exit code; 128 plus the signal's number when a signal ended it.
     pub code: i32,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// Whether whoever ran it told it to end.
+    /// Whether its user ended it.
     pub told: bool,
-    /// The last lines that it printed, without secrets.
+    /// The last lines of output, redacted.
     pub output: String,
 }
 
-/// Why a revision is not on disk.
+/// The reason why a revision is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError<E: Error + 'static> {
-    /// No such URL is fetched from.
+    /// The URL is not supported.
     #[error("the URL is neither http or https without credentials, nor ssh (ssh://user@host/path or user@host:path)")]
     IllegalUrl,
-    /// Git would read it as something else than a revision.
+    /// Git would not read it as a revision.
     #[error("{} is not a branch, tag or commit", clip(.0, 100))]
     IllegalRevision(String),
-    /// The credentials would be more than one header.
+    /// The credentials have a line break.
     #[error("a credential holds a line break")]
     LineBreak,
     /// Git could not be run.
     #[error("git was not run")]
     NotRun(#[source] E),
-    /// Somebody else ended git.
+    /// Another process ended git.
     #[error("git was ended by signal {0}")]
     Killed(i32),
-    /// Git, or the server, did not give the revision.
+    /// Git or the server did not return the revision.
     #[error("{message}")]
     Refused {
-        /// Of which kind.
+        /// The kind of failure.
         refusal: Refusal,
-        /// The repository, what is wrong with it, and git's own words.
+        /// The repository, the problem, and git's message.
         message: String,
     },
-    /// What was checked out cannot be named.
+    /// The commit id cannot be read.
     #[error("the commit is not known: {}", clip(.0, 80))]
     UnknownCommit(String),
 }
 
 impl<E: Error + 'static> FetchError<E> {
-    /// What it is for a run, a layer or a repository.
+    /// The failure for a run, a layer or a repository.
     ///
     /// # Errors
-    /// Why git could not be run: what that means is known to whoever runs it.
+    /// The error of running git, which the caller must interpret.
     pub const fn reason(&self) -> Result<Reason, &E> {
         Ok(match self {
             Self::NotRun(error) => return Err(error),
@@ -76,29 +76,29 @@ impl<E: Error + 'static> FetchError<E> {
     }
 }
 
-/// Why git, or the server, did not give a revision.
+/// The kind of a failed fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It wants other credentials.
+    /// The server requires other credentials.
     Unauthorized,
-    /// The host has another key than is known of it, or none is known.
+    /// The host key differs from the known one, or none is known.
     HostKey,
-    /// There is no repository.
+    /// The repository does not exist.
     NoRepository,
-    /// The repository has no such revision.
+    /// The revision does not exist.
     NoRevision,
-    /// The server's certificate is not trusted, it redirects elsewhere, or leads to a transport that is not allowed.
+    /// The certificate is not trusted, or the server redirects to another host or a forbidden transport.
     Invalid,
     /// The disk is full.
     DiskFull,
-    /// Anything else, which is most often the network, and worth a bounded number of tries.
+    /// Any other failure, mostly of the network: a bounded number of retries.
     Unreachable,
 }
 
-/// Texts of which one stands in what git printed, what they say, and how it is said of the repository.
+/// Texts in the output of git, their kind, and the message.
 type Row = (&'static [&'static str], Refusal, &'static str);
 
-/// The first row of which a text is found decides.
+/// The first row with a matching text counts.
 const ROWS: &[Row] = &[
     (
         &["No user exists for uid"],
@@ -164,7 +164,7 @@ const ROWS: &[Row] = &[
     (&["No space left", "Disk quota exceeded"], Refusal::DiskFull, "does not fit on the pod's disk"),
 ];
 
-/// The same of `git lfs`.
+/// The same for `git lfs`.
 const CONTENTS: &[Row] = &[
     (
         &["missing protocol", "unsupported protocol"],
@@ -195,13 +195,13 @@ const CONTENTS: &[Row] = &[
     (&["[404]", "[410]", "does not exist", "not found", "Repository or object"], Refusal::Invalid, "does not have them"),
 ];
 
-/// How lines of `git lfs` begin that name no cause.
+/// Prefixes of `git lfs` lines without a cause.
 const IDLE: [&str; 3] = ["error: failed to fetch some objects", "fetch: ", "hint: "];
 
-/// What git says last when ssh has said the reason already.
+/// Git's last line when ssh has printed the cause before.
 const AFTER_SSH: &str = "fatal: Could not read from remote repository";
 
-/// What git's words say of a repository, or what else was asked for; `revision` is what was wanted of it.
+/// Classifies git's output for a repository or another object; `revision` is the requested one.
 pub fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<E> {
     if let Ended { signal: Some(signal), told: false, .. } = ended {
         return FetchError::Killed(*signal);
@@ -217,7 +217,7 @@ pub fn refused<E: Error>(of: &str, revision: &str, ended: &Ended) -> FetchError<
     FetchError::Refused { refusal, message }
 }
 
-/// What the words of `git lfs` say of contents that it did not fetch.
+/// Classifies the output of `git lfs` for missing contents.
 pub fn contents_refused<E: Error>(of: &str, ended: &Ended) -> FetchError<E> {
     if let Ended { signal: Some(signal), told: false, .. } = ended {
         return FetchError::Killed(*signal);
@@ -225,13 +225,13 @@ pub fn contents_refused<E: Error>(of: &str, ended: &Ended) -> FetchError<E> {
     let text = &ended.output;
     let known = CONTENTS.iter().find(|row| row.0.iter().any(|needle| text.contains(needle)));
     let (refusal, what) = known.map_or((Refusal::Unreachable, "cannot be reached"), |row| (row.1, row.2));
-    // What follows from the line that says most, and what says nothing.
+    // Skip lines that follow from the cause or have none.
     let idle = |line: &&str| line.is_empty() || IDLE.iter().any(|begin| line.starts_with(begin));
     let line = text.lines().map(str::trim).rfind(|line| !idle(line)).unwrap_or("git-lfs said nothing");
     FetchError::Refused { refusal, message: format!("the server of {} {what}: {}", clip(of, 300), clip(line, 400)) }
 }
 
-/// The line that says most: of git the first that is fatal; of ssh, behind which git has nothing to add, the last.
+/// The most specific line: git's first fatal one, or ssh's last one when git adds nothing.
 fn telling(text: &str) -> &str {
     let told = |line: &&str| !line.is_empty() && !line.starts_with("pawl: host key ");
     let lines: Vec<&str> = text.lines().map(str::trim).filter(told).take_while(|line| !line.starts_with(AFTER_SSH)).collect();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_git_lfs() {
+    fn lfs_errors_are_classified() {
         let end = "error: failed to fetch some objects from 'https://h/r.git/info/lfs'";
         let rows = [
             (
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_another_is_named_with_its_fingerprint_and_its_line() {
+    fn changed_host_key_is_reported_with_its_line() {
         let shown = "pawl: host key h NONE NONE NONE\npawl: host key h ssh-ed25519 SHA256:abc AAAA\n";
         let (refusal, message) = of(&format!("{shown}No ED25519 host key is known for h\n{REFUSED}.\n"));
         assert_eq!(refusal, Refusal::HostKey);

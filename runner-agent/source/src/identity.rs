@@ -1,19 +1,19 @@
-//! Private keys for ssh, read before anything is started: `ssh` itself says of a key that it cannot use no more than of one that the server
-//! does not know.
+//! Private keys for ssh, checked before anything starts: `ssh` itself reports an unusable key like one that the server does not
+//! know.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-/// A private key that needs no passphrase.
+/// A private key without a passphrase.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity(String);
 
-/// Why a private key cannot be used.
+/// The reason why a private key is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// It is something else.
+    /// It is no private key.
     #[error("is no private key as ssh-keygen writes it: it has no line BEGIN … PRIVATE KEY, or is cut off")]
     NoKey,
-    /// Nobody is there to type the passphrase.
+    /// It needs a passphrase.
     #[error(
         "is a private key with a passphrase, which nobody is there to type; make a key without one for this repository \
          (ssh-keygen -t ed25519 -N '' -f identity), which may only read"
@@ -22,10 +22,10 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// Reads a private key. Line ends are made those that `ssh` wants.
+    /// Parses a private key and normalises its line ends for `ssh`.
     ///
     /// # Errors
-    /// When it is none, or has a passphrase.
+    /// It is no private key, or has a passphrase.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
         let lines: Vec<&str> = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with("-----BEGIN ")).collect();
         let name = lines.first().and_then(|line| line.strip_prefix("-----BEGIN ")?.strip_suffix(" PRIVATE KEY-----"));
@@ -54,7 +54,7 @@ impl Identity {
         Ok(Self(lines[..=end].iter().fold(String::new(), |text, line| text + line + "\n")))
     }
 
-    /// As it is written to a file.
+    /// The file content.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -64,7 +64,7 @@ impl Identity {
 mod tests {
     use super::*;
 
-    /// An OpenSSH key of which only the beginning is one.
+    /// A truncated OpenSSH key.
     fn key(cipher: &str) -> String {
         let mut bytes = b"openssh-key-v1\0".to_vec();
         bytes.extend(u32::try_from(cipher.len()).unwrap().to_be_bytes());
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_and_those_with_a_passphrase_are_refused() {
+    fn keys_with_a_passphrase_are_refused() {
         for text in [
             key("none"),
             key("none").replace('\n', "\r\n"),

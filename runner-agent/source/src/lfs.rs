@@ -1,5 +1,5 @@
-//! Files that git holds only pointers to, by Large File Storage. `git-lfs` fetches the contents into a directory of the repository and
-//! nothing else; they are put in place here, over the pointers that were found, so that no link is ever written through.
+//! Git LFS: files that git has only pointers to. `git-lfs` downloads the contents into a directory of the repository; this module
+//! replaces the pointers itself, so that no write follows a link.
 
 use std::{
     error::Error,
@@ -14,60 +14,60 @@ use crate::{
     git_errors::{FetchError, contents_refused},
 };
 
-/// No pointer is longer, in bytes.
+/// The longest pointer, in bytes.
 pub const MAX_POINTER: u64 = 1024;
-/// How each begins: with one of the names that the program has, or has had.
+/// The first lines of pointers: the present and former names of the program.
 const FIRST: [&str; 3] =
     ["version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/", "version http://git-media.io/v/"];
-/// The longest list of attributes that is read, in bytes.
+/// The longest `.gitattributes` that is read, in bytes.
 const MAX_ATTRIBUTES: u64 = 1 << 20;
-/// Files of more bytes in all are not fetched: as many as an archive may unpack to.
+/// The most bytes of all contents: the limit of an archive.
 pub const MAX_CONTENTS: u64 = 1 << 30;
 
-/// Where `git-lfs` keeps what it fetched, of submodules too, below the top of the repository.
+/// The directory of `git-lfs` below the root of the repository, for submodules too.
 const STORE: &str = ".git/lfs";
-/// The words of git when it has no such program.
+/// Git's message when the program is missing.
 pub const NO_PROGRAM: &str = "'lfs' is not a git command";
 
-/// A file that git has only a pointer to.
+/// A file that is a pointer in git.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointerFile {
-    /// Its path below the top of the repository.
+    /// The path below the root of the repository.
     pub name: String,
     path: PathBuf,
-    /// What it points to; none where it names no contents.
+    /// The pointer; `None` when it is invalid.
     contents: Option<Pointer>,
 }
 
-/// Why contents are not on disk.
+/// The reason why contents are missing.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentsError<E: Error + 'static> {
-    /// The program is not there.
+    /// The program is missing.
     #[error("the program git-lfs is not installed where this runs (Debian's package git-lfs; Pawl's own runner image has it)")]
     NoProgram,
-    /// They are more than is fetched.
+    /// The contents exceed the limit.
     #[error("they have {0} bytes in all, and at most {MAX_CONTENTS} are fetched")]
     TooLarge(u64),
-    /// The server did not give them, or git was not run.
+    /// The server refused them, or git did not run.
     #[error(transparent)]
     Fetch(#[from] FetchError<E>),
-    /// They could not be put in place.
+    /// They could not be written.
     #[error("{name} cannot be written")]
     NotWritten {
         /// The file.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: io::Error,
     },
 }
 
 impl Repository {
-    /// Puts the contents that pointers name in place of them, in a revision that was fetched into `root`, and in its submodules. Nobody
-    /// is asked where there are no pointers. `env` is as for [`Repository::fetch`].
+    /// Replaces the pointers in a fetched revision in `root` and its submodules. Sends no request when there are no pointers.
+    /// `env` is as for [`Repository::fetch`].
     ///
     /// # Errors
-    /// When some contents were refused; then others may be in place. What the repository leaves out by its `.lfsconfig` is no error.
+    /// Some contents were refused; others may be in place. Files that `.lfsconfig` excludes are no error.
     pub async fn fetch_contents<G: Git>(
         &self,
         git: &G,
@@ -82,7 +82,7 @@ impl Repository {
         let store = root.join(STORE);
         let env = self.env(env, &config(&store));
         let run = async |args: &[&str]| git.run_git(args, &env, root).await.map_err(FetchError::NotRun);
-        // A name for the server, which the whole of a repository is fetched without.
+        // A remote name, which the plain fetch does not need.
         let mut ended = run(&["config", "remote.origin.url", self.url().as_str()]).await?;
         if ended.code == 0 {
             ended = run(&["lfs", "fetch", "origin", "HEAD"]).await?;
@@ -94,7 +94,7 @@ impl Repository {
             let inner = run(&["submodule", "--quiet", "foreach", "--recursive", "git lfs fetch origin HEAD"]).await?;
             ended = if ended.code == 0 { inner } else { ended };
         }
-        // What was given is put in place, whatever was refused besides.
+        // Downloaded contents are written even if others were refused.
         for pointer in &pointers {
             pointer.replace(&store).map_err(|error| ContentsError::NotWritten { name: pointer.name.clone(), error })?;
         }
@@ -103,19 +103,18 @@ impl Repository {
     }
 }
 
-/// How many bytes are written in place of pointers: contents are fetched once, and written for each pointer to them. None where none names
-/// contents.
+/// The bytes to write: contents are downloaded once, and written for each pointer. `None` when no pointer is valid.
 fn size(pointers: &[PointerFile]) -> Option<u64> {
     pointers.iter().filter_map(|pointer| Some(pointer.contents.as_ref()?.size)).reduce(u64::saturating_add)
 }
 
-/// What `git-lfs` is told besides. It goes before the repository's own `.lfsconfig`, of which the program takes where to ask and what to
-/// leave out, and no programs.
+/// Additional settings of `git-lfs`. They precede the repository's `.lfsconfig`, from which the program takes URLs and
+/// exclusions, and no programs.
 pub fn config(store: &Path) -> [(&'static str, String); 5] {
     [
         ("lfs.storage", store.display().to_string()),
         ("lfs.basicTransfersOnly", "true".to_owned()),
-        // A URL by `file:` would be answered by a program of its own, which copies from this machine's disk.
+        // The program would serve a `file:` URL from this machine's disk.
         ("lfs.standaloneTransferAgent", String::new()),
         ("lfs.skipDownloadErrors", "false".to_owned()),
         ("lfs.transfer.maxRetries", "3".to_owned()),
@@ -123,30 +122,30 @@ pub fn config(store: &Path) -> [(&'static str, String); 5] {
 }
 
 impl PointerFile {
-    /// Puts the contents in its place, if they were fetched.
+    /// Writes the contents in place, if they were downloaded.
     fn replace(&self, store: &Path) -> io::Result<()> {
         let Some(pointer) = &self.contents else { return Ok(()) };
         let object = store.join("objects").join(pointer.place());
         if !fs::symlink_metadata(&object).is_ok_and(|meta| meta.is_file() && meta.len() == pointer.size) {
             return Ok(());
         }
-        // Over the file, which keeps its mode.
+        // Overwrites the file, which keeps its mode.
         let mut into = File::options().write(true).truncate(true).open(&self.path)?;
         io::copy(&mut File::open(&object)?, &mut into).map(drop)
     }
 }
 
-/// What stands in git for a large file.
+/// The text in git for a large file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pointer {
-    /// SHA-256 of its content, in 64 hexadecimal digits.
+    /// SHA-256 of the content, in 64 hex digits.
     pub oid: String,
-    /// Its bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 
 impl Pointer {
-    /// Reads one; none when it is something else.
+    /// Parses a pointer; `None` for any other text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() as u64 <= MAX_POINTER && is_pointer(text))?;
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
@@ -155,15 +154,15 @@ impl Pointer {
         Some(Self { oid: is_sum.then(|| oid.to_owned())?, size: value("size ")?.parse().ok()? })
     }
 
-    /// Where git-lfs keeps the content, below its `objects`.
+    /// The path of the content below `objects`.
     pub fn place(&self) -> PathBuf {
         let part = |range| self.oid.get(range).unwrap_or_default();
         PathBuf::from_iter([part(0..2), part(2..4), &self.oid])
     }
 }
 
-/// The pointers below the top of a repository, by their paths there, in order. None where no `.gitattributes` asks for Large File
-/// Storage; what cannot be read is none.
+/// The pointers below the root of a repository, sorted by path. Empty when no `.gitattributes` enables LFS; unreadable files are
+/// no pointers.
 pub fn pointers(root: &Path) -> Vec<PointerFile> {
     let mut files = Vec::new();
     let mut asked = false;
@@ -196,7 +195,7 @@ pub fn pointers(root: &Path) -> Vec<PointerFile> {
     pointers
 }
 
-/// Whether the program takes a text for a pointer; it passes over what is blank before it.
+/// Whether the program accepts a text as a pointer; it skips leading blanks.
 fn is_pointer(text: &str) -> bool {
     let text = text.trim_start();
     FIRST.iter().any(|first| text.starts_with(first))
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_are_found_where_the_repository_asks_for_large_files() {
+    fn pointers_need_lfs_attributes() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| write(dir.path(), name, text);
         let text = pointer("4", 12345);
@@ -240,7 +239,7 @@ mod tests {
         let found = pointers(dir.path());
         assert_eq!(found.iter().map(|pointer| &*pointer.name).collect::<Vec<_>>(), ["net/lambda.zip"]);
         assert_eq!(found[0].contents, Some(Pointer { oid: "4".repeat(64), size: 12345 }));
-        // What the program fetches as well counts as well.
+        // The program accepts this form, so it counts.
         let former = format!("\n{}", text.replace("git-lfs.github.com", "hawser.github.com"));
         assert_eq!(Pointer::parse(former.as_bytes()), found[0].contents);
         for broken in [text.replace("444", "../"), text.replace("444", "44"), text.replace("size 1", "size -1")] {
@@ -248,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Plays `git lfs`: fetches what it has, and ends so.
+    /// A fake `git lfs`: downloads its contents, and exits with its status.
     struct Played<'a>(&'a [(&'a str, &'a str)], Ended, Mutex<Vec<String>>);
 
     impl Git for Played<'_> {
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn contents_are_put_in_place_of_their_pointers() {
+    async fn contents_replace_their_pointers() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         assert!(fetched(root, &[], Ended::default()).await.1.is_empty(), "nobody is asked");
@@ -286,7 +285,7 @@ mod tests {
         write(root, "b.zip", &pointer("b", 5));
         write(root, "c.zip", &pointer("c", 5));
         let refused = Ended { code: 2, output: "batch response: [404] Object does not exist".into(), ..Ended::default() };
-        // Of b other bytes came than the pointer says, and of c none.
+        // The content of b differs from its pointer, that of c is missing.
         let (end, asked) = fetched(root, &[("a", "large"), ("b", "no")], refused).await;
         let error = end.unwrap_err().to_string();
         assert!(error.contains("Object does not exist"), "{error}");
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_fetched_is_said() {
+    async fn missing_contents_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), ".gitattributes", "*.zip filter=lfs\n");
         write(dir.path(), "a.zip", &pointer("a", 5));
@@ -310,7 +309,7 @@ mod tests {
         assert!(matches!(fetched(dir.path(), &[], none).await.0, Err(ContentsError::NoProgram)));
         write(dir.path(), "b.zip", &pointer("b", MAX_CONTENTS - 5));
         assert!(fetched(dir.path(), &[], Ended::default()).await.0.is_ok());
-        // The same contents in two files are written twice: a small repository would fill a disk.
+        // The same contents in two files are written twice: a small repository could fill a disk.
         write(dir.path(), "c.zip", &pointer("b", MAX_CONTENTS - 5));
         let (end, asked) = fetched(dir.path(), &[], Ended::default()).await;
         assert!(matches!(end, Err(ContentsError::TooLarge(bytes)) if bytes == 2 * MAX_CONTENTS - 5), "{end:?}");

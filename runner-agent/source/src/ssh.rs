@@ -1,4 +1,4 @@
-//! Git by ssh: the files that `ssh` is told of, and the key that a host showed. No agent, no question, no configuration but this one.
+//! Git over ssh: the files of `ssh`, and the host key that was refused. No agent, no prompt, no other configuration.
 
 use std::{
     fmt::Write as _,
@@ -10,15 +10,15 @@ use std::{
 
 use crate::{credentials::Login, forges::KNOWN_HOSTS, identity::Identity};
 
-/// A directory with what `ssh` needs; with this value it goes, and the keys in it.
+/// A directory with the files of `ssh`. Dropping it removes the directory with its keys.
 #[derive(Debug)]
 pub struct SshFiles(Option<PathBuf>);
 
 impl SshFiles {
-    /// Makes a directory that is not there yet, with the keys of logins.
+    /// Creates a directory with the keys of logins.
     ///
     /// # Errors
-    /// Those of the file system; then nothing is left.
+    /// Those of the file system; nothing is left.
     pub fn create(dir: &Path, logins: &[Login]) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).create(dir)?;
         let files = Self(Some(dir.to_owned()));
@@ -39,7 +39,7 @@ impl SshFiles {
         Ok(files)
     }
 
-    /// Leaves the files where they are, for commands of others.
+    /// Leaves the files in place, for commands of others.
     #[must_use]
     pub fn keep(mut self) -> PathBuf {
         self.0.take().unwrap_or_default()
@@ -48,7 +48,7 @@ impl SshFiles {
     /// Removes the files now.
     ///
     /// # Errors
-    /// When something of them is left.
+    /// Some files are left.
     pub fn remove(mut self) -> io::Result<()> {
         self.0.take().map_or(Ok(()), fs::remove_dir_all)
     }
@@ -62,7 +62,7 @@ impl Drop for SshFiles {
     }
 }
 
-/// What git starts, as it stands in `GIT_SSH_COMMAND`, for the files in a directory.
+/// The value of `GIT_SSH_COMMAND` for the files in a directory.
 pub fn command(dir: &Path) -> String {
     format!("ssh -F '{}'", dir.join("config").display().to_string().replace('\'', r"'\''"))
 }
@@ -72,8 +72,8 @@ fn identities(logins: &[Login]) -> impl Iterator<Item = (usize, &Identity)> {
     logins.iter().enumerate().filter_map(|(n, login)| Some((n, login.identity.as_ref()?)))
 }
 
-/// The configuration of `ssh`: a host has its own keys and no others, and who shows a key there is known by the Secrets of that host and by
-/// what is built in. Of what is said twice the first counts, but of `IdentityFile` all of it.
+/// The configuration of `ssh`. A host has only its own keys, and its host key must be in its Secret or built in. The first value
+/// of an option counts, except that all `IdentityFile` lines do.
 fn config(dir: &Path, logins: &[Login]) -> String {
     let at = |name: String| format!("\"{}\"", dir.join(name).display().to_string().replace('%', "%%"));
     let built_in = at("known_hosts".to_owned());
@@ -83,7 +83,7 @@ fn config(dir: &Path, logins: &[Login]) -> String {
         if logins.iter().take(n).any(|login| of_host(&login)) {
             continue;
         }
-        // `ssh` tells capitals apart here.
+        // `ssh` compares this with case.
         let (mut names, mut keys, mut known) = (String::new(), String::new(), String::new());
         for (n, login) in logins.iter().enumerate().filter(|(_, login)| of_host(login)) {
             let _ = write!(names, " {}", login.host);
@@ -106,7 +106,7 @@ fn config(dir: &Path, logins: &[Login]) -> String {
     text
 }
 
-/// The same for all hosts. `ssh` itself names no key of a host that it does not know; the last line has it said, and adds no key.
+/// The common part. `ssh` does not print the unknown key of a host; the last line makes it print the key without adding it.
 const OPTIONS: &str = r#"  StrictHostKeyChecking yes
   UpdateHostKeys no
   BatchMode yes
@@ -122,21 +122,21 @@ const OPTIONS: &str = r#"  StrictHostKeyChecking yes
   KnownHostsCommand /bin/sh -c 'echo "pawl: host key $0 $1 $2 $3" >&2' %H %t %f %K
 "#;
 
-/// The key that a host showed.
+/// The host key that a host presented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostKey {
-    /// The host as `known_hosts` has it: `host`, or `[host]:port`.
+    /// The host in `known_hosts` format: `host`, or `[host]:port`.
     pub host: String,
     /// `SHA256:…`.
     pub fingerprint: String,
-    /// The line that would make it known.
+    /// The line for `known_hosts`.
     pub line: String,
 }
 
 impl HostKey {
-    /// The key that was refused, by what `ssh` printed.
+    /// Extracts the refused key from the output of `ssh`.
     pub(crate) fn refused(output: &str) -> Option<Self> {
-        // What stands behind the refusal may be of another host.
+        // Output after the refusal may be of another host.
         let (before, _) = output.split_once(REFUSED)?;
         before.lines().rev().find_map(|line| {
             let words: Vec<&str> = line.trim().strip_prefix("pawl: host key ")?.split(' ').collect();
@@ -152,9 +152,9 @@ impl HostKey {
     }
 }
 
-/// What `ssh` prints when a host is not the one that it should be.
+/// The message of `ssh` when host key verification fails.
 pub(crate) const REFUSED: &str = "Host key verification failed";
-/// What it prints besides when it knows another key of the host.
+/// The additional message when another key of the host is known.
 pub(crate) const CHANGED: &str = "REMOTE HOST IDENTIFICATION HAS CHANGED";
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_go_with_their_value() {
+    fn files_are_private_and_removed_on_drop() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("ssh");
         let files = SshFiles::create(&at, &[login("a.example.org"), login("b.example.org")]).unwrap();
@@ -193,7 +193,7 @@ mod tests {
         assert!(kept.join("config").exists());
     }
 
-    /// What `ssh` itself makes of the configuration for a host.
+    /// The effective configuration of `ssh` for a host.
     fn told(at: &Path, host: &str, option: &str) -> Vec<String> {
         let output = std::process::Command::new("ssh").arg("-F").arg(at.join("config")).args(["-G", host]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -201,9 +201,9 @@ mod tests {
         values.flat_map(|value| value.split(' ')).map(|path| path.rsplit('/').next().unwrap().to_owned()).collect()
     }
 
-    /// A Secret whose `known_hosts` speaks for all hosts (`*`, `@cert-authority *`) would vouch for those of others.
+    /// A `known_hosts` entry for all hosts (`*`, `@cert-authority *`) in one Secret would vouch for the hosts of others.
     #[test]
-    fn a_secret_speaks_for_its_own_host_alone() {
+    fn known_hosts_applies_to_its_own_host() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("ssh");
         let with = |host: &str, known: Option<&str>| Login { known_hosts: known.map(Into::into), ..login(host) };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_that_was_refused_is_the_one_that_was_shown_last() {
+    fn last_shown_key_is_the_refused_one() {
         let output = "pawl: host key h NONE NONE NONE\npawl: host key [h]:22 ssh-ed25519 SHA256:abc AAAA\n\
             No ED25519 host key is known for [h]:22 and you have requested strict checking.\nHost key verification failed.\n\
             pawl: host key other ssh-rsa SHA256:def BBBB\n";

@@ -1,4 +1,4 @@
-//! The source on disk: files that are given one by one, and what a fetched tree may and may not hold.
+//! The source on disk: inline files, and the checks of a fetched tree.
 
 use std::{
     collections::BTreeMap,
@@ -8,33 +8,33 @@ use std::{
 
 use crds::text::clip;
 
-/// What is wrong with a source on disk.
+/// The error of a source on disk.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
-    /// A file would not lie in the source.
+    /// A file would be outside of the source.
     #[error("{0} is not a path within the source")]
     OutsideFile(String),
     /// A link leads out of the source.
     #[error("the link {0} leads out of the source")]
     OutsideLink(String),
-    /// The stack's directory is not there.
+    /// The stack's directory is missing.
     #[error("{} {why} in {at}; at its top it has: {top}", clip(.path, 200))]
     NoStack {
-        /// Where it should be.
+        /// Its path.
         path: String,
-        /// What is wrong with that.
+        /// The error.
         why: &'static str,
-        /// The source, in words.
+        /// The source, for messages.
         at: String,
-        /// The directories at the source's top, by name.
+        /// The directories at the root of the source, by name.
         top: String,
     },
-    /// A fault of the disk.
+    /// The disk failed.
     #[error("{what}")]
     Io {
-        /// What could not be done.
+        /// The operation.
         what: String,
-        /// Why.
+        /// The cause.
         #[source]
         error: io::Error,
     },
@@ -45,10 +45,10 @@ fn fault(what: impl Into<String>) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError::Io { what, error }
 }
 
-/// Writes files, of which the names are paths below `root`.
+/// Writes files whose names are paths below `root`.
 ///
 /// # Errors
-/// When a name leads out of it, or a file cannot be written.
+/// A name escapes, or a file cannot be written.
 pub fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> Result<(), TreeError> {
     for (name, content) in files {
         let relative = relative(name).ok_or_else(|| TreeError::OutsideFile(name.clone()))?;
@@ -61,7 +61,7 @@ pub fn write_files(files: &BTreeMap<String, impl AsRef<[u8]>>, root: &Path) -> R
     Ok(())
 }
 
-/// A path made of names only.
+/// A path of plain names.
 fn relative(path: &str) -> Option<PathBuf> {
     let mut kept = PathBuf::new();
     for part in Path::new(path).components() {
@@ -74,10 +74,10 @@ fn relative(path: &str) -> Option<PathBuf> {
     Some(kept)
 }
 
-/// The stack's directory within the source, without links on the way; `at` names the source for people.
+/// The stack's directory in the source, without links on the way; `at` names the source for people.
 ///
 /// # Errors
-/// When it is not there, or not within the source.
+/// It is missing, or outside of the source.
 pub fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, TreeError> {
     let not_found = |why: &'static str| {
         let mut names: Vec<_> = fs::read_dir(root)
@@ -104,10 +104,10 @@ pub fn stack(root: &Path, path: &str, at: &str) -> Result<PathBuf, TreeError> {
     Ok(stack)
 }
 
-/// Refuses links that lead out of the source, which would let a repository read or replace files of whoever uses it.
+/// Refuses links that lead out of the source: a repository could read or replace files of the agent.
 ///
 /// # Errors
-/// When there is such a link, or a directory cannot be read.
+/// There is such a link, or a directory cannot be read.
 pub fn check_links(root: &Path) -> Result<(), TreeError> {
     let root = root.canonicalize().map_err(fault("the source cannot be read"))?;
     let mut dirs = vec![root.clone()];
@@ -130,7 +130,7 @@ fn stays(link: &Path, root: &Path) -> bool {
     if let Ok(target) = link.canonicalize() {
         return target.starts_with(root) && !target.starts_with(root.join(".git"));
     }
-    // It leads nowhere yet; something may be put there later, so its text alone must stay inside.
+    // The target does not exist yet, so its text alone must stay inside.
     let Ok(target) = fs::read_link(link) else { return false };
     let mut at: Vec<_> =
         link.parent().and_then(|dir| dir.strip_prefix(root).ok()).map(|p| p.components().collect()).unwrap_or_default();
@@ -138,7 +138,7 @@ fn stays(link: &Path, root: &Path) -> bool {
     for part in target.components() {
         match part {
             Component::CurDir => {}
-            // Behind a name that may itself be a link, `..` leads anywhere.
+            // After a name that may be a link, `..` can lead anywhere.
             Component::ParentDir if !descended && at.pop().is_some() => {}
             Component::Normal(_) => {
                 descended = true;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn links_may_not_lead_out() {
+    fn escaping_links_are_refused() {
         let make = |target: &str| {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir_all(dir.path().join("sub/deep")).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_path_says_what_is_there() {
+    fn missing_path_lists_directories() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("stacks/vpc")).unwrap();
         fs::create_dir_all(dir.path().join(".git")).unwrap();

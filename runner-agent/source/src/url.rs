@@ -1,15 +1,15 @@
-//! What git is given to fetch: a URL, and a revision of what is there. Both are hostile input.
+//! URLs and revisions for git. Both are untrusted.
 
-/// How a repository is reached.
+/// The transport of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// `http://` or `https://`.
     Http,
-    /// `ssh://`, or `user@host:path` as scp writes it.
+    /// `ssh://`, or scp's `user@host:path`.
     Ssh,
 }
 
-/// A URL that git is given.
+/// A URL for git.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
@@ -18,7 +18,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Reads a URL: `http` or `https` without credentials, or ssh. None for whatever else git would take.
+    /// Parses a URL: `http` or `https` without credentials, or ssh. `None` for any other that git would accept.
     pub fn parse(text: &str) -> Option<Self> {
         let legal = |c: char| c.is_ascii_graphic() && !matches!(c, '\\' | '"' | '\'' | '`' | '<' | '>' | '^' | '{' | '|' | '}');
         if !text.chars().all(legal) {
@@ -26,7 +26,7 @@ impl Url {
         }
         let (transport, authority) = if let Some(rest) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) {
             let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-            // A user or a password would stand in statuses and logs.
+            // Credentials would appear in statuses and logs.
             if rest.contains('@') {
                 return None;
             }
@@ -39,7 +39,7 @@ impl Url {
             (Transport::Ssh, without_user(authority)?)
         } else {
             let (place, path) = text.split_once(':')?;
-            // Without a user it could be any word that git takes for a helper: `ext::…`.
+            // Without a user it could name a remote helper: `ext::…`.
             if !place.contains('@') || path.is_empty() || path.starts_with([':', '-']) || place.contains('/') {
                 return None;
             }
@@ -49,22 +49,22 @@ impl Url {
         Some(Self { text: text.to_owned(), transport, host: host.to_owned() })
     }
 
-    /// As it was written.
+    /// The text as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// How it is reached.
+    /// The transport.
     pub const fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// The host as it was written, without a port.
+    /// The host as written, without a port.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// `scheme://host:port/`; of a URL of ssh where its host is asked by https.
+    /// `scheme://host:port/`; for an ssh URL the https origin of its host.
     pub fn web_origin(&self) -> String {
         match self.transport {
             Transport::Http => self.origin(),
@@ -72,14 +72,14 @@ impl Url {
         }
     }
 
-    /// `scheme://host:port/` of a URL of HTTP.
+    /// `scheme://host:port/` of an HTTP URL.
     pub fn origin(&self) -> String {
         let (scheme, rest) = self.text.split_once("://").unwrap_or(("https", &self.text));
         format!("{scheme}://{}/", rest.split(['/', '?', '#']).next().unwrap_or_default())
     }
 }
 
-/// What is behind `user@`, which no program may take for an option.
+/// The part after `user@`, which must not look like an option.
 fn without_user(authority: &str) -> Option<&str> {
     let Some((user, rest)) = authority.split_once('@') else { return Some(authority) };
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '+' | '~');
@@ -102,7 +102,7 @@ fn host(authority: &str) -> Option<&str> {
     port.is_none_or(|port| !port.is_empty() && port.len() <= 5 && port.chars().all(|c| c.is_ascii_digit())).then_some(host)
 }
 
-/// Whether git reads it as a revision: as `git check-ref-format`, and no refspec.
+/// Whether git accepts it as a revision, by the rules of `git check-ref-format`, and it is no refspec.
 pub(crate) fn is_revision(revision: &str) -> bool {
     let legal = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '^' | '~' | '?' | '*' | '[' | '\\');
     !revision.is_empty()
@@ -114,7 +114,7 @@ pub(crate) fn is_revision(revision: &str) -> bool {
         && !format!("{revision}/").contains(".lock/")
 }
 
-/// Whether it is the full id of a commit.
+/// Whether it is a full commit id.
 pub fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.chars().all(|c| c.is_ascii_hexdigit())
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn revisions_that_git_would_read_as_something_else_are_refused() {
+    fn unsafe_revisions_are_refused() {
         for revision in ["main", "HEAD", "v1.2.3", "feature/a+b", "refs/pull/1/head", &"a".repeat(40)] {
             assert!(is_revision(revision), "{revision}");
         }

@@ -1,9 +1,9 @@
-//! What is in the cache, and the mirror of a run: `HOST/NAMESPACE/NAME/VERSION/OS_ARCH/H1/package/…` below one directory, which any
-//! number of processes, pods and nodes may share.
+//! The cache of providers and the mirror of a run: `HOST/NAMESPACE/NAME/VERSION/OS_ARCH/H1/package/…` below one directory, shared
+//! by processes, pods and nodes.
 //!
-//! A package is there as soon as its directory has its name, and has it only when all of it is on the disk. Its hash is part of the
-//! name, and a stack gets it only when its own lock file lists that very hash: so whoever puts something into the cache puts it
-//! there for those who asked for these bytes.
+//! A package exists once its directory has its name, which it gets when it is complete on disk. The name contains the hash, and a
+//! stack gets only packages whose hash its own lock file lists. So a planted package reaches only stacks that requested exactly
+//! these bytes.
 
 use std::{
     fmt,
@@ -23,16 +23,16 @@ use super::{
     package::{Record, in_place},
 };
 
-/// Beside a package: what is known of it.
+/// Beside a package: its record.
 pub(super) const RECORD: &str = "record.json";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest package that is kept, in bytes; those of the large clouds have 700 MB.
+    /// The largest cached package, in bytes; those of large clouds have 700 MB.
     pub package: u64,
-    /// The size above which packages go, in bytes.
+    /// The size of the cache above which packages are pruned, in bytes.
     pub cache: u64,
-    /// What was used within this time stays, whatever the size.
+    /// Packages used within this time are not pruned.
     pub spared: Duration,
 }
 
@@ -49,7 +49,7 @@ pub struct Cache {
     pub(super) limits: Limits,
 }
 
-/// A package that is in the mirror of a run. It is not pruned as long as this lives.
+/// A package in the mirror of a run. It is not pruned while this lives.
 #[derive(Debug)]
 pub struct Served {
     pub provider: Provider,
@@ -63,17 +63,17 @@ impl fmt::Display for Served {
     }
 }
 
-/// What a run gets. Without any of it, it gets its providers from where they are.
+/// The result for a run. Without a mirror it downloads its providers.
 #[derive(Debug, Default)]
 pub struct Serving {
-    /// What is in its mirror.
+    /// The packages in its mirror.
     pub served: Vec<Served>,
-    /// What went wrong.
+    /// Warnings.
     pub notes: Vec<String>,
 }
 
 impl Cache {
-    /// A cache in a directory, which is made when something is kept.
+    /// Makes a handle. The directory is created with the first package.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { dir: SharedDir::at(root), platform: Platform::here().to_string(), limits: Limits::default() }
     }
@@ -84,8 +84,8 @@ impl Cache {
         self
     }
 
-    /// Makes a mirror of what a stack may have of the cache: exactly the packages that its lock file lists. The lock file has to be
-    /// read before any code of the stack could write to it. What stood at the mirror's place goes.
+    /// Makes a mirror of the packages in the cache that the stack's lock file lists. The lock file must be read before code of
+    /// the stack could write to it. Replaces an existing mirror.
     pub fn serve(&self, lock: &Lock, mirror: &Path) -> Serving {
         let mut serving = Serving::default();
         if let Err(error) = remove(mirror) {
@@ -112,15 +112,15 @@ impl Cache {
         let Some(used) = self.take(&place, h1)? else { return Ok(None) };
         let link = mirror.join(locked.provider.path()).join(&locked.version).join(&self.platform);
         let dir = link.parent().unwrap_or(mirror);
-        // The tool follows it from another directory.
+        // The tool resolves it from another directory.
         let package = in_place(&place).canonicalize().map_err(at(&place))?;
         fs::create_dir_all(dir).and_then(|()| symlink(package, &link)).map_err(at(&link))?;
         Ok(Some(Served { provider: locked.provider.clone(), version: locked.version.clone(), _used: used }))
     }
 
-    /// Takes a package into use, when it is there and is what it was. One that is not is removed.
+    /// Takes a package into use, if it exists and is unchanged. Removes a changed one.
     fn take(&self, place: &Path, h1: &H1) -> Result<Option<File>> {
-        // What has none is no package.
+        // Without a record it is no package.
         if !place.join(USED).is_file() {
             return Ok(None);
         }
@@ -137,25 +137,25 @@ impl Cache {
             if found != *h1 {
                 return broken(found.to_string());
             }
-            // A cache that cannot be written is read again the next time.
+            // A read-only cache is read again the next time.
             let _ = write_record(place, &now);
         }
         let _ = used.set_modified(SystemTime::now());
         Ok(Some(used))
     }
 
-    /// Where a package is, or would be.
+    /// The directory of a package.
     pub(super) fn place(&self, locked: &Locked, h1: &H1) -> PathBuf {
         self.dir.root().join(locked.provider.path()).join(&locked.version).join(&self.platform).join(h1.hex())
     }
 
-    /// The name of the lock on putting a provider's package into the cache, and of what is unfinished of it.
+    /// The name of a package's lock and of its staging directory.
     pub(super) fn key(&self, locked: &Locked) -> String {
         Digest::of(format!("{}/{}/{}", locked.provider, locked.version, self.platform).as_bytes()).to_string()
     }
 }
 
-/// Writes what is known of a package, in one step for whoever reads it.
+/// Writes the record of a package atomically.
 pub(super) fn write_record(place: &Path, record: &Record) -> Result<()> {
     let path = place.join(RECORD);
     replace(&path, &serde_json::to_vec(record).map_err(|error| at(&path)(error.into()))?)
@@ -163,7 +163,7 @@ pub(super) fn write_record(place: &Path, record: &Record) -> Result<()> {
 
 #[cfg(test)]
 impl Served {
-    /// One of no cache.
+    /// Makes a result without a mirror.
     pub(super) fn of_test(provider: &str, version: &str) -> Self {
         let provider = Provider::parse(provider).unwrap();
         Self { provider, version: version.to_owned(), _used: File::open("/dev/null").unwrap() }
@@ -177,7 +177,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_stack_gets_what_its_own_lock_file_lists_and_nothing_else() {
+    fn mirror_has_exactly_the_locked_packages() {
         let stack = Stack::new();
         let cache = stack.cache();
         assert!(cache.serve(&stack.lock(), &stack.mirror()).served.is_empty());
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!((serving.served[0].to_string().as_str(), serving.notes.len()), ("registry.opentofu.org/acme/one 1.2.3", 0));
         let link = stack.mirror().join("registry.opentofu.org/acme/one/1.2.3").join(Platform::here().to_string());
         assert!(link.is_symlink() && link.join("terraform-provider-one_v1.2.3").is_file());
-        // Another hash, version or provider is another package; and a mirror holds what is served now.
+        // Another hash, version or provider is another package; the mirror has only current ones.
         let lock = stack.lock();
         let changes: [fn(&mut Locked); 3] = [
             |locked| locked.packages = vec![H1::of([])],
@@ -199,7 +199,7 @@ mod tests {
             assert!(cache.serve(&other, &stack.mirror()).served.is_empty());
             assert!(!link.is_symlink());
         }
-        // Of several hashes the one that is there.
+        // Of several hashes, the one that is cached.
         let mut several = lock.clone();
         several.providers[0].packages.insert(0, H1::of([]));
         assert_eq!(cache.serve(&several, &stack.mirror()).served.len(), 1);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_is_another_is_removed_and_not_served() {
+    fn changed_package_is_removed() {
         type Change = fn(&Path);
         let changes: [(&str, Change); 4] = [
             ("content", |p| {
@@ -227,13 +227,13 @@ mod tests {
             let serving = cache.serve(&stack.lock(), &stack.mirror());
             assert!(serving.served.is_empty() && serving.notes[0].ends_with("which was removed"), "{name}: {serving:?}");
             assert!(!package.exists() && !stack.mirror().exists(), "{name}");
-            // The next one keeps it anew.
+            // The next run stores it again.
             assert_eq!(cache.keep(&stack.lock(), &stack.data(), &never).kept.len(), 1, "{name}");
         }
     }
 
     #[test]
-    fn a_package_whose_modes_and_times_changed_is_served_as_it_was() {
+    fn changed_modes_are_restored() {
         let stack = Stack::new();
         let cache = stack.cache();
         cache.keep(&stack.lock(), &stack.data(), &never);
@@ -245,13 +245,13 @@ mod tests {
         assert_eq!(fs::metadata(&binary).unwrap().permissions().mode() & 0o777, 0o555);
         let after = fs::read(&record).unwrap();
         assert_ne!(before, after);
-        // It is remembered, so that the next one does not read it.
+        // The new stamp is stored, so the next run does not read it.
         assert_eq!(cache.serve(&stack.lock(), &stack.mirror()).served.len(), 1);
         assert_eq!(fs::read(&record).unwrap(), after);
     }
 
     #[test]
-    fn a_cache_that_makes_no_sense_serves_nothing_and_fails_nobody() {
+    fn invalid_cache_serves_nothing_without_error() {
         let stack = Stack::new();
         let cache = stack.cache();
         cache.keep(&stack.lock(), &stack.data(), &never);

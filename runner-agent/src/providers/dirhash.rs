@@ -1,6 +1,6 @@
-//! The `h1:` hash of a provider's package, by which lock files name it: Go's `dirhash.Hash1`.
+//! The `h1:` hash of a provider's package in lock files: Go's `dirhash.Hash1`.
 //!
-//! It covers names and contents of files, and neither their modes nor empty directories.
+//! It covers names and contents of files, but not modes or empty directories.
 
 use std::{fmt, str::FromStr};
 
@@ -12,7 +12,7 @@ use tool_versions::Digest;
 pub struct H1([u8; 32]);
 
 impl H1 {
-    /// That of these files, by their names below the package's directory, with `/` between the parts. The order does not matter.
+    /// Hashes files by their names below the package's directory, with `/`, in any order.
     pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Digest)>) -> Self {
         let mut files: Vec<_> = files.into_iter().collect();
         files.sort_unstable_by_key(|(name, _)| *name);
@@ -20,7 +20,7 @@ impl H1 {
         Self(*Digest::of(lines.concat().as_bytes()).as_bytes())
     }
 
-    /// 64 lower-case hexadecimal digits, which unlike base64 are a name for a directory.
+    /// 64 lower-case hex digits, which unlike base64 are a valid directory name.
     pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
@@ -53,9 +53,9 @@ mod tests {
         H1::of(files.iter().map(|(name, content)| (*name, Digest::of(content.as_bytes())))).to_string()
     }
 
-    /// What Terraform 1.5.7 and OpenTofu 1.10.6 wrote to their lock files for these files in a filesystem mirror.
+    /// Written by Terraform 1.5.7 and OpenTofu 1.10.6 to their lock files for these files in a filesystem mirror.
     #[test]
-    fn the_tools_say_the_same() {
+    fn hash_matches_the_tools() {
         let one = h1(&[("terraform-provider-one_v1.2.3", "binary\n")]);
         assert_eq!(one, "h1:VlY+K7RPfQ3/gGEpG6qQdhvCbbzqpnd0br0XwBzOdY8=");
         let several = [
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_is_written() {
+    fn hash_round_trips() {
         let text = "h1:VlY+K7RPfQ3/gGEpG6qQdhvCbbzqpnd0br0XwBzOdY8=";
         let h1: H1 = text.parse().unwrap();
         assert_eq!((h1.to_string().as_str(), &h1.hex()[..8]), (text, "56563e2b"));

@@ -1,4 +1,4 @@
-//! What a stack's `.terraform.lock.hcl` says of its providers.
+//! The stack's `.terraform.lock.hcl`.
 
 use std::{
     fmt, fs,
@@ -12,12 +12,12 @@ use tool_versions::request::hcl;
 
 use super::dirhash::H1;
 
-/// The file's name.
+/// The file name.
 pub const LOCK_FILE: &str = ".terraform.lock.hcl";
-/// The largest one that is read. An entry has some twenty hashes, so this is more than a hundred providers.
+/// The largest file, in bytes. An entry has about twenty hashes, so this is more than a hundred providers.
 const MOST: u64 = hcl::LARGEST as u64;
 
-/// The address of a provider, each part of which is the name of one directory.
+/// The address of a provider; each part is a directory name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Provider {
     /// `registry.opentofu.org`.
@@ -29,7 +29,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Reads `HOST/NAMESPACE/NAME`. What could be anything but three names gives none.
+    /// Parses `HOST/NAMESPACE/NAME`; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split('/').collect();
         let [host, namespace, name] = parts[..] else { return None };
@@ -49,35 +49,35 @@ impl fmt::Display for Provider {
     }
 }
 
-/// Whether a text is the plain name of a directory that is not hidden.
+/// Whether a text is a plain directory name that is not hidden.
 fn is_name(text: &str, besides: &str) -> bool {
     text.len() <= 128
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || besides.contains(c))
 }
 
-/// A provider as the lock file has it.
+/// A provider in the lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Locked {
     pub provider: Provider,
-    /// The one version that the stack may use.
+    /// The locked version.
     pub version: String,
-    /// The packages that this may be, one for each platform for which the file was made. The file does not say which is whose.
+    /// The hashes of its packages, for several platforms. The file does not map hashes to platforms.
     pub packages: Vec<H1>,
 }
 
 /// A lock file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
-    /// All providers of which it has a package.
+    /// All providers with a package hash.
     pub providers: Vec<Locked>,
 }
 
 impl Lock {
-    /// Reads the lock file of a stack; one that is not there locks nothing.
+    /// Reads the lock file of a stack; a missing file locks nothing.
     ///
     /// # Errors
-    /// When it cannot be read, or is no lock file.
+    /// It cannot be read, or is no lock file.
     pub fn of(stack: &Path) -> io::Result<Self> {
         let flags = nix::libc::O_NONBLOCK;
         let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(stack.join(LOCK_FILE)) {
@@ -95,10 +95,10 @@ impl Lock {
         Self::parse(&text).map_err(io::Error::other)
     }
 
-    /// Reads a lock file. An entry that makes no sense here is the tool's to judge, and is passed over.
+    /// Parses a lock file. Skips invalid entries, which the tool reports.
     ///
     /// # Errors
-    /// When it is no HCL.
+    /// It is no HCL.
     pub fn parse(text: &str) -> Result<Self, String> {
         let body = hcl::parse(text)?;
         let mut providers = Vec::new();
@@ -127,7 +127,7 @@ mod tests {
     const B: &str = "h1:lE+kcBqRAJkGv6DSFXXZYmCT7XbTeTc2pZu2jM+mK98=";
 
     #[test]
-    fn versions_and_packages_are_read() {
+    fn lock_file_is_parsed() {
         let text = format!(
             "# This file is maintained automatically by \"tofu init\".\n\nprovider \"registry.opentofu.org/hashicorp/time\" {{\n  \
              version     = \"0.13.1\"\n  constraints = \"~> 0.13\"\n  hashes = [\n    \"{B}\",\n    \"{A}\",\n    \"{A}\",\n    \
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_leads_nowhere() {
+    fn unsafe_names_are_refused() {
         let of = |address: &str, version: &str| {
             let text = format!("provider \"{address}\" {{\n  version = \"{version}\"\n  hashes = [\"{A}\"]\n}}\n");
             Lock::parse(&text).unwrap().providers.len()
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_locks_nothing() {
+    fn missing_or_invalid_file_locks_nothing() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Lock::of(dir.path()).unwrap(), Lock::default());
         let path = dir.path().join(LOCK_FILE);

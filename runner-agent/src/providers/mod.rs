@@ -1,17 +1,17 @@
-//! A cache of providers that any number of runs may share, for Terraform as well as OpenTofu.
+//! A cache of providers that runs share, for Terraform and OpenTofu.
 //!
-//! The tools' own `plugin_cache_dir` is written by the tools, several at a time, and by whatever code runs with them. Here they get a
-//! filesystem mirror of the run's own, made of links into a cache that they cannot write to (`design/0018-provider-cache.md`).
+//! The tools write to their own `plugin_cache_dir` concurrently, and so can the code that they run. Here a run gets its own
+//! filesystem mirror with links into a cache that it cannot write to (`design/0018-provider-cache.md`).
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`lock`] | what a stack's lock file says |
+//! | [`lock`] | the stack's lock file |
 //! | [`dirhash`] | the `h1:` hash of a package |
-//! | [`cache`] | what is in the cache, and the mirror of a run |
-//! | [`keep`] | how a package comes to be in the cache |
-//! | [`package`] | the files of a package, and that they are what they were |
-//! | [`prune`] | what goes when there is too much |
-//! | [`user_config`] | what a run adds to the tool's CLI configuration |
+//! | [`cache`] | the cache and the mirror of a run |
+//! | [`keep`] | storing packages in the cache |
+//! | [`package`] | the files of a package and the check that they are unchanged |
+//! | [`prune`] | removal of the least recently used |
+//! | [`user_config`] | the run's additions to the tool's CLI configuration |
 
 pub mod cache;
 pub mod dirhash;
@@ -29,10 +29,9 @@ pub use populate::Kept;
 pub use lock::{LOCK_FILE, Lock, Locked, Provider};
 pub use user_config::UserConfig;
 
-/// The tool's CLI configuration: what is served comes from the run's mirror; of the other providers those that an image's mirror
-/// has, laid out `HOST/NAMESPACE/NAME/…`, from there; all others from where they are. What is served is locked to the one version
-/// that is in the run's mirror, so that nobody needs to be asked for others. A run that says itself where providers come from has them
-/// from there.
+/// The tool's CLI configuration. Cached providers come from the run's mirror, which has exactly the locked version, so no
+/// registry is asked for it. Others come from the image's mirror if it has them (laid out `HOST/NAMESPACE/NAME/…`), the rest from
+/// their registries. A run that configures `provider_installation` itself overrides this.
 pub fn cli_config(image: &Path, mirror: &Path, served: &[Served], own: &UserConfig) -> String {
     let mut text = if own.leaves_checkpoint() { String::from("disable_checkpoint = true\n") } else { String::new() };
     if !own.installs {
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn providers_at_hand_come_from_where_they_are() {
+    fn local_providers_come_from_their_mirrors() {
         let dir = tempfile::tempdir().unwrap();
         let mirror = Path::new("/run/mirror");
         let cli_config =
@@ -108,7 +107,7 @@ mod tests {
         };
         let both = format!("{random}, {time}");
         assert_eq!(cli_config(dir.path(), mirror, &[]), text(&block(&image, &both), &both));
-        // What is served is of the very version that is wanted, so the image's is not looked at.
+        // The cached version is the locked one, so the image's mirror is not used.
         let served = Served::of_test("registry.opentofu.org/hashicorp/time", "0.12.0");
         let blocks = block("/run/mirror", time) + &block(&image, random);
         assert_eq!(cli_config(dir.path(), mirror, std::slice::from_ref(&served)), text(&blocks, &both));
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_may_say_where_providers_come_from() {
+    fn run_may_configure_the_installation() {
         let (none, mirror) = (Path::new("/not-there"), Path::new("/run/mirror"));
         let served = [Served::of_test("registry.opentofu.org/hashicorp/time", "0.12.0")];
         let own = "provider_installation {\n  network_mirror {\n    url = \"https://m/\"\n  }\n}\n";

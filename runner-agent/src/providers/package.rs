@@ -1,4 +1,4 @@
-//! The files of a package, and that they are what they were when they were hashed.
+//! The files of a package, and the check that they are unchanged.
 
 use std::{
     fs::{self, File},
@@ -12,34 +12,34 @@ use tool_versions::{Digest, cache::store::verify::Stamp, verify::digest::Hashing
 
 use super::dirhash::H1;
 
-/// The most files a package may have, and how deep they may lie. Packages of registries have fewer than ten.
+/// The most files of a package, and their greatest depth. Packages of registries have fewer than ten files.
 const FILES: usize = 10_000;
 const DEPTH: usize = 16;
-/// How much is copied between two looks at whether to go on.
+/// Bytes copied between two checks for cancellation.
 const CHUNK: usize = 1 << 20;
 
-/// What a file of a package was when it was hashed.
+/// The state of a file when it was hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
-    /// Its name below the package.
+    /// The name below the package.
     pub(super) name: String,
     pub(super) executable: bool,
-    /// As long as nobody writes to it, it is this.
+    /// Unchanged while nobody writes to the file.
     pub(super) stamp: Stamp,
 }
 
-/// What is known of a package, beside it.
+/// The record beside a package.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) size: u64,
-    /// In the order of their names.
+    /// Sorted by name.
     pub(super) files: Vec<Seen>,
 }
 
-/// The files below a directory, by their names, in order.
+/// The files below a directory, sorted by name.
 ///
 /// # Errors
-/// When there is anything but files and directories, or too much.
+/// There is anything but files and directories, or too many.
 pub(super) fn files(dir: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     let mut rest = vec![(dir.to_path_buf(), String::new(), 0)];
@@ -65,16 +65,16 @@ pub(super) fn files(dir: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Opens a file that must be one, without following a link or waiting for whoever writes to a pipe.
+/// Opens a regular file, without following a link or blocking on a pipe.
 fn open(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other(format!("{} is no file", path.display()))) }
 }
 
-/// Copies a package, at most so many bytes of it, and puts it on the disk. Its hash is that of the bytes which were written.
+/// Copies and syncs a package of at most `most` bytes. The hash is of the written bytes.
 ///
 /// # Errors
-/// When it is no package, is too large, or changes at an unlucky moment; when the disk does not take it, and when told to stop.
+/// It is no package, is too large or changes during the copy; the disk failed; or it was cancelled.
 pub(super) fn copy(from: &Path, to: &Path, most: u64, stop: &dyn Fn() -> bool) -> io::Result<(H1, Record)> {
     let (mut digests, mut seen, mut size) = (Vec::new(), Vec::new(), 0);
     let mut buffer = vec![0; CHUNK];
@@ -115,7 +115,7 @@ fn mode(executable: bool) -> fs::Permissions {
     fs::Permissions::from_mode(if executable { 0o555 } else { 0o444 })
 }
 
-/// Calls for a directory and all below it.
+/// Calls a function for a directory and all directories below it.
 fn directories(dir: &Path, call: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -127,7 +127,7 @@ fn directories(dir: &Path, call: &mut dyn FnMut(&Path) -> io::Result<()>) -> io:
 }
 
 impl Record {
-    /// Whether a package is what it was, as far as can be said without reading it.
+    /// Whether a package is unchanged, by the stamps of its files.
     pub(super) fn holds(&self, package: &Path) -> bool {
         let same = |seen: &Seen, name: &String| {
             seen.name == *name && Stamp::of(&package.join(name)).is_ok_and(|stamp| stamp == seen.stamp)
@@ -137,13 +137,13 @@ impl Record {
         })
     }
 
-    /// Reads a package again, and gives files the modes they had, which is all that a stack's code can change about them.
+    /// Reads a package again, and restores modes, which are all that a stack's code can change.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// It cannot be read.
     pub(super) fn again(&self, package: &Path) -> io::Result<(H1, Self)> {
         let (mut digests, mut seen) = (Vec::new(), Vec::new());
-        // Fails where the cache may only be read, and there is no need for it either; so below.
+        // Fails on a read-only cache, where it is not needed.
         let _ = fs::set_permissions(package, fs::Permissions::from_mode(0o755));
         for name in files(package)? {
             let path = package.join(&name);
@@ -157,10 +157,10 @@ impl Record {
     }
 }
 
-/// Whether a package has an executable that this machine can run. The hashes in a lock file are of several platforms, and do not
-/// say which; so without this somebody could have the package of another one served to everybody.
+/// Whether a package has an executable for this machine. The hashes in a lock file are of several platforms and do not name them;
+/// without this check the package of another platform could be served.
 pub(super) fn runs_here(package: &Path, provider: &str, record: &Record) -> io::Result<bool> {
-    // Class, order of bytes and machine, as in `elf.h`.
+    // Class, byte order and machine, as in `elf.h`.
     let machine: u8 = match std::env::consts::ARCH {
         "x86_64" => 62,
         "aarch64" => 183,
@@ -172,7 +172,7 @@ pub(super) fn runs_here(package: &Path, provider: &str, record: &Record) -> io::
         if open(&package.join(&seen.name))?.read_exact(&mut header).is_err() {
             continue;
         }
-        // The system is none in particular, or Linux.
+        // The ABI is unspecified or Linux.
         if header.starts_with(b"\x7fELF\x02\x01\x01") && matches!(header[7], 0 | 3) && header[18..] == [machine, 0] {
             return Ok(true);
         }
@@ -180,7 +180,7 @@ pub(super) fn runs_here(package: &Path, provider: &str, record: &Record) -> io::
     Ok(false)
 }
 
-/// Where a package is, below its place in the cache; beside it is what is known of it.
+/// The package's directory below its place in the cache, beside its record.
 pub(super) fn in_place(place: &Path) -> PathBuf {
     place.join("package")
 }

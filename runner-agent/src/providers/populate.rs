@@ -1,5 +1,5 @@
-//! How a package comes to be in the cache: after `init`, copied from where the tool installed it, hashed on the way, and given its
-//! name when all of it is on the disk. One process at a time; who comes second leaves it to the first.
+//! Stores packages in the cache: after `init`, copies each from the tool's directory, hashes the copy, and renames it once it is
+//! synced. One process at a time; a second one skips the package.
 
 use std::{
     fs::{self, File},
@@ -18,28 +18,28 @@ use super::{
     package::{copy, in_place, runs_here},
 };
 
-/// What became of the packages that `init` installed.
+/// The result for the packages that `init` installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Those that are in the cache now and were not before, as `HOST/NAMESPACE/NAME VERSION`.
+    /// Newly cached packages, as `HOST/NAMESPACE/NAME VERSION`.
     pub kept: Vec<String>,
-    /// Those that would be, if the lock file listed the hash of this platform's package.
+    /// Packages that are not cached because the lock file lacks the hash of this platform.
     pub unlisted: Vec<String>,
-    /// What went wrong.
+    /// Warnings.
     pub notes: Vec<String>,
 }
 
-/// What became of one.
+/// The result for one package.
 enum Became {
     Kept,
     Unlisted,
-    /// It is there, is another's to put there, or is no package of its own.
+    /// It is cached, another process stores it, or it is a link.
     Left,
 }
 
 impl Cache {
-    /// Puts packages into the cache that `init` installed below `data` (`.terraform`), and that the lock file lists, which has to be
-    /// read before any code of the stack could write to it. What is there came there by whoever's hand: it is its hash that counts.
+    /// Stores the packages that `init` installed below `data` (`.terraform`) and that the lock file lists. The lock file must be
+    /// read before code of the stack could write to it. Only the hash of a package counts, not its origin.
     pub fn keep(&self, lock: &Lock, data: &Path, stop: &dyn Fn() -> bool) -> Kept {
         let mut all = Kept::default();
         for locked in &lock.providers {
@@ -64,7 +64,7 @@ impl Cache {
     fn keep_one(&self, locked: &Locked, data: &Path, stop: &dyn Fn() -> bool) -> Result<Became> {
         let there = || locked.packages.iter().any(|h1| self.place(locked, h1).join(USED).is_file());
         let from = data.join("providers").join(locked.provider.path()).join(&locked.version).join(&self.platform);
-        // A link leads to a mirror or a cache, where it is at hand already.
+        // A link leads to a mirror or a cache.
         if there() || !fs::symlink_metadata(&from).is_ok_and(|meta| meta.is_dir()) {
             return Ok(Became::Left);
         }
@@ -100,7 +100,7 @@ impl Cache {
         sync(aside)?;
         let place = self.place(locked, &h1);
         make(place.parent().unwrap_or(&place))?;
-        // A directory of that name that is no package: nobody uses it.
+        // A directory of that name that is no package is not in use.
         remove(&place)?;
         fs::rename(aside, &place).map_err(at(&place))?;
         self.dir.sync_above(&place)?;
@@ -108,8 +108,8 @@ impl Cache {
     }
 }
 
-/// Whether the installed package can be one that the lock file listed before: a tool that installs another adds its hash. Only to
-/// save the copy; what is copied is hashed.
+/// Whether the lock file could have listed the package before: a tool that installs another one adds its hash. This only saves
+/// the copy, whose hash is checked anyway.
 fn listed(before: &Locked, data: &Path) -> bool {
     let Some(Ok(now)) = data.parent().map(Lock::of) else { return true };
     let now = now.providers.into_iter().find(|now| now.provider == before.provider && now.version == before.version);
@@ -130,7 +130,7 @@ pub(super) mod tests {
         false
     }
 
-    /// What another test starts has this process's locks for a moment, until it is another program.
+    /// A child of another test holds this process's locks between fork and exec.
     fn soon(mut is: impl FnMut() -> bool) -> bool {
         (0..20_000).any(|_| {
             is() || {
@@ -140,7 +140,7 @@ pub(super) mod tests {
         })
     }
 
-    /// A stack with one provider installed and locked, and a cache beside it.
+    /// A stack with one installed and locked provider, and a cache beside it.
     pub(crate) struct Stack {
         dir: tempfile::TempDir,
     }
@@ -150,7 +150,7 @@ pub(super) mod tests {
             Self::with("one", "")
         }
 
-        /// A provider of its own name and size.
+        /// A provider with its own name and size.
         pub(crate) fn with(name: &str, more: &str) -> Self {
             let stack = Self { dir: tempfile::tempdir().unwrap() };
             let package = stack.installed(name);
@@ -170,7 +170,7 @@ pub(super) mod tests {
             self.data().join("providers/registry.opentofu.org/acme").join(name).join("1.2.3").join(Platform::here().to_string())
         }
 
-        /// The hash of what is installed.
+        /// The hash of the installed package.
         pub(crate) fn h1(&self, name: &str) -> H1 {
             let package = self.installed(name);
             let files = crate::providers::package::files(&package).unwrap();
@@ -214,7 +214,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_the_package_and_is_kept_once() {
+    fn package_is_stored_once() {
         let stack = Stack::new();
         fs::create_dir(stack.installed("one").join("docs")).unwrap();
         fs::write(stack.installed("one").join("docs/a"), "a").unwrap();
@@ -229,7 +229,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_lock_file_does_not_list_is_not_kept() {
+    fn unlisted_package_is_not_stored() {
         type Change = fn(&Stack);
         let one = |stack: &Stack| stack.installed("one");
         let changes: [(&str, Change, &str); 9] = [
@@ -289,7 +289,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_hash_that_init_added_is_not_the_stacks() {
+    fn hash_added_by_init_does_not_count() {
         let stack = Stack::new();
         let mine = stack.h1("one");
         stack.locks("one", &[H1::of([])]);
@@ -301,13 +301,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn limits_and_orders_are_kept() {
+    fn limits_cancellation_and_locks_are_respected() {
         let stack = Stack::new();
         let limits = Limits { package: 10, ..Limits::default() };
         let kept = stack.cache().with(limits).keep(&stack.lock(), &stack.data(), &never);
         assert!(kept.notes[0].contains("larger than"), "{kept:?}");
         assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &|| true), Kept::default());
-        // Somebody is at it.
+        // Another process is storing it.
         let mut turn = None;
         assert!(soon(|| {
             turn = stack.cache().dir.turn(&stack.cache().key(&stack.lock().providers[0]), Duration::ZERO).unwrap();
@@ -315,7 +315,7 @@ pub(super) mod tests {
         }));
         assert_eq!(stack.cache().keep(&stack.lock(), &stack.data(), &never), Kept::default());
         drop(turn);
-        // Somebody was killed while at it, and somebody made a directory of that name.
+        // A process was killed while storing, and another one created a directory of that name.
         let aside = stack.cache().dir.aside(&stack.cache().key(&stack.lock().providers[0]));
         fs::create_dir_all(aside.join("package")).unwrap();
         fs::write(aside.join("package/LICENSE.txt"), "half").unwrap();
@@ -325,7 +325,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_when_there_is_too_much_and_none_that_is_in_use() {
+    fn least_recently_used_is_pruned_unless_in_use() {
         let stacks = ["one", "two", "three"].map(|name| Stack::with(name, &"x".repeat(1000)));
         let root = stacks[0].root();
         let cache = |most| Cache::at(&root).with(Limits { cache: most, spared: Duration::ZERO, ..Limits::default() });
@@ -338,7 +338,7 @@ pub(super) mod tests {
         // The second one, since the first, which is older, is in use.
         assert!(soon(|| cache(0).prune(2500, later).unwrap().len() == 1 && there() == [1, 0, 1]));
         drop(in_use);
-        // What was used just now is spared, and what was left half done by nobody who lives is swept.
+        // A recently used package is spared; leftovers are removed.
         fs::create_dir_all(Cache::at(&root).dir.aside("gone-1-2-3/package")).unwrap();
         assert_eq!(cache(0).prune(0, SystemTime::UNIX_EPOCH).unwrap().len(), 0);
         assert!(soon(|| {
@@ -348,7 +348,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_keeps_something_makes_room_for_it() {
+    fn storing_prunes_older_packages() {
         let stacks = ["one", "two"].map(|name| Stack::with(name, &"x".repeat(1000)));
         let limits = Limits { cache: 1500, spared: Duration::ZERO, ..Limits::default() };
         let cache = Cache::at(stacks[0].root()).with(limits);

@@ -1,4 +1,4 @@
-//! What goes when there is too much: packages that were used longest ago, and never one that is in use.
+//! Pruning: removes the least recently used packages, never one in use.
 
 use std::{
     fs,
@@ -23,11 +23,11 @@ struct Package {
 }
 
 impl Cache {
-    /// Removes packages of all platforms, those that were used longest ago first, until at most so many bytes are left. Those in use, and
-    /// those that were used after `spared`, stay. What the dead left unfinished goes as well. Returns what was removed.
+    /// Removes the least recently used packages of all platforms until at most `most` bytes are left, and the leftovers of killed
+    /// processes. Packages in use, and packages used after `spared`, stay. Returns the removed ones.
     ///
     /// # Errors
-    /// When the cache cannot be read or written; what was removed until then is removed.
+    /// The cache is not readable or writable. Earlier removals stay.
     pub fn prune(&self, most: u64, spared: SystemTime) -> Result<Vec<PathBuf>> {
         self.dir.tidy()?;
         let mut all = Vec::new();
@@ -39,7 +39,7 @@ impl Cache {
 
 fn packages(dir: &Path, depth: usize, all: &mut Vec<Package>) -> Result<()> {
     if depth == 0 {
-        // What has no record is no package, and goes when one comes in its place.
+        // Without a record it is no package; storing one of its name replaces it.
         let record = fs::read(dir.join(RECORD)).ok().and_then(|text| serde_json::from_slice::<Record>(&text).ok());
         let used = fs::metadata(dir.join(USED)).and_then(|meta| meta.modified()).ok();
         if let (Some(record), Some(used)) = (record, used) {

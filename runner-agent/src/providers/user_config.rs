@@ -1,28 +1,28 @@
-//! What a run adds to the tool's CLI configuration: tokens of registries, and a text of its own. The text is read, since parts of the
-//! configuration are Pawl's: one that had its cache of providers written by others, or a provider run that no lock file names, is refused.
+//! The run's additions to the tool's CLI configuration: registry tokens and a text of its own. The text is parsed and refused
+//! where it changes Pawl's settings: a provider cache that others write to, or providers that no lock file lists.
 
 use std::fmt::Write as _;
 
 use hcl_edit::{expr::Expression, structure::Block};
 use tool_versions::request::hcl;
 
-/// What a run adds to the tool's CLI configuration.
+/// The run's additions.
 #[derive(Clone, Debug, Default)]
 pub struct UserConfig {
     text: String,
-    /// It says itself where providers are installed from.
+    /// Whether the text configures the installation of providers.
     pub installs: bool,
-    /// It says itself whether the tools ask for news.
+    /// Whether the text configures the check for new versions.
     checkpoint: bool,
-    /// Texts in it that nobody may see.
+    /// Texts in it to redact.
     pub secrets: Vec<String>,
 }
 
 impl UserConfig {
-    /// Tokens by the host that gets them, and a configuration in HCL.
+    /// Reads tokens by host and a configuration in HCL.
     ///
     /// # Errors
-    /// What is refused, and why; no secret stands in it.
+    /// The refused setting with the reason, without secrets.
     pub fn of(tokens: &[(String, String)], own: Option<&str>) -> Result<Self, String> {
         let mut config = Self::default();
         if let Some(own) = own {
@@ -41,29 +41,29 @@ impl UserConfig {
         Ok(config)
     }
 
-    /// Whether nothing is added.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// The text, behind what is Pawl's.
+    /// The text, which follows Pawl's settings.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether Pawl says whether the tools ask for news.
+    /// Whether Pawl configures the check for new versions.
     pub const fn leaves_checkpoint(&self) -> bool {
         !self.checkpoint
     }
 
     fn take(&mut self, own: &str) -> Result<(), String> {
-        // Names of providers within it are quoted, which no later HCL has.
+        // Checked before parsing: its quoted provider names are no valid HCL 2.
         if own.contains("dev_overrides") {
             return Err(
                 "dev_overrides is refused: such a provider stands in no lock file, so that nobody could approve it".to_owned()
             );
         }
-        // What a parser says could hold a part of the text.
+        // A parser message could contain a part of the text.
         let body = hcl::parse(own).map_err(|error| {
             let place = error.split(':').next().filter(|place| place.starts_with("line ")).unwrap_or("the whole");
             format!("it is no CLI configuration in HCL: {place} is not understood")
@@ -100,7 +100,7 @@ impl UserConfig {
     }
 }
 
-/// All texts that stand in a block.
+/// All string values of a block.
 fn secrets(block: &Block, found: &mut Vec<String>) {
     found.extend(block.body.attributes().filter_map(|attribute| match &attribute.value {
         Expression::String(text) => Some(text.value().clone()),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_one_block_a_host() {
+    fn each_host_has_one_token_block() {
         let tokens = [("registry.example.com".to_owned(), "abc.def".to_owned())];
         let config = UserConfig::of(&tokens, None).unwrap();
         assert_eq!(config.text(), "credentials \"registry.example.com\" {\n  token = \"abc.def\"\n}\n");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_the_runs_own_is_read() {
+    fn own_configuration_is_parsed() {
         let own = "disable_checkpoint = true\ncredentials \"app.terraform.io\" {\n  token = \"s3cret\"\n}\nhost \"r.example.com\" {\n  \
             services = { \"modules.v1\" = \"https://r.example.com/v1/\" }\n}\nprovider_installation {\n  network_mirror {\n    \
             url = \"https://mirror.example.com/\"\n  }\n}";
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pawls_own_is_refused() {
+    fn pawls_settings_are_refused() {
         assert!(refused("plugin_cache_dir = \"/tmp\"").starts_with("plugin_cache_dir is refused"));
         assert!(refused("credentials_helper \"x\" {\n  args = []\n}").starts_with("credentials_helper is refused"));
         let dev = "provider_installation {\n  dev_overrides {\n    \"a/b\" = \"/tmp\"\n  }\n  direct {}\n}";

@@ -1,10 +1,10 @@
-//! The tree of one commit as an archive, and back, with the proof that it is that commit's.
+//! The tree of one commit as an archive, and its verification against the commit id.
 //!
-//! `.tar.gz`. Its first entry, [`HEADER`], has what a tree does not say of itself: the commit, the submodules, the pointers of Git LFS. The
-//! others are the files of the tree, byte for byte as git has them: no attribute leaves one out, converts it or substitutes in it.
-//! Submodules lie where they belong, where the mirror has their commits, and large files in place of their pointers, where it has those.
+//! The format is `.tar.gz`. The first entry, [`HEADER`], has what a tree lacks: the commit, the submodules, the Git LFS pointers.
+//! The others are the files of the tree with the bytes of git's objects; no attribute excludes, converts or substitutes anything.
+//! Submodules are in their places if the mirror has their commits, and large files replace their pointers if the mirror has them.
 //!
-//! Whoever unpacks one believes nothing of it: the id of the commit is computed from the files, as git computes it.
+//! The reader trusts nothing in it: it computes the commit id from the files as git does.
 
 pub mod object;
 mod pack;
@@ -23,27 +23,28 @@ pub use unpack::{UnpackError, Unpacked, unpack};
 
 /// The name of the first entry.
 pub const HEADER: &str = ".pawl-bundle.json";
-/// What a bundle may hold: 4 GiB, 200000 files and directories. How tightly they are packed is not judged: a tree is what its commit says.
+/// The limits of a bundle: 4 GiB, 200000 files and directories. The compression ratio is unlimited, since the commit id fixes the
+/// tree.
 pub const LIMITS: Limits = Limits { size: 4 << 30, ratio: u64::MAX, entries: 200_000 };
 /// The largest header, in bytes: 16 MiB.
 const MAX_HEADER: u64 = 16 << 20;
-/// The form of what is written here.
+/// The format version that this program writes.
 const VERSION: u32 = 1;
 
-/// What the first entry says. Paths are relative to the top.
+/// The content of the first entry. Paths are relative to the root.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 struct Header {
-    /// Its form.
+    /// The format version.
     version: u32,
-    /// Id of the commit.
+    /// The commit id.
     revision: String,
-    /// Commits as git has them, in base64: of the top, whose path is empty, and of each submodule that is in the bundle.
+    /// Commit objects in base64: of the root, whose path is empty, and of each included submodule.
     commits: BTreeMap<String, String>,
-    /// The commits that the tree names for its submodules.
+    /// The submodule commits that the tree names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gitlinks: BTreeMap<String, String>,
-    /// Pointers of Git LFS, in place of which the bundle has what they point to.
+    /// The Git LFS pointers whose contents the bundle has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     lfs: BTreeMap<String, String>,
 }

@@ -1,15 +1,15 @@
-//! Objects of git, and their ids.
+//! Git objects and their ids.
 
 use std::fmt;
 
 use sha1_checked::{Digest as _, Sha1};
 
-/// SHA-1 of an object.
+/// The SHA-1 of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id([u8; 20]);
 
 impl Id {
-    /// Reads 40 hexadecimal digits.
+    /// Parses 40 hex digits.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0; 20];
         hex::decode_to_slice(text, &mut bytes).ok().map(|()| Self(bytes))
@@ -29,38 +29,38 @@ impl fmt::Display for Id {
     }
 }
 
-/// The id of an object whose content comes in pieces. Content that was made to collide with another's has no id that git would give it.
+/// Computes the id of an object from pieces. Detects SHA-1 collision attacks as git does.
 pub struct Hashing(Sha1);
 
 impl Hashing {
-    /// An object of that kind and of so many bytes.
+    /// Starts an object of a kind with a size in bytes.
     pub fn new(kind: &str, size: u64) -> Self {
         let mut hash = Sha1::new();
         hash.update(format!("{kind} {size}\0"));
         Self(hash)
     }
 
-    /// The next piece.
+    /// Adds a piece.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// The id, when all was given.
+    /// The id after the last piece.
     pub fn id(self) -> Id {
         Id(self.0.finalize().into())
     }
 }
 
-/// What an entry of a tree is.
+/// The kind of a tree entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Another tree.
     Directory,
     /// A file.
     File,
-    /// A file that may be executed.
+    /// An executable file.
     Executable,
-    /// A symbolic link, whose content is where it leads.
+    /// A symbolic link; its content is the target.
     Link,
     /// The commit of a submodule.
     Submodule,
@@ -80,18 +80,18 @@ impl Mode {
     }
 }
 
-/// An entry of a tree.
+/// A tree entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// The kind.
     pub mode: Mode,
-    /// Its name within its directory.
+    /// The name in its directory.
     pub name: Vec<u8>,
-    /// Its content.
+    /// The id of its content.
     pub id: Id,
 }
 
-/// The entries of a tree; none when it is no tree, or has a mode that git has not written for long.
+/// Parses the entries of a tree; `None` when it is no tree, or has a mode that git no longer writes.
 pub fn entries(mut tree: &[u8]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while !tree.is_empty() {
@@ -107,9 +107,9 @@ pub fn entries(mut tree: &[u8]) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-/// The id of the tree of these entries.
+/// The id of a tree with these entries.
 pub fn tree_id(mut entries: Vec<Entry>) -> Id {
-    // Git compares a directory as if its name ended in `/`.
+    // Git sorts a directory as if its name ended in `/`.
     let key = |entry: &Entry| {
         let slash = if entry.mode == Mode::Directory { &b"/"[..] } else { b"" };
         [&entry.name, slash].concat()
@@ -130,7 +130,7 @@ pub fn tree_of(commit: &[u8]) -> Option<Id> {
     Id::parse(std::str::from_utf8(line).ok()?.strip_prefix("tree ")?)
 }
 
-/// When it was committed, in seconds since 1970.
+/// The commit time, in Unix seconds.
 pub fn committed(commit: &[u8]) -> Option<u64> {
     let line =
         commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty()).find(|line| line.starts_with(b"committer "))?;
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_git_s() {
+    fn ids_match_git() {
         assert_eq!(Id::of("blob", b"hello\n").to_string(), "ce013625030ba8dba906f756967f9e9ca394464a");
         assert_eq!(Id::of("tree", b"").to_string(), "4b825dc642cb6eb9a060e54bf8d69288fbee4904");
         assert_eq!(tree_id(Vec::new()).to_string(), "4b825dc642cb6eb9a060e54bf8d69288fbee4904");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_read_and_written_in_git_s_order() {
+    fn tree_round_trips_in_git_order() {
         let entry = |mode, name: &str| Entry { mode, name: name.into(), id: Id::of("blob", name.as_bytes()) };
         let all = vec![
             entry(Mode::File, "a.tf"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_says_its_tree_and_its_time() {
+    fn commit_has_tree_and_time() {
         let tree = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
         let commit = format!("tree {tree}\nauthor a <a@b> 1 +0000\ncommitter c d <c@d> 1700000000 +0100\n\ncommitter x 5 +0\n");
         assert_eq!(tree_of(commit.as_bytes()).unwrap().to_string(), tree);

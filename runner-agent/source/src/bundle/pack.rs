@@ -1,4 +1,4 @@
-//! Makes a bundle out of the objects of a mirror.
+//! Writes a bundle from the objects of a mirror.
 
 use std::{
     collections::BTreeMap,
@@ -20,46 +20,45 @@ use super::{
 };
 use crate::lfs::{MAX_POINTER, Pointer};
 
-/// The largest commit or tree that is read, in bytes.
+/// The largest commit or tree, in bytes.
 const MAX_OBJECT: u64 = 64 << 20;
-/// The longest target of a link, in bytes.
+/// The longest link target, in bytes.
 const MAX_LINK: u64 = 1024;
 
-/// What is in a bundle.
+/// The content of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     /// Files and links.
     pub files: usize,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// Submodules by their paths that the mirror does not have the commits of: they are empty directories.
+    /// Paths of submodules whose commits the mirror lacks. They are empty directories.
     pub without: Vec<String>,
 }
 
-/// Why there is no bundle.
+/// The reason why there is no bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// Git could not be run.
     #[error("git cannot be run")]
     NotRun(#[source] io::Error),
-    /// The mirror lacks an object of the commit's tree, or has another in its place. It can be fetched again.
+    /// The mirror lacks an object of the tree or has a corrupt one. A new fetch may help.
     #[error("the mirror is broken: {0}")]
     Mirror(String),
-    /// The commit has what no bundle may hold: it will be the same the next time.
+    /// The commit has content that no bundle may have. A retry fails as well.
     #[error("{0}")]
     Refused(String),
-    /// What was made could not be written.
+    /// Writing failed.
     #[error("the bundle cannot be written")]
     Write(#[source] io::Error),
 }
 
-/// Writes the bundle of a commit, by its full id, from a bare mirror that has all of its objects. `git` is the command with its environment; it is
-/// given its arguments here. Large files are taken from `lfs/objects` of the mirror, as git-lfs keeps them, and submodules from the
-/// mirror itself, where it has their commits. The same commit gives the same bytes, as long as the mirror has the same of those. It waits for git and
-/// for the writer, so it is called where that is allowed.
+/// Writes the bundle of a commit, by its full id, from a bare mirror with all of its objects. `git` is the command with its
+/// environment; this function adds the arguments. Large files come from `lfs/objects` of the mirror, submodules from the mirror
+/// itself. The output is deterministic for a commit and the submodules and large files that the mirror has. Blocks the thread.
 ///
 /// # Errors
-/// When the bundle is not whole.
+/// The bundle is incomplete.
 pub fn pack(git: Command, mirror: &Path, revision: &str, into: impl Write) -> Result<Packed, PackError> {
     let id = Id::parse(revision)
         .ok_or_else(|| PackError::Refused(format!("{} is no commit of SHA-1, as bundles are made of", clip(revision, 100))))?;
@@ -87,15 +86,15 @@ struct Packing {
     objects: Objects,
     header: Header,
     items: Vec<Item>,
-    /// Items, and the directories above them.
+    /// Items, and their parent directories.
     entries: usize,
-    /// Where the content of large files is, by their paths.
+    /// The files with the content of large files, by path.
     large: BTreeMap<String, (PathBuf, Pointer)>,
     packed: Packed,
 }
 
 impl Packing {
-    /// Takes the tree of a commit, at a path.
+    /// Adds the tree of a commit at a path.
     fn take_commit(&mut self, at: &str, commit: &[u8]) -> Result<(), PackError> {
         let tree = object::tree_of(commit).ok_or_else(|| PackError::Mirror("a commit without a tree".into()))?;
         self.header.commits.insert(at.to_owned(), STANDARD.encode(commit));
@@ -123,7 +122,7 @@ impl Packing {
                 }
                 Mode::Submodule => {
                     self.header.gitlinks.insert(path.clone(), entry.id.to_string());
-                    // It is a directory in any case.
+                    // Its place is a directory in any case.
                     self.items.push(Item { path: path.clone(), mode: Mode::Submodule, id: entry.id });
                     match self.objects.whole(&entry.id, "commit", MAX_OBJECT)? {
                         Some(commit) => self.take_commit(&path, &commit)?,
@@ -136,7 +135,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Finds the contents of large files that the mirror has.
+    /// Finds the contents of large files in the mirror.
     fn find_large(&mut self, store: &Path) -> Result<(), PackError> {
         if !store.is_dir() {
             return Ok(());
@@ -193,7 +192,7 @@ impl Packing {
     }
 }
 
-/// What is written, each entry with the time of the commit, of nobody.
+/// Writes entries with the time of the commit and without an owner.
 struct Archive<W: Write> {
     builder: Builder<GzEncoder<W>>,
     time: u64,
@@ -258,7 +257,8 @@ impl<R: Read> Read for Summed<R> {
     }
 }
 
-/// The objects of a mirror, by one process of git. Each is hashed again: what is wrong is found here, and not by whoever unpacks it.
+/// Reads the objects of a mirror through one git process. Each object is hashed again, so corruption is found here and not by the
+/// reader.
 struct Objects {
     child: Child,
     ask: ChildStdin,
@@ -276,7 +276,7 @@ impl Objects {
         Ok(Self { child, ask, answers: BufReader::with_capacity(64 << 10, answers) })
     }
 
-    /// Asks for an object: its kind and size; none when it is not there.
+    /// Requests an object: its kind and size; `None` when it is missing.
     fn ask(&mut self, what: &str, id: &Id) -> Result<Option<(String, u64)>, PackError> {
         let ended = |error: io::Error| PackError::Mirror(format!("git ended when it was asked for {id}: {error}"));
         self.ask.write_all(format!("{what} {id}\n").as_bytes()).and_then(|()| self.ask.flush()).map_err(ended)?;
@@ -295,12 +295,12 @@ impl Objects {
         self.ask("info", id)?.map(|(_, size)| size).ok_or_else(|| missing(id))
     }
 
-    /// An object that has to be there.
+    /// An object that must exist.
     fn need(&mut self, id: &Id, kind: &str) -> Result<Vec<u8>, PackError> {
         self.whole(id, kind, MAX_OBJECT)?.ok_or_else(|| missing(id))
     }
 
-    /// An object of at most so many bytes; none when it is not there.
+    /// An object of at most `most` bytes; `None` when it is missing.
     fn whole(&mut self, id: &Id, kind: &str, most: u64) -> Result<Option<Vec<u8>>, PackError> {
         let Some((found, size)) = self.ask("contents", id)? else { return Ok(None) };
         if found != kind {
@@ -314,7 +314,7 @@ impl Objects {
         Ok(Some(content))
     }
 
-    /// Gives the size and the content of a file to be copied; its size.
+    /// Passes the size and content of a file to be copied; returns its size.
     fn copy(&mut self, id: &Id, take: impl FnOnce(u64, &mut dyn Read) -> Result<(), PackError>) -> Result<u64, PackError> {
         let Some((found, size)) = self.ask("contents", id)? else { return Err(missing(id)) };
         if found != "blob" {
@@ -327,7 +327,7 @@ impl Objects {
         Ok(size)
     }
 
-    /// Has the content of an object read, which is the one of that id.
+    /// Passes the content of an object to a reader, and checks its id.
     fn content(
         &mut self,
         id: &Id,
@@ -357,7 +357,7 @@ impl Drop for Objects {
     }
 }
 
-/// What git gives of an object. An error of the pipe is an early end here, so that no error of reading is taken for one of writing.
+/// Git's output for an object. A pipe error is an early end here, so that it is not taken for a write error.
 struct Content<'a> {
     from: io::Take<&'a mut BufReader<ChildStdout>>,
     hash: Hashing,
@@ -388,7 +388,7 @@ fn refused(path: &str, what: &str) -> PackError {
     PackError::Refused(format!("it has `{}`, {what}", clip(path, 200)))
 }
 
-/// The path of an entry, as it can be unpacked everywhere.
+/// The path of an entry, valid on every system.
 fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
     let shown = String::from_utf8_lossy(name);
     let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
@@ -405,7 +405,7 @@ fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
     Err(refused(&path, why))
 }
 
-/// Where a link leads, which is somewhere in the tree.
+/// The target of a link, which must be within the tree.
 fn target_of<'a>(path: &str, target: &'a [u8]) -> Result<&'a str, PackError> {
     let text = std::str::from_utf8(target).ok().filter(|text| !text.is_empty() && !text.contains(char::is_control));
     let text = text.ok_or_else(|| refused(path, "a link to what is no path"))?;

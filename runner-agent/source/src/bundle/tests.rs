@@ -71,7 +71,7 @@ fn unpacked(bundle: &[u8], revision: &str) -> Result<(Unpacked, TempDir), Unpack
     unpack(Cursor::new(bundle), dir.path(), revision, until).map(|unpacked| (unpacked, dir))
 }
 
-/// Everything below a directory: links with where they lead, files with what is in them.
+/// All paths below a directory: links with their targets, files with their content.
 fn found(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_owned()];
@@ -94,7 +94,7 @@ fn found(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// An entry of an archive, as a hostile hand writes it.
+/// An archive entry as an attacker writes it.
 #[derive(Clone)]
 struct Raw {
     kind: EntryType,
@@ -128,7 +128,7 @@ fn closed(entries: &[Raw]) -> Vec<u8> {
         header.set_entry_type(*kind);
         header.set_mode(*mode);
         header.set_size(content.len() as u64);
-        // Past what the library refuses to write.
+        // The library refuses to write these.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
         header.set_cksum();
@@ -138,9 +138,9 @@ fn closed(entries: &[Raw]) -> Vec<u8> {
 }
 
 #[test]
-fn a_commit_comes_back_as_git_has_it_and_always_in_the_same_bytes() {
+fn bundle_round_trips_and_is_deterministic() {
     let repo = Repo::new();
-    // Each of these would change what a checkout or `git archive` gives.
+    // Each of these would change a checkout or `git archive`.
     repo.write(".gitattributes", "*.tf text eol=crlf\nsecret.txt export-ignore\nversion.txt export-subst ident\n");
     repo.write("main.tf", "a\nb\n");
     repo.write("secret.txt", "kept");
@@ -186,14 +186,14 @@ fn a_commit_comes_back_as_git_has_it_and_always_in_the_same_bytes() {
 }
 
 #[test]
-fn a_commit_without_files_is_one_too() {
+fn empty_commit_round_trips() {
     let repo = Repo::new();
     let revision = repo.commit();
     let (_, bundle) = repo.pack(&revision).unwrap();
     assert_eq!(unpacked(&bundle, &revision).unwrap().0, Unpacked { files: 0, without: vec![] });
 }
 
-/// A repository with a submodule that its mirror has and one that it has not.
+/// A repository with a submodule that its mirror has and one that it lacks.
 fn with_submodules() -> (Repo, String) {
     let (inner, repo) = (Repo::new(), Repo::new());
     inner.write("mod.tf", "inner");
@@ -209,7 +209,7 @@ fn with_submodules() -> (Repo, String) {
 }
 
 #[test]
-fn submodules_are_there_where_the_mirror_has_them() {
+fn submodules_are_included_if_mirrored() {
     let (repo, revision) = with_submodules();
     let (packed, bundle) = repo.pack(&revision).unwrap();
     assert_eq!((packed.files, packed.without), (2, vec!["modules/app".to_owned()]));
@@ -221,7 +221,7 @@ fn submodules_are_there_where_the_mirror_has_them() {
     assert_eq!(names, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
 }
 
-/// A repository with a large file that its mirror has and one that it has not.
+/// A repository with a large file that its mirror has and one that it lacks.
 fn with_large_files() -> (Repo, String) {
     let repo = Repo::new();
     let content = b"large".repeat(1000);
@@ -238,13 +238,13 @@ fn with_large_files() -> (Repo, String) {
 }
 
 #[test]
-fn large_files_are_there_where_the_mirror_has_them() {
+fn large_files_are_included_if_mirrored() {
     let (repo, revision) = with_large_files();
     let (_, bundle) = repo.pack(&revision).unwrap();
     let (_, dir) = unpacked(&bundle, &revision).unwrap();
     assert_eq!(fs::read(dir.path().join("net/code.zip")).unwrap(), b"large".repeat(1000));
     assert!(fs::read_to_string(dir.path().join("net/other.zip")).unwrap().starts_with("version https"));
-    // What the mirror keeps was changed, and has the size of what it should be.
+    // The stored content was changed without changing its size.
     let store = repo.dir().join("lfs/objects");
     let path = found(&store).into_keys().find(|name| name.len() > 60).unwrap();
     fs::write(store.join(path), b"LARGE".repeat(1000)).unwrap();
@@ -254,7 +254,7 @@ fn large_files_are_there_where_the_mirror_has_them() {
 }
 
 #[test]
-fn what_was_tampered_with_is_refused() {
+fn tampered_bundle_is_refused() {
     let repo = Repo::new();
     repo.write("main.tf", "abc");
     repo.write("net/vars.tf", "def");
@@ -286,7 +286,7 @@ fn what_was_tampered_with_is_refused() {
     refused(&entries.iter().filter(|entry| entry.name != "main.tf").cloned().collect::<Vec<_>>(), files);
     let dir = Raw { kind: EntryType::Directory, ..file("empty", b"") };
     refused(&and(dir), "an empty directory `empty`");
-    // Of the header.
+    // In the header.
     refused(&entries[1..], "does not say what it is");
     refused(&and(file(HEADER, b"{}")), "twice");
     let said = |from: &str, to: &str| {
@@ -296,7 +296,7 @@ fn what_was_tampered_with_is_refused() {
     refused(&said("\"version\":1", "\"version\":2"), "of form 2");
     refused(&said(&revision, &other), "says that it is commit");
     refused(&opened(&repo.pack(&other).unwrap().1), "says that it is commit");
-    // The files of one commit with the name of another.
+    // The files of one commit with the id of another.
     let mut mixed = opened(&repo.pack(&other).unwrap().1);
     mixed[0] = entries[0].clone();
     refused(&mixed, files);
@@ -309,7 +309,7 @@ fn what_was_tampered_with_is_refused() {
         let why = if more.contains("gone") { "describes `gone`, which is not in it" } else { "the bundle has" };
         refused(&entries, why);
     }
-    // Of what no bundle holds.
+    // Content that no bundle may have.
     let kind = |kind, name: &str, link: &str| Raw { kind, link: link.into(), ..file(name, b"") };
     refused(&and(file("../out", b"")), "leads out");
     refused(&and(file("/etc/out", b"")), "absolute");
@@ -321,7 +321,7 @@ fn what_was_tampered_with_is_refused() {
     refused(&and(kind(EntryType::Char, "null", "")), "a device");
     refused(&and(kind(EntryType::Fifo, "pipe", "")), "a named pipe");
     refused(&and(Raw { mode: 0o4755, ..file("su", b"") }), "set-user-id");
-    // Of the bytes themselves.
+    // In the compressed bytes.
     let cut = unpacked(&bundle[..bundle.len() / 2], &revision).unwrap_err();
     assert!(matches!(cut, UnpackError::Integrity(_)), "{cut}");
     let behind = unpacked(&[bundle.as_slice(), b"x"].concat(), &revision).unwrap_err();
@@ -329,7 +329,7 @@ fn what_was_tampered_with_is_refused() {
 }
 
 #[test]
-fn submodules_and_large_files_are_those_that_the_commit_names() {
+fn foreign_submodules_and_large_files_are_refused() {
     let refused = |entries: &[Raw], revision: &str, why: &str| match unpacked(&closed(entries), revision) {
         Err(UnpackError::Integrity(text)) => assert!(text.contains(why), "{text}, not {why}"),
         other => panic!("{why}: {other:?}"),
@@ -360,7 +360,7 @@ fn submodules_and_large_files_are_those_that_the_commit_names() {
 }
 
 #[test]
-fn a_bomb_goes_off_nowhere() {
+fn bomb_is_refused() {
     let repo = Repo::new();
     repo.write("zeros", vec![0; 2 << 20]);
     repo.write("a/b", "");
@@ -379,7 +379,7 @@ fn a_bomb_goes_off_nowhere() {
 }
 
 #[test]
-fn what_no_bundle_may_hold_is_told_when_it_is_packed() {
+fn forbidden_content_is_refused_at_packing() {
     let refused = |make: &dyn Fn(&Repo), why: &str| {
         let repo = Repo::new();
         make(&repo);
@@ -406,7 +406,7 @@ fn what_no_bundle_may_hold_is_told_when_it_is_packed() {
 }
 
 #[test]
-fn a_mirror_that_replaces_or_lacks_objects_makes_no_bundle_of_something_else() {
+fn corrupt_mirror_makes_no_bundle() {
     let repo = Repo::new();
     repo.write("main.tf", "right");
     let revision = repo.commit();

@@ -1,4 +1,4 @@
-//! Unpacks a bundle, and compares what is there with the commit.
+//! Unpacks a bundle and verifies it against the commit id.
 
 use std::{
     collections::BTreeMap,
@@ -20,32 +20,32 @@ use super::{
 };
 use crate::lfs::Pointer;
 
-/// What was unpacked.
+/// The content of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpacked {
     /// Files and links.
     pub files: usize,
-    /// Submodules by their paths that are empty directories, since whoever packed it did not have them.
+    /// Paths of submodules that are empty directories, since the writer lacked their commits.
     pub without: Vec<String>,
 }
 
-/// Why there is no tree.
+/// The reason why there is no tree.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// It is not the tree of that commit, or is not packed as a bundle is.
+    /// It is not the tree of that commit, or no bundle.
     #[error("{0}")]
     Integrity(String),
-    /// A fault of the disk.
+    /// The disk failed.
     #[error("{0}")]
     Storage(String),
 }
 
-/// Unpacks the bundle of a commit, by its full id, into an empty directory that nobody else writes to, before a point in time. What is
-/// there afterwards is the tree of that commit, with the trees of the submodules that it names and the large files that its pointers
-/// name, and nothing else. Links stay in it as far as their text says.
+/// Unpacks the bundle of a commit, by its full id, into an empty directory without other writers, before a deadline. The result
+/// is exactly the tree of that commit, with the trees of its submodules and the contents of its LFS pointers. Link targets stay
+/// within it by their text.
 ///
 /// # Errors
-/// When it is anything else. What was written until then stays there, and is worth nothing.
+/// Anything else. The content of the directory is then undefined.
 pub fn unpack(archive: impl io::Read + Seek, root: &Path, revision: &str, until: Instant) -> Result<Unpacked, UnpackError> {
     unpack_within(archive, root, revision, until, &LIMITS)
 }
@@ -79,7 +79,7 @@ pub(super) fn unpack_within(
     Ok(Unpacked { files: unpacked.files - 1, without: tree.without })
 }
 
-/// Takes the header out of what was unpacked.
+/// Takes the header from the unpacked entries.
 fn header(root: &Path) -> Result<Header, UnpackError> {
     let path = root.join(HEADER);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_HEADER);
@@ -99,7 +99,7 @@ fn storage(what: &str, error: &io::Error) -> UnpackError {
     UnpackError::Storage(format!("{what} of the bundle: {error}"))
 }
 
-/// What is on disk, and what of the header is not yet accounted for.
+/// The unpacked entries, and the unverified rest of the header.
 struct Tree<'a> {
     root: &'a Path,
     until: Instant,
@@ -110,7 +110,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Proves that what is at a path is the tree of a commit.
+    /// Verifies that a path has the tree of a commit.
     fn commit(&mut self, at: &str, id: &str) -> Result<(), UnpackError> {
         let shown = if at.is_empty() { "the bundle".to_owned() } else { format!("the submodule `{}`", clip(at, 200)) };
         let commit = self.commits.remove(at).and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// What is in a directory, as git would have it.
+    /// The entries of a directory in git's form.
     fn entries(&mut self, at: &str) -> Result<Vec<Entry>, UnpackError> {
         let unread = |error: io::Error| storage(at, &error);
         let mut entries = Vec::new();
@@ -136,7 +136,7 @@ impl Tree<'_> {
             let name = entry.file_name();
             let path =
                 if at.is_empty() { name.to_string_lossy().into_owned() } else { format!("{at}/{}", name.to_string_lossy()) };
-            // Of what is there, and not of where it leads.
+            // Of the link itself, not of its target.
             let meta = entry.metadata().map_err(unread)?;
             let (mode, id) = if meta.is_dir() {
                 self.directory(&path)?

@@ -26,20 +26,27 @@ const DIRECTORIES: u64 = 4 << 20;
 /// The same for a source, which has more entries.
 const DIRECTORIES_OF_TREE: u64 = 16 << 20;
 
-pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mut Sink<'_, W>) -> Result<()> {
-    let fault = |error: ZipError| unread(job, "its directory", error);
+/// Opens an archive, and checks its central directory.
+fn open<'a, 'b, R: Read + Seek>(job: &Job<'_>, from: &'a mut Budget<'b, R>) -> Result<ZipArchive<&'a mut Budget<'b, R>>> {
     // No prefix before the first entry: the digest covers what is read, and self-extracting programs are refused.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
-    let left = Cell::new(Some(DIRECTORIES));
-    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
-    let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
+    let left = from.left;
+    let archive = ZipArchive::with_config(config, from).map_err(|error| unread(job, "its directory", error))?;
     left.set(None);
     if archive.len() > job.limits.entries {
-        return Err(job.fault(format_args!("has {} entries, and {} at most are looked at", archive.len(), job.limits.entries)));
+        return Err(job.fault(format_args!("has {} entries, and {} at most are read", archive.len(), job.limits.entries)));
     }
     if archive.has_duplicate_names() {
         return Err(job.fault("has an entry that is there twice"));
     }
+    Ok(archive)
+}
+
+pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mut Sink<'_, W>) -> Result<()> {
+    let fault = |error: ZipError| unread(job, "its directory", error);
+    let left = Cell::new(Some(DIRECTORIES));
+    let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
+    let mut archive = open(job, &mut from)?;
     let mut seen = Seen(HashSet::new());
     let mut wanted = None;
     for index in 0..archive.len() {
@@ -81,19 +88,10 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
 }
 
 pub(super) fn unpack(job: &Job<'_>, archive: impl Read + Seek, tree: &mut Tree<'_>) -> Result<()> {
-    let fault = |error: ZipError| unread(job, "its directory", error);
-    let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let left = Cell::new(Some(DIRECTORIES_OF_TREE));
     let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES_OF_TREE };
-    let mut archive = ZipArchive::with_config(config, &mut from).map_err(fault)?;
-    left.set(None);
-    if archive.len() > job.limits.entries {
-        return Err(job.fault(format_args!("has {} entries, and {} at most are unpacked", archive.len(), job.limits.entries)));
-    }
-    if archive.has_duplicate_names() {
-        return Err(job.fault("has an entry that is there twice"));
-    }
-    archive.validate_header_consistency().map_err(fault)?;
+    let mut archive = open(job, &mut from)?;
+    archive.validate_header_consistency().map_err(|error| unread(job, "its directory", error))?;
     for index in 0..archive.len() {
         tree.is_in_time()?;
         let mut entry = archive.by_index(index).map_err(|error| unread(job, "an entry", error))?;

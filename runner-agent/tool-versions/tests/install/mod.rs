@@ -10,7 +10,7 @@ use tool_versions::Version;
 
 use super::{
     getting::{rules, server},
-    proving::{archives, making},
+    proving::{making, packing},
 };
 
 fn version(text: &str) -> Version {

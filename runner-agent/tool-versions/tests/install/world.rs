@@ -16,9 +16,8 @@ use tool_versions::{
 use zip::CompressionMethod;
 
 use super::{
-    archives::{self, In::File},
     making::{BORN, DAY, Made, Plan, binary},
-    rules,
+    packing, rules,
     server::{Act, Server, answer, ok},
     version,
 };
@@ -34,8 +33,8 @@ pub(crate) fn linux() -> Platform {
 
 /// Packs files.
 pub(crate) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let files: Vec<_> = entries.iter().map(|(name, bytes)| File(name, bytes)).collect();
-    archives::zip(&files, CompressionMethod::Deflated)
+    let files: Vec<_> = entries.iter().map(|(name, bytes)| packing::file(name, bytes)).collect();
+    packing::zip(&files, CompressionMethod::Deflated)
 }
 
 pub(crate) fn release() -> Vec<u8> {

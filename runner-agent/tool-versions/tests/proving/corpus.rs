@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use tool_versions::{Digest, Keyring, Limits, Sums};
 use zip::CompressionMethod::{Deflated, Stored};
 
-use super::archives::{In::File, binary, take, tgz, zip};
+use super::{
+    archives::take,
+    packing::{binary, file, tgz, zip},
+};
 use crate::fuzzed::{change, changed};
 
 /// The files of a part of the corpus, by name.
@@ -60,7 +63,7 @@ proptest! {
     #[test]
     fn changed_archive_has_the_same_entry_or_is_refused(which in 0..3_usize, changes in prop::collection::vec(change(), 1..3)) {
         let content = binary(3000);
-        let all = [File("LICENSE", b"MPL"), File("tofu", &content)];
+        let all = [file("LICENSE", b"MPL"), file("tofu", &content)];
         let (name, bytes) = match which {
             0 => ("x.zip", zip(&all, Deflated)),
             1 => ("x.zip", zip(&all, Stored)),

@@ -1,9 +1,10 @@
 //! Verification: sums, signatures and archives, good and hostile.
 
-pub(crate) mod archives;
+mod archives;
 mod corpus;
 mod keys;
 pub(crate) mod making;
+pub(crate) mod packing;
 mod signatures;
 mod sums;
 mod trees;

@@ -9,61 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tar::EntryType;
+use tar::EntryType as T;
 use tool_versions::{Error, Kind, Limits, archive};
-use zip::CompressionMethod;
+use zip::CompressionMethod::{Deflated, Stored};
 
 use super::{
-    archives::{
-        In::{Directory, File, Link},
-        binary, gzip, zip,
-    },
     failed,
+    packing::{Entry, binary, directory, extended, file, gzip, link, record, special, tar, zip},
 };
 
 const LIMITS: Limits = Limits { size: 4 << 20, ratio: 200, entries: 40 };
-
-/// A tar entry with any content.
-#[derive(Clone)]
-struct Raw<'a> {
-    name: &'a [u8],
-    kind: EntryType,
-    mode: u32,
-    link: &'a [u8],
-    bytes: &'a [u8],
-}
-
-impl<'a> Raw<'a> {
-    fn new(name: &'a str, kind: EntryType) -> Self {
-        Self { name: name.as_bytes(), kind, mode: 0o644, link: b"", bytes: b"" }
-    }
-
-    fn file(name: &'a str, bytes: &'a [u8]) -> Self {
-        Self { bytes, ..Self::new(name, EntryType::Regular) }
-    }
-
-    fn link(name: &'a str, kind: EntryType, to: &'a str) -> Self {
-        Self { link: to.as_bytes(), ..Self::new(name, kind) }
-    }
-
-    fn block(&self) -> Vec<u8> {
-        let mut header = tar::Header::new_ustar();
-        let raw = header.as_mut_bytes();
-        raw[..self.name.len()].copy_from_slice(self.name);
-        raw[157..157 + self.link.len()].copy_from_slice(self.link);
-        header.set_entry_type(self.kind);
-        header.set_mode(self.mode);
-        header.set_size(self.bytes.len() as u64);
-        header.set_cksum();
-        let padding = vec![0; self.bytes.len().next_multiple_of(512) - self.bytes.len()];
-        [header.as_bytes().as_slice(), self.bytes, &padding].concat()
-    }
-}
-
-fn tar_of(all: &[Raw<'_>]) -> Vec<u8> {
-    let blocks: Vec<_> = all.iter().map(Raw::block).collect();
-    [blocks.concat(), vec![0; 1024]].concat()
-}
+/// A path outside of the root that no test may create.
+const ESCAPED: &str = "/tmp/pawl-hostile";
 
 /// A directory within another one, so that a test sees what escapes.
 struct Place(tempfile::TempDir);
@@ -80,8 +37,9 @@ impl Place {
         self.0.path().join("root")
     }
 
-    fn unpack(&self, bytes: &[u8], limits: &Limits, within: Duration) -> Result<archive::Unpacked, Error> {
-        archive::unpack("x", Cursor::new(bytes), limits, Instant::now() + within, &self.root())
+    fn unpack(&self, bytes: &[u8]) -> Result<archive::Unpacked, Error> {
+        let until = Instant::now() + Duration::from_secs(600);
+        archive::unpack("x", Cursor::new(bytes), &LIMITS, until, &self.root())
     }
 
     /// The paths below the root with their content or target.
@@ -106,47 +64,40 @@ impl Place {
         }
         found
     }
-
-    /// Asserts that nothing beside the root changed.
-    #[track_caller]
-    fn is_unchanged_outside(&self) {
-        let names: Vec<_> = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(names.len(), 2, "{names:?}");
-        assert_eq!(fs::read_to_string(self.0.path().join("beside")).unwrap(), "as it was");
-        assert!(!Path::new("/tmp/pawl-hostile").exists());
-    }
 }
 
 #[track_caller]
 fn good(bytes: &[u8], wanted: &[(&str, &str)]) {
     let place = Place::new();
-    place.unpack(bytes, &LIMITS, Duration::from_secs(600)).unwrap();
+    place.unpack(bytes).unwrap();
     let found = place.found();
     let found: Vec<_> = found.iter().map(|(name, what)| (name.as_str(), what.as_str())).collect();
     assert_eq!(found, wanted);
 }
 
 #[track_caller]
-fn bad(bytes: &[u8], says: &[&str]) {
+fn bad(bytes: &[u8], says: &str) {
     let place = Place::new();
-    failed(place.unpack(bytes, &LIMITS, Duration::from_secs(600)), Kind::Integrity, says);
-    place.is_unchanged_outside();
+    failed(place.unpack(bytes), Kind::Integrity, &[says]);
+    // Nothing outside of the root changed.
+    assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 2);
+    assert_eq!(fs::read_to_string(place.0.path().join("beside")).unwrap(), "as it was");
+    assert!(!Path::new(ESCAPED).exists());
     // Links are made last.
     assert!(place.found().values().all(|what| !what.starts_with("->")), "{:?}", place.found());
 }
 
 #[test]
 fn all_files_of_each_format_are_unpacked() {
-    let program = Raw { mode: 0o755, ..Raw::file("bin/run.sh", b"go") };
-    let all = [
-        Raw { kind: EntryType::XGlobalHeader, ..Raw::file("pax_global_header", b"19 comment=0123456\n") },
-        Raw::new("./", EntryType::Directory),
-        Raw::new("modules/", EntryType::Directory),
-        Raw::file("./main.tf", b"a"),
-        Raw::file("modules/net/main.tf", b"b"),
-        program,
-        Raw::link("link.tf", EntryType::Symlink, "modules/../main.tf"),
-    ];
+    let plain = tar(&[
+        Entry { name: b"pax_global_header", ..extended(T::XGlobalHeader, b"19 comment=0123456\n") },
+        directory("./"),
+        directory("modules/"),
+        file("./main.tf", b"a"),
+        file("modules/net/main.tf", b"b"),
+        Entry { mode: 0o755, ..file("bin/run.sh", b"go") },
+        link("link.tf", "modules/../main.tf"),
+    ]);
     let wanted = [
         ("bin", "dir"),
         ("bin/run.sh", "755 go"),
@@ -156,43 +107,41 @@ fn all_files_of_each_format_are_unpacked() {
         ("modules/net", "dir"),
         ("modules/net/main.tf", "644 b"),
     ];
-    let plain = tar_of(&all);
     good(&plain, &wanted);
     good(&gzip(&plain), &wanted);
-    for method in [CompressionMethod::Deflated, CompressionMethod::Stored] {
-        let all = [Directory("a/"), File("a/main.tf", b"a"), File("b/c/x", b""), Link("l", "a/main.tf")];
-        let wanted =
-            [("a", "dir"), ("a/main.tf", "755 a"), ("b", "dir"), ("b/c", "dir"), ("b/c/x", "755 "), ("l", "-> a/main.tf")];
-        good(&zip(&all, method), &wanted);
-    }
+    let all = [directory("a/"), file("a/main.tf", b"a"), file("b/c/x", b""), link("l", "a/main.tf")];
+    let wanted = [("a", "dir"), ("a/main.tf", "755 a"), ("b", "dir"), ("b/c", "dir"), ("b/c/x", "755 "), ("l", "-> a/main.tf")];
+    good(&zip(&all, Deflated), &wanted);
+    good(&zip(&all, Stored), &wanted);
 }
 
 /// Git, Go and GNU tar write extended headers for names that are too long.
 #[test]
 fn long_names_come_from_extended_headers() {
-    let long = format!("{}/main.tf", "d".repeat(150));
-    let record = format!("{} path={long}\n", long.len() + 10);
-    let pax = Raw { kind: EntryType::XHeader, ..Raw::file("x", record.as_bytes()) };
-    let gnu = format!("{long}\0");
-    let gnu = Raw { kind: EntryType::GNULongName, ..Raw::file("x", gnu.as_bytes()) };
     let directory = "d".repeat(150);
-    for description in [pax, gnu] {
-        good(&tar_of(&[description, Raw::file("short", b"a")]), &[(&directory, "dir"), (&long, "644 a")]);
+    let long = format!("{directory}/main.tf");
+    let (pax, gnu) = (record("path", &long), format!("{long}\0"));
+    for header in [extended(T::XHeader, &pax), extended(T::GNULongName, gnu.as_bytes())] {
+        good(&tar(&[header, file("short", b"a")]), &[(&directory, "dir"), (&long, "644 a")]);
     }
-    let out = "18 path=../../out\n";
-    let description = Raw { kind: EntryType::XHeader, ..Raw::file("x", out.as_bytes()) };
-    bad(&tar_of(&[description, Raw::file("short", b"a")]), &["leads out of a directory"]);
-    let linked = "30 linkpath=/tmp/pawl-hostile\n";
-    let description = Raw { kind: EntryType::XHeader, ..Raw::file("x", linked.as_bytes()) };
-    bad(&tar_of(&[description, Raw::link("l", EntryType::Symlink, "main.tf")]), &["a link to an absolute path"]);
-    let size = Raw { kind: EntryType::XHeader, ..Raw::file("x", b"11 size=99\n") };
-    bad(&tar_of(&[size, Raw::file("a", b"a")]), &["changes its size"]);
+    let linked = record("linkpath", ESCAPED);
+    bad(&tar(&[extended(T::XHeader, &linked), link("l", "main.tf")]), "a link to an absolute path");
+    let (too_long, endless) = ("l".repeat(1100).into_bytes(), vec![b'x'; 70 << 10]);
+    for (kind, bytes, says) in [
+        (T::XHeader, record("path", "../../out"), "leads out of a directory"),
+        (T::XHeader, record("size", "99"), "changes its size"),
+        (T::GNULongName, too_long, "too long"),
+        (T::GNULongName, endless, "description"),
+    ] {
+        bad(&tar(&[extended(kind, &bytes), file("short", b"a")]), says);
+    }
 }
 
 #[test]
-fn escaping_names_are_refused() {
+fn hostile_entries_are_refused() {
+    let main = file("main.tf", b"a");
     for (name, says) in [
-        ("/tmp/pawl-hostile", "absolute"),
+        (ESCAPED, "absolute"),
         ("../beside", "leads out"),
         ("a/../../beside", "leads out"),
         ("a\\..\\b", "absolute"),
@@ -201,121 +150,107 @@ fn escaping_names_are_refused() {
         (".git/config", "git's own"),
         ("modules/.GIT/hooks/x", "git's own"),
     ] {
-        bad(&tar_of(&[Raw::file("main.tf", b"a"), Raw::file(name, b"x")]), &[says]);
-        bad(&zip(&[File("main.tf", b"a"), File(name, b"x")], CompressionMethod::Stored), &[]);
+        bad(&tar(&[main.clone(), file(name, b"x")]), says);
+        bad(&zip(&[main.clone(), file(name, b"x")], Stored), "");
     }
-    bad(&tar_of(&[Raw { name: b"caf\xe9.tf", ..Raw::file("", b"x") }]), &["no UTF-8"]);
-    bad(&tar_of(&[Raw::file("a//./", b"")]), &["no files"]);
-    let long = "l".repeat(1100);
-    let description = Raw { kind: EntryType::GNULongName, ..Raw::file("x", long.as_bytes()) };
-    bad(&tar_of(&[description, Raw::file("short", b"a")]), &["too long"]);
-}
-
-#[test]
-fn escaping_links_and_writes_through_links_are_refused() {
     for to in ["/tmp", "/etc/passwd", "..", "../beside", "a/../../beside", "./../beside"] {
-        bad(&tar_of(&[Raw::file("main.tf", b"a"), Raw::link("l", EntryType::Symlink, to)]), &["a link"]);
-        bad(&zip(&[File("main.tf", b"a"), Link("l", to)], CompressionMethod::Stored), &["a link"]);
+        bad(&tar(&[main.clone(), link("l", to)]), "a link");
+        bad(&zip(&[main.clone(), link("l", to)], Stored), "a link");
     }
-    bad(&tar_of(&[Raw::link("d/l", EntryType::Symlink, "../../beside")]), &["leads out of the archive"]);
-    bad(&tar_of(&[Raw::link("l", EntryType::Symlink, "")]), &["no path"]);
-    bad(&tar_of(&[Raw { link: b"\xff", ..Raw::link("l", EntryType::Symlink, "") }]), &["no UTF-8"]);
-    // A link and a file through it, in both orders and by the same name.
-    let link = Raw::link("d", EntryType::Symlink, "e");
-    bad(&tar_of(&[Raw::file("e/x", b""), link.clone(), Raw::file("d/x", b"x")]), &["below a file or a link"]);
-    bad(&tar_of(&[link.clone(), Raw::file("d", b"x")]), &["there twice"]);
-    bad(&tar_of(&[Raw::file("d/x", b"x"), link.clone()]), &["there twice"]);
-    bad(&tar_of(&[link.clone(), Raw::new("d/", EntryType::Directory)]), &["there twice"]);
-    bad(&zip(&[Link("d", "e"), File("d/x", b"x")], CompressionMethod::Stored), &["below a file or a link"]);
-    for to in ["main.tf", "/etc/passwd", "../beside"] {
-        bad(&tar_of(&[Raw::file("main.tf", b"a"), Raw::link("h", EntryType::Link, to)]), &["a hard link"]);
-    }
-}
-
-#[test]
-fn special_files_are_refused() {
-    for (kind, says) in [
-        (EntryType::Fifo, "named pipe"),
-        (EntryType::Char, "device"),
-        (EntryType::Block, "device"),
-        (EntryType::Continuous, "not unpacked"),
-        (EntryType::GNUSparse, "not unpacked"),
-        (EntryType::new(b'Z'), "not unpacked"),
+    let hard = |to| Entry { kind: T::Link, ..link("h", to) };
+    for (entry, says) in [
+        (Entry { name: b"caf\xe9.tf", ..main.clone() }, "no UTF-8"),
+        (link("d/l", "../../beside"), "leads out of the archive"),
+        (link("l", ""), "no path"),
+        (Entry { link: b"\xff", ..link("l", "") }, "no UTF-8"),
+        (hard("main.tf"), "a hard link"),
+        (hard("/etc/passwd"), "a hard link"),
+        (hard("../beside"), "a hard link"),
+        (special("x", T::Fifo), "named pipe"),
+        (special("x", T::Char), "device"),
+        (special("x", T::Block), "device"),
+        (special("x", T::Continuous), "not unpacked"),
+        (special("x", T::GNUSparse), "not unpacked"),
+        (special("x", T::new(b'Z')), "not unpacked"),
+        (Entry { mode: 0o4755, ..file("x", b"a") }, "set-user-id"),
+        (Entry { mode: 0o2755, ..file("x", b"a") }, "set-user-id"),
+        (Entry { mode: 0o6711, ..file("x", b"a") }, "set-user-id"),
     ] {
-        bad(&tar_of(&[Raw::file("main.tf", b"a"), Raw::new("x", kind)]), &[says]);
+        bad(&tar(&[main.clone(), entry]), says);
     }
-    for mode in [0o4755, 0o2755, 0o6711] {
-        bad(&tar_of(&[Raw { mode, ..Raw::file("x", b"a") }]), &["set-user-id"]);
-    }
-    for bytes in [b"".as_slice(), b"x", b"<!DOCTYPE html><html></html>", &binary(4096), &gzip(b"x"), &[0; 2048]] {
-        bad(bytes, &[]);
-    }
+    bad(&tar(&[file("a//./", b"")]), "no files");
 }
 
+/// The same name twice, and writes through links and files, in each order.
 #[test]
-fn duplicate_names_are_refused() {
-    bad(&tar_of(&[Raw::file("a", b"a"), Raw::file("a", b"b")]), &["there twice"]);
-    bad(&tar_of(&[Raw::file("a/b", b"a"), Raw::file("./a//b", b"b")]), &["there twice"]);
-    bad(&tar_of(&[Raw::file("a", b"a"), Raw::file("a/b", b"b")]), &["below a file"]);
-    bad(&tar_of(&[Raw::new("a/", EntryType::Directory), Raw::file("a", b"b")]), &["there twice"]);
+fn overlapping_entries_are_refused() {
+    let to = link("d", "e");
+    for (all, says) in [
+        (vec![file("e/x", b""), to.clone(), file("d/x", b"x")], "below a file or a link"),
+        (vec![to.clone(), file("d", b"x")], "there twice"),
+        (vec![file("d/x", b"x"), to.clone()], "there twice"),
+        (vec![to.clone(), directory("d/")], "there twice"),
+        (vec![file("a", b"a"), file("a", b"b")], "there twice"),
+        (vec![file("a/b", b"a"), file("./a//b", b"b")], "there twice"),
+        (vec![file("a", b"a"), file("a/b", b"b")], "below a file"),
+        (vec![directory("a/"), file("a", b"b")], "there twice"),
+    ] {
+        bad(&tar(&all), says);
+    }
+    bad(&zip(&[to, file("d/x", b"x")], Stored), "below a file or a link");
 }
 
 #[test]
 fn bombs_are_refused() {
-    let zeros = vec![0; 3 << 20];
-    let says = "times as many";
-    bad(&gzip(&tar_of(&[Raw::file("a", &zeros)])), &[says]);
-    bad(&zip(&[File("a", &zeros)], CompressionMethod::Deflated), &[says]);
-    // Many small files, none of which is a bomb by itself.
-    let part = &zeros[..600 << 10];
-    let names: Vec<String> = (0..6).map(|n| n.to_string()).collect();
-    let many: Vec<_> = names.iter().map(|name| Raw::file(name, part)).collect();
-    bad(&gzip(&tar_of(&many)), &[says]);
-    // Too large without compression.
-    let large = binary(3 << 20);
-    bad(&tar_of(&[Raw::file("a", &large), Raw::file("b", &large)]), &["more than"]);
-    bad(&zip(&[File("a", &large), File("b", &large)], CompressionMethod::Stored), &["more than"]);
-    // Too many, counting the directories of a name.
-    let deep = format!("{}x", "d/".repeat(45));
-    bad(&tar_of(&[Raw::file(&deep, b"a")]), &["more than 40 files and directories"]);
+    let (zeros, large) = (vec![0; 3 << 20], binary(3 << 20));
     let names: Vec<String> = (0..41).map(|n| n.to_string()).collect();
-    bad(&tar_of(&names.iter().map(|name| Raw::file(name, b"")).collect::<Vec<_>>()), &["more than 40"]);
-    bad(&zip(&names.iter().map(|name| File(name, b"")).collect::<Vec<_>>(), CompressionMethod::Stored), &["40"]);
-    // An endless extended header.
-    let long = vec![b'x'; 70 << 10];
-    bad(&tar_of(&[Raw { kind: EntryType::GNULongName, ..Raw::file("x", &long) }]), &["description"]);
+    let many = |count: usize, bytes| names[..count].iter().map(|name| file(name, bytes)).collect::<Vec<_>>();
+    let deep = format!("{}x", "d/".repeat(45));
+    let two = [file("a", &large), file("b", &large)];
+    for (bytes, says) in [
+        (gzip(&tar(&[file("a", &zeros)])), "times as many"),
+        (zip(&[file("a", &zeros)], Deflated), "times as many"),
+        // Many small files, none of which is a bomb by itself.
+        (gzip(&tar(&many(6, &zeros[..600 << 10]))), "times as many"),
+        (tar(&two), "more than"),
+        (zip(&two, Stored), "more than"),
+        // Too many, counting the directories of a name.
+        (tar(&[file(&deep, b"a")]), "more than 40 files and directories"),
+        (tar(&many(41, b"")), "more than 40"),
+        (zip(&many(41, b""), Stored), "40"),
+    ] {
+        bad(&bytes, says);
+    }
     // Past the deadline.
-    let place = Place::new();
-    let unpacked = archive::unpack("x", Cursor::new(tar_of(&[Raw::file("a", b"a")])), &LIMITS, past(), &place.root());
+    let (now, place) = (Instant::now(), Place::new());
+    let past = now.checked_sub(Duration::from_millis(1)).unwrap_or(now);
+    let unpacked = archive::unpack("x", Cursor::new(tar(&[file("a", b"a")])), &LIMITS, past, &place.root());
     failed(unpacked, Kind::Integrity, &["takes too long"]);
 }
 
-fn past() -> Instant {
-    let now = Instant::now();
-    now.checked_sub(Duration::from_millis(1)).unwrap_or(now)
-}
-
 #[test]
-fn truncated_and_extended_archives_are_refused() {
+fn truncated_extended_and_other_files_are_refused() {
     let content = binary(40_000);
-    let plain = tar_of(&[Raw::file("a", &content)]);
+    let plain = tar(&[file("a", &content)]);
     for cut in [511, 600, 20_000] {
-        bad(&plain[..cut], &[]);
-        bad(&gzip(&plain[..cut]), &[]);
+        bad(&plain[..cut], "");
+        bad(&gzip(&plain[..cut]), "");
     }
     let packed = gzip(&plain);
-    bad(&packed[..packed.len() - 1], &["cut off"]);
-    bad(&[plain.as_slice(), b"more"].concat(), &["bytes after its end"]);
-    let whole = zip(&[File("a", &content)], CompressionMethod::Stored);
-    bad(&whole[..whole.len() - 1], &[]);
-    bad(&[whole.as_slice(), b"more"].concat(), &["bytes after its end"]);
+    bad(&packed[..packed.len() - 1], "cut off");
+    bad(&[plain.as_slice(), b"more"].concat(), "bytes after its end");
+    let whole = zip(&[file("a", &content)], Stored);
+    bad(&whole[..whole.len() - 1], "");
+    bad(&[whole.as_slice(), b"more"].concat(), "bytes after its end");
+    for bytes in [b"".as_slice(), b"x", b"<!DOCTYPE html><html></html>", &binary(4096), &gzip(b"x"), &[0; 2048]] {
+        bad(bytes, "");
+    }
 }
 
 #[test]
 fn disk_errors_of_unpacking_are_storage_errors() {
     let place = Place::new();
-    fs::write(place.root().join("main.tf"), "of somebody else").unwrap();
-    let unpacked = place.unpack(&tar_of(&[Raw::file("main.tf", b"a")]), &LIMITS, Duration::from_secs(600));
-    failed(unpacked, Kind::Storage, &["main.tf"]);
-    assert_eq!(fs::read_to_string(place.root().join("main.tf")).unwrap(), "of somebody else");
+    fs::write(place.root().join("main.tf"), "of another program").unwrap();
+    failed(place.unpack(&tar(&[file("main.tf", b"a")])), Kind::Storage, &["main.tf"]);
+    assert_eq!(fs::read_to_string(place.root().join("main.tf")).unwrap(), "of another program");
 }
