@@ -5,6 +5,7 @@ pub mod cache;
 pub mod ci;
 pub mod command;
 mod count;
+mod crates;
 pub mod demo;
 mod dependencies;
 pub mod gobuild;
