@@ -19,6 +19,7 @@ use super::containers::Containers;
 use super::stacks::{Commands, Stack};
 use harness::cluster::chart::{PawlImages, Values};
 use harness::cluster::gobuild::{IN_PODS, Toolset};
+use harness::cluster::images::Profile;
 use harness::cluster::{Audit, Cluster, node, objects};
 use servers::state::StateServer;
 
@@ -62,8 +63,9 @@ pub(super) struct Timing {
 
 impl Lab {
     pub(super) async fn up() -> Result<Self> {
+        // Not shared: neighbours would be in the figures, and requests are counted in its audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Requests).await?;
-        let images = PawlImages::build(IN_PODS)?;
+        let images = PawlImages::build(IN_PODS, Profile::Dist)?;
         cluster.install_images(&images, &Values::new()).await?;
         Ok(Self {
             client: ClientBox(cluster.client().await?),

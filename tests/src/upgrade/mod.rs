@@ -18,7 +18,7 @@ use harness::cluster::{
     Cluster,
     chart::{PawlImages, Values},
     gobuild::IN_PODS,
-    images::Image,
+    images::{Image, Profile},
     report,
     victims::GATE,
 };
@@ -40,7 +40,7 @@ pub struct Options {
 /// When the commit or the cluster cannot be had, or something did not go on.
 pub async fn run(options: &Options) -> Result<()> {
     let former = Former::build(&options.from)?;
-    let ours = PawlImages::build(IN_PODS)?;
+    let ours = PawlImages::build(IN_PODS, Profile::Same)?;
     let lab = Lab::up().await?;
     let mut table = Table::default();
     let began = begin(&lab, &former).await;
