@@ -90,6 +90,7 @@ pub(crate) struct World {
 impl World {
     /// Starts an API server and installs the definition, and with `policies` what the chart installs besides.
     pub(crate) async fn start(policies: bool) -> Result<(Self, ControlPlane)> {
+        // Not shared: tests play kubelet and controllers here. Definition, policies and version differ among the servers of this suite.
         let plane = ControlPlane::start(Options::default()).await?;
         let access: Access = (*plane).clone();
         let world = Self { admin: access.client().await?, access, next: Arc::default() };

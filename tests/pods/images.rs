@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use harness::cluster::{
     gobuild::{IMAGES, Toolset},
+    images::Profile,
     publish::{self, Images, Options, Pushed},
 };
 use serde_json::{Value, json};
@@ -73,7 +74,7 @@ impl Drop for Registry {
 
 fn pushed() -> Result<()> {
     let registry = Registry::start()?;
-    let built = publish::build()?;
+    let built = publish::build(Profile::Same)?;
     let to = format!("{}/acme/pawl", registry.address);
     let home = tempfile::tempdir()?;
     let credentials = home.path().join("config.json");

@@ -52,7 +52,7 @@ impl Releases {
         let open = Mirror::start_tls(host, tree.root()).await?;
         let guarded = Mirror::start(host, tree.root()).await?;
         guarded.set_access(Access::basic(CREDENTIALS.0, CREDENTIALS.1));
-        let agent = images::programs(&["runner-agent"])?;
+        let agent = images::programs(&["runner-agent"], images::Profile::Same)?;
         let image = images::Builder::new()?.runner(&agent[0], &[])?;
         cluster.import(&image)?;
         let cache = files.join("cache");

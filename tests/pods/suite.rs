@@ -86,6 +86,7 @@ pub(crate) fn gated(count: usize) -> Value {
 
 impl Suite {
     pub(crate) async fn up(name: &str) -> Result<Self> {
+        // Two parts, two clusters: tests that take away the API server, the policies or Pawl itself cannot have neighbours.
         let cluster = Cluster::up(name, Audit::Objects).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;

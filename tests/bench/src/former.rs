@@ -37,8 +37,8 @@ impl Former {
             programs(&checkout, &base.join("target"))?
         };
         // The tools are this checkout's: both agents look for them at the same path.
-        let scripted = images::programs(&["scripted-tool"])?;
-        let files = images::test_files(&Toolset::ensure(IN_PODS)?, &scripted[0])?;
+        let scripted = images::programs(&["scripted-tool"], images::Profile::Same)?;
+        let files = images::test_files(&Toolset::ensure(IN_PODS)?, Some(&scripted[0]))?;
         let builder = Builder::of(&checkout, "former")?;
         let sources = checkout.join("images/sources").exists().then(|| builder.sources(&programs[1])).transpose()?;
         let images =

@@ -22,6 +22,7 @@ use super::former::Former;
 use super::stacks::{Commands, Stack};
 use harness::cluster::chart::{PawlImages, Values};
 use harness::cluster::gobuild::{IN_PODS, Toolset};
+use harness::cluster::images::Profile;
 use harness::cluster::{Audit, Cluster, node, objects};
 use scripted_tool::BACKEND_FILE;
 use servers::state::StateServer;
@@ -69,10 +70,11 @@ pub(super) struct Timing {
 impl Lab {
     /// With Pawl of that commit, or of this checkout.
     pub(super) async fn up(commit: Option<&str>) -> Result<Self> {
+        // Not shared: neighbours would be in the figures, and requests are counted in its audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Requests).await?;
         let (checkout, images) = match commit.map(Former::build).transpose()? {
             Some(former) => (former.checkout, former.images),
-            None => (root().to_owned(), PawlImages::build(IN_PODS)?),
+            None => (root().to_owned(), PawlImages::build(IN_PODS, Profile::Dist)?),
         };
         cluster.install_images_of(&checkout, &images, &Values::new()).await?;
         Ok(Self {

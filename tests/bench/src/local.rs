@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::samples::{Samples, Unit};
 use super::table::Table;
 use harness::cluster::gobuild::Toolset;
-use harness::cluster::images;
+use harness::cluster::images::{self, Profile};
 
 /// What local mode may add where five percent are less.
 const ADDED: f64 = 0.100;
@@ -76,7 +76,7 @@ pub(super) fn measure(times: usize, table: &mut Table) -> Result<()> {
 impl Bench {
     fn new(stack: &Stack) -> Result<Self> {
         let tools = Toolset::ensure(&["tofu"])?;
-        let agent = images::programs(&["runner-agent"])?.remove(0);
+        let agent = images::programs(&["runner-agent"], Profile::Dist)?.remove(0);
         let dir = tempfile::tempdir()?;
         tools.link_into(&dir.path().join("bin"))?;
         fs::create_dir(dir.path().join("stack"))?;

@@ -50,6 +50,7 @@ pub(super) struct Lab {
 
 impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
+        // Not shared: it kills the API server and the controllers, and the checker reads the whole audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
         let mut config = cluster.config().await?;
         // An API server that is killed while it is asked may leave a request, or a watch, without an answer.

@@ -62,6 +62,7 @@ pub async fn run(options: &Options) -> Result<u8> {
     step.done("Kubernetes, Helm, OpenTofu ready");
 
     let step = Step::begin(2, "cluster");
+    // Not shared: it stays up afterwards, for the person who ran the demo.
     let cluster = Cluster::up(CLUSTER, Audit::Requests)
         .await
         .context("the cluster is not up; `cargo demo --fresh` begins anew, and its logs are in the directory named here")?;
@@ -69,7 +70,7 @@ pub async fn run(options: &Options) -> Result<u8> {
     step.done("node ready, git server up");
 
     let step = Step::begin(3, "pawl");
-    let images = PawlImages::build(DEMO_IN_PODS)?;
+    let images = PawlImages::with_real_tools(DEMO_IN_PODS)?;
     cluster.install_images(&images, &Values::new()).await.context("Pawl is not installed; `cargo demo --fresh` begins anew")?;
     step.done("images imported, chart installed, controller ready");
     cache::write(&mark, "")?;

@@ -69,7 +69,7 @@ pub fn all(programs: Programs) -> Result<Vec<Release>> {
 
 /// The scripted tool, built from this checkout, without what debuggers need: that is twenty times as large.
 pub fn scripted_tool() -> Result<PathBuf> {
-    let built = images::programs(&["scripted-tool"])?.pop().context("the scripted tool was not built")?;
+    let built = images::programs(&["scripted-tool"], images::Profile::Same)?.pop().context("the scripted tool was not built")?;
     let cache = Cache::open()?;
     let stripped = cache.path(format!("releases/{}/scripted-tool", cache::file_key(&built)?));
     let _lock = Lock::wait(&stripped.with_extension("lock"))?;

@@ -20,7 +20,7 @@ use crate::{
     cache::Cache,
     command::{self, Executable},
     count::Count,
-    root,
+    crates, root,
     stage::{End, Outcome, Stage, run_all},
 };
 
@@ -65,8 +65,17 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 struct Plan<'a> {
     options: &'a Options,
     /// What the stage `build` has built.
-    built: &'a OnceLock<Vec<Executable>>,
+    built: &'a OnceLock<Built>,
 }
+
+struct Built {
+    programs: Vec<Executable>,
+    /// All that Cargo told of it.
+    messages: String,
+}
+
+/// Messages to programs on one output, diagnostics to people on the other.
+const JSON: &str = "--message-format=json-render-diagnostics";
 
 const PODS: &[&str] = &["build", "tools"];
 
@@ -84,8 +93,7 @@ impl<'a> Plan<'a> {
     }
 
     fn all(self) -> Result<Vec<Stage<'a>>> {
-        let build =
-            ["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"];
+        let build = ["build", "--release", "--workspace", "--lib", "--bins", "--tests", JSON];
         let mut stages = vec![
             Self::stage("tools", &[], || vec![xtask("tools")]),
             // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it, and the last one in pods.
@@ -94,11 +102,15 @@ impl<'a> Plan<'a> {
             // One command, so that nothing waits for another's end, and nothing is compiled twice.
             Stage {
                 then: Some(Box::new(move |text: &str| {
-                    let found = command::executables(text);
-                    ensure!(!found.is_empty(), "cargo names no program that it built");
-                    self.built.set(found).ok().context("built twice")
+                    crates::store(text);
+                    let programs = command::executables(text);
+                    ensure!(!programs.is_empty(), "cargo names no program that it built");
+                    self.built.set(Built { programs, messages: text.to_owned() }).ok().context("built twice")
                 })),
-                ..Self::stage("build", &[], move || vec![cargo(&build)])
+                ..Self::stage("build", &[], move || {
+                    crates::seed();
+                    vec![cargo(&build)]
+                })
             },
             // After the build, which fetches: two would wait for each other.
             Self::stage("dependencies", &["build"], || vec![xtask("dependencies")]),
@@ -136,9 +148,19 @@ impl<'a> Plan<'a> {
         }
         let units = move || self.programs("lib", "").iter().map(lowly).collect();
         stages.push(Stage { after: before, ..Self::stage("units", &["build"], units) });
-        let clippy =
-            || vec![lowly(&cargo(&["clippy", "--release", "--workspace", "--lib", "--bins", "--tests", "--", "-D", "warnings"]))];
-        stages.push(Self::stage("clippy", &["build"], clippy));
+        let clippy = || {
+            let of_all = ["clippy", "--release", "--workspace", "--lib", "--bins", "--tests", JSON, "--", "-D", "warnings"];
+            vec![lowly(&cargo(&of_all))]
+        };
+        stages.push(Stage {
+            // With what was built: a snapshot is of one folder, and is replaced whole.
+            then: Some(Box::new(move |text: &str| {
+                let built = self.built.get().map(|built| built.messages.as_str()).unwrap_or_default();
+                crates::store(&[built, text].concat());
+                Ok(())
+            })),
+            ..Self::stage("clippy", &["build"], clippy)
+        });
         let docs = || {
             let mut docs = lowly(&cargo(&["doc", "--release", "--workspace", "--no-deps"]));
             docs.env("RUSTDOCFLAGS", "-D warnings");
@@ -154,7 +176,7 @@ impl<'a> Plan<'a> {
 
     /// Programs that were built, of a kind: all, or that of a name. What they start finds the others where they lie.
     fn programs(self, kind: &str, name: &str) -> Vec<Command> {
-        let all = self.built.get().map(Vec::as_slice).unwrap_or_default();
+        let all = self.built.get().map(|built| built.programs.as_slice()).unwrap_or_default();
         let directory = |one: &Executable| one.path.parent().map(Path::to_owned).unwrap_or_default();
         let programs = all.iter().find(|one| one.kind == "bin").map(directory).unwrap_or_default();
         let wanted = all.iter().filter(|one| one.kind == kind && (name.is_empty() || one.target == name));

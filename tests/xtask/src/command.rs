@@ -59,11 +59,14 @@ pub struct Executable {
     pub manifest: PathBuf,
 }
 
+/// Cargo's messages, a line each, among others that are none.
+pub(crate) fn messages(text: &str) -> impl Iterator<Item = serde_json::Value> {
+    text.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok())
+}
+
 /// The programs that Cargo names in its messages (`--message-format=json-render-diagnostics`).
-pub fn executables(messages: &str) -> Vec<Executable> {
-    let messages = messages.lines().filter(|line| line.starts_with('{'));
-    messages
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+pub fn executables(text: &str) -> Vec<Executable> {
+    messages(text)
         .filter_map(|message| {
             Some(Executable {
                 path: message["executable"].as_str()?.into(),

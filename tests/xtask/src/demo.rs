@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cache::Cache, command, gobuild, prepare, report, root};
+use crate::{cache::Cache, command, crates, gobuild, prepare, report, root};
 
 /// Programs of the demo and of its images.
-const PROGRAMS: &[&str] = &["demo", "runner-agent", "controller", "scripted-tool"];
+const PROGRAMS: &[&str] = &["demo", "runner-agent", "controller"];
 
 /// Builds what is not built yet and becomes the demo.
 ///
@@ -33,6 +33,7 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
     }
     let built = thread::scope(|scope| {
         let tools = scope.spawn(move || if runs { prepare(gobuild::DEMO_IN_PODS) } else { Ok(()) });
+        crates::seed();
         let built = build(programs);
         let tools = tools.join().unwrap_or_else(|_| bail!("building tools has a fault of its own"));
         tools.context("the tools are not ready; run `cargo demo` again")?;
@@ -58,7 +59,9 @@ fn build(names: &[&str]) -> Result<Vec<command::Executable>> {
         bail!("cargo ended with {}", output.status);
     }
     step.done();
-    let found = command::executables(&String::from_utf8_lossy(&output.stdout));
+    let messages = String::from_utf8_lossy(&output.stdout);
+    crates::store(&messages);
+    let found = command::executables(&messages);
     names
         .iter()
         .map(|name| found.iter().find(|one| one.target == *name).cloned().with_context(|| format!("cargo built no {name}")))

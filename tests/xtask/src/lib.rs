@@ -7,6 +7,7 @@ pub mod ci;
 pub mod command;
 pub mod commits;
 mod count;
+mod crates;
 pub mod demo;
 mod dependencies;
 pub mod gobuild;

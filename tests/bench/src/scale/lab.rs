@@ -118,7 +118,7 @@ impl Place {
 impl Lab {
     /// Starts everything, and waits until it is ready.
     pub(super) async fn up() -> Result<Self> {
-        let program = tokio::task::block_in_place(|| images::programs(&["controller"]))?.remove(0);
+        let program = tokio::task::block_in_place(|| images::programs(&["controller"], images::Profile::Same))?.remove(0);
         let step = report::step("scale", "etcd, kube-apiserver, datastore, sources and controller");
         let held = tempfile::tempdir().context("no directory for the processes")?;
         let directory = held.path().to_owned();
@@ -126,6 +126,7 @@ impl Lab {
         fs::write(&policy, AUDIT_POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
         // The last word counts.
         let apiserver_flags = vec![format!("--audit-policy-file={}", policy.display())];
+        // Not shared: it holds thousands of layers, and has an audit policy of its own to count requests.
         let plane = ControlPlane::start(Options { apiserver_flags, ..Options::default() }).await?;
         tokio::task::block_in_place(|| install(&plane))?;
         let admin = plane.client().await?;

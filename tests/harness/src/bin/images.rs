@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
+use harness::cluster::images::Profile;
 use harness::cluster::publish::{self, Options};
 use harness::cluster::report;
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let built = publish::build()?;
+    let built = publish::build(Profile::Dist)?;
     if let Some(registry) = &options.push {
         // To a file, as a rule; all else is said beside it.
         print!("{}", publish::push(&built, registry, options)?.values());

@@ -13,7 +13,7 @@ use kube::api::ListParams;
 use super::command::run;
 use super::datastore;
 use super::gobuild::{IN_PODS, Toolset};
-use super::images::{self, Builder, Image};
+use super::images::{self, Builder, Image, Profile};
 use super::report;
 use super::whole::{Cluster, NAMESPACE};
 use crate::wait;
@@ -25,7 +25,7 @@ impl Cluster {
     /// Builds Pawl from this checkout, imports its images and installs the chart; what has not changed costs little. In pods are the
     /// tools of the tests.
     pub async fn install(&self, values: &Values) -> Result<()> {
-        self.install_images(&PawlImages::build(IN_PODS)?, values).await
+        self.install_images(&PawlImages::build(IN_PODS, Profile::Same)?, values).await
     }
 
     /// Imports images of Pawl and installs the chart.
@@ -128,10 +128,19 @@ pub struct PawlImages {
 
 impl PawlImages {
     /// Builds them; the runner holds these tools, and the scripted one, which is built like the program that runs in any case.
-    pub fn build(in_pods: &[&str]) -> Result<Self> {
-        let programs = images::programs(&["runner-agent", "controller"])?;
-        let scripted = images::programs(&["scripted-tool"])?.remove(0);
-        let files = images::test_files(&Toolset::ensure(in_pods)?, &scripted)?;
+    pub fn build(in_pods: &[&str], profile: Profile) -> Result<Self> {
+        let scripted = images::programs(&["scripted-tool"], Profile::Same)?.pop();
+        Self::holding(in_pods, scripted.as_deref(), profile)
+    }
+
+    /// Builds them without the scripted tool, so that it need not be compiled.
+    pub fn with_real_tools(in_pods: &[&str]) -> Result<Self> {
+        Self::holding(in_pods, None, Profile::Same)
+    }
+
+    fn holding(in_pods: &[&str], scripted: Option<&Path>, profile: Profile) -> Result<Self> {
+        let programs = images::programs(&["runner-agent", "controller"], profile)?;
+        let files = images::test_files(&Toolset::ensure(in_pods)?, scripted)?;
         let builder = Builder::new()?;
         Ok(Self {
             runner: builder.runner(&programs[0], &files)?,

@@ -276,7 +276,7 @@ impl BuildContext {
 
 /// What the runner of tests holds besides the agent: real tools, providers in a filesystem mirror, and the
 /// configuration that names the mirror (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
-pub fn test_files(tools: &Toolset, scripted: &Path) -> Result<Vec<(PathBuf, String)>> {
+pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for (name, directory) in [("tofu", "opentofu"), ("terraform", "terraform")] {
         let Ok(version) = tools.version(name) else { continue };
@@ -290,21 +290,30 @@ pub fn test_files(tools: &Toolset, scripted: &Path) -> Result<Vec<(PathBuf, Stri
         }
     }
     files.push((source("test/providers.tfrc"), "/opt/pawl/providers.tfrc".to_owned()));
-    files.push((scripted.to_owned(), "/opt/pawl/tools/opentofu/0.0.1/tofu".to_owned()));
+    files.extend(scripted.map(|scripted| (scripted.to_owned(), "/opt/pawl/tools/opentofu/0.0.1/tofu".to_owned())));
     Ok(files)
 }
 
 /// Where programs of this workspace lie that were built just now; whoever sets it built them.
 pub const PROGRAMS: &str = "PAWL_PROGRAMS";
 
+/// How programs of this workspace are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Like the program that runs: for suites and the demo.
+    Same,
+    /// `dist`, for speed: for published images and for programs that are measured. It takes minutes.
+    Dist,
+}
+
 /// Builds programs of this workspace, and returns their paths in the order of `names`.
-pub fn programs(names: &[&str]) -> Result<Vec<PathBuf>> {
-    if let Some(directory) = std::env::var_os(PROGRAMS) {
+pub fn programs(names: &[&str], profile: Profile) -> Result<Vec<PathBuf>> {
+    if let Some(directory) = std::env::var_os(PROGRAMS).filter(|_| profile == Profile::Same) {
         return Ok(names.iter().map(|name| Path::new(&directory).join(name)).collect());
     }
     let step = report::step("build", names.join(", "));
     let mut command = cargo();
-    command.current_dir(root()).args(["build", "--profile", &profile()?, "--message-format=json-render-diagnostics"]);
+    command.current_dir(root()).args(["build", "--profile", &profile.name()?, "--message-format=json-render-diagnostics"]);
     for name in names {
         command.args(["--bin", name]);
     }
@@ -320,13 +329,17 @@ pub fn programs(names: &[&str]) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// The profile that the program that runs was built with: what is measured by one of `dist` are programs of `dist`.
-fn profile() -> Result<String> {
-    let program = std::env::current_exe()?;
-    let directories = program.ancestors().skip(1).filter_map(|directory| directory.file_name()?.to_str());
-    // Programs of tests lie a directory deeper.
-    let name = directories.into_iter().find(|name| *name != "deps").context("a program lies in a directory")?;
-    Ok(if name == "debug" { "dev" } else { name }.to_owned())
+impl Profile {
+    fn name(self) -> Result<String> {
+        if self == Self::Dist {
+            return Ok("dist".to_owned());
+        }
+        let program = std::env::current_exe()?;
+        let directories = program.ancestors().skip(1).filter_map(|directory| directory.file_name()?.to_str());
+        // Programs of tests lie a directory deeper.
+        let name = directories.into_iter().find(|name| *name != "deps").context("a program lies in a directory")?;
+        Ok(if name == "debug" { "dev" } else { name }.to_owned())
+    }
 }
 
 /// Imports an image into the containerd of the cluster in this state directory; false if it is there already.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::{
-    images::{self, Builder, Image, root},
+    images::{self, Builder, Image, Profile, root},
     packages, report,
 };
 
@@ -60,9 +60,9 @@ impl Images<Pushed> {
 ///
 /// # Errors
 /// Without root, and when a package, a program or an image cannot be made; nothing was pushed then.
-pub fn build() -> Result<Images<Image>> {
+pub fn build(profile: Profile) -> Result<Images<Image>> {
     packages::ensure_for_images()?;
-    let programs = images::programs(&["runner-agent", "controller"])?;
+    let programs = images::programs(&["runner-agent", "controller"], profile)?;
     // Apart from the images of tests, whose runner holds tools.
     let builder = Builder::of(root(), "pawl-published")?;
     Ok(Images {
