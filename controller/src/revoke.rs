@@ -31,9 +31,11 @@ impl Revoke {
     /// Proves the policies at the start and after every change, in its own namespace or those that are watched, and revokes what was set
     /// in between. Returns when `stop` turns true.
     pub async fn run(self, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
+        // In this order each time: the simulator plays a life twice.
         tokio::select! {
-            () = self.work(&readiness) => {}
+            biased;
             () = stopped(stop) => {}
+            () = self.work(&readiness) => {}
         }
     }
 
@@ -64,6 +66,7 @@ impl Revoke {
             }
             let wait = (RETRY.unsigned_abs() * tries).min(LONGEST);
             tokio::select! {
+                biased;
                 changed = changes.changed() => if changed.is_err() {
                     return;
                 },

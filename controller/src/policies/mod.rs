@@ -87,8 +87,10 @@ impl Last {
         let retry_at = self.at.checked_add(RETRY).unwrap_or(Timestamp::MAX);
         match &self.found {
             _ if self.changes != changes => Enforcement::Unknown,
+            // The clock was put back.
+            _ if self.at.duration_since(now) >= RETRY => Enforcement::Unknown,
             Err(missing) => Enforcement::NotEnforced { missing: missing.clone(), retry_at },
-            Ok(()) if now.duration_since(self.at).abs() >= GOOD_FOR => Enforcement::Unknown,
+            Ok(()) if now.duration_since(self.at) >= GOOD_FOR => Enforcement::Unknown,
             Ok(()) if is_open => {
                 let text = "the admission policies are enforced again; what was set while they were not is being removed";
                 Enforcement::NotEnforced { missing: Missing::policy(text), retry_at }
@@ -232,7 +234,9 @@ mod tests {
         let proof = last(Ok(()));
         assert_eq!(proof.state(at(1059), 3, false), Enforcement::Enforced);
         assert_eq!(proof.state(at(1060), 3, false), Enforcement::Unknown);
-        assert_eq!(proof.state(at(940), 3, false), Enforcement::Unknown, "the clock was put back");
+        for found in [Ok(()), Err(Missing::policy("x"))] {
+            assert_eq!(last(found).state(at(995), 3, false), Enforcement::Unknown, "the clock was put back");
+        }
     }
 
     #[test]

@@ -31,8 +31,8 @@ use crate::{
     state_queue::lease::{self, Taken},
 };
 use crds::{TerraformRun, names, version};
-use patch::metadata_patch;
-pub(super) use patch::{TRIES, params, take_off};
+pub(super) use patch::{TRIES, annotate};
+use patch::{metadata_patch, params, take_off};
 use status::Basis;
 
 /// What is known afterwards.

@@ -34,22 +34,25 @@ pub(super) fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> 
     }
 }
 
-/// Takes annotations off, until it has its effect. That of a run which is there is never refused for another reason than that it is to be
-/// tried again: what could not be taken away would be believed.
+/// Removes annotations, if there are any.
 pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
     let all = run.annotations.as_ref();
     if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
         return Ok(());
     }
-    let gone: Map<String, Value> = keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
-    // It names no version, so that nobody keeps an annotation by writing all the time.
-    let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": gone}}));
+    annotate(run, keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect(), ctx).await
+}
+
+/// Changes annotations, and tries until it has its effect: what could not be removed would be believed.
+pub(in crate::run) async fn annotate(run: &ObjectMeta, changes: Map<String, Value>, ctx: &Context) -> Result<(), Error> {
+    // Without a resourceVersion precondition, so that a client that writes all the time cannot prevent it.
+    let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": changes}}));
     let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
     let params = params();
     let mut tries = 0;
     loop {
         tries += 1;
-        match ctx.call_opt("remove annotations", api.patch_metadata(name, &params, &patch)).await {
+        match ctx.call_opt("change annotations", api.patch_metadata(name, &params, &patch)).await {
             // The API server gives up after five writes of others in between, and says the same when another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
                 let found = ctx.call_opt("read run", api.get_metadata(name)).await?;
