@@ -6,10 +6,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serving::health::Readiness;
 use tokio::sync::watch;
 
 use crate::{
-    admin::Readiness,
     cluster::watch::stopped,
     error::Error,
     layer,

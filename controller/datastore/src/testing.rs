@@ -1,6 +1,6 @@
 //! An API server for tests, of this crate and of others that take the feature `testing`.
 
-#![allow(clippy::unwrap_used, reason = "only tests call it")]
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "only tests call it")]
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -199,7 +199,7 @@ impl<'a> Plan<'a> {
 
     fn budgets(self) -> Command {
         let mut command = xtask("budgets");
-        let built = self.built.get().and_then(|all| all.iter().find(|one| one.kind == "bin")?.path.parent());
+        let built = self.built.get().and_then(|built| built.programs.iter().find(|one| one.kind == "bin")?.path.parent());
         command.envs(built.map(|directory| ("PAWL_PROGRAMS", directory)));
         command
     }

@@ -8,7 +8,7 @@ use crds::datastore::{
 use serving::auth::Identity;
 
 use super::{Lab, NONCE, digest, noise, pod, view};
-use crate::{auth::caller::tests::claim, cluster::RunView, names::StateKey, state::Head, testing::NAMESPACE_UID};
+use crate::{auth::caller::tests::claim, cluster::RunView, names::StateKey, testing::NAMESPACE_UID};
 
 fn lock(id: &str) -> Vec<u8> {
     json!({"ID": id, "Operation": "OperationTypeApply", "Who": "agent", "Version": "1.10.6", "Created": "2026-11-21T00:00:00Z"})
