@@ -50,7 +50,9 @@ mod tests {
                 let text: Arc<str> = fs::read_to_string(&path).unwrap().into();
                 for test in tests(&text, &within()) {
                     let full = format!("{krate}::{test}");
-                    [full, test].into_iter().for_each(|test| into.entry(test).or_default().push(text.clone()));
+                    for test in [full, test] {
+                        into.entry(test).or_default().push(text.clone());
+                    }
                 }
                 written(&text).for_each(|test| into.entry(test).or_default().push(text.clone()));
             }

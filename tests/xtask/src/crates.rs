@@ -39,8 +39,8 @@ pub(crate) fn seed() {
     }
 }
 
-/// Stores the third-party crates that these messages of Cargo name, unless the snapshot has them already. Only a cache: an error is told
-/// and ends nothing.
+/// Stores the third-party crates that these messages of Cargo name, unless the snapshot has them already. An error is printed
+/// and ends nothing: this is only a cache.
 pub(crate) fn store(messages: &str) {
     if let Err(error) = Cache::open().and_then(|cache| store_in(&cache, messages)) {
         report::note("crates", &format!("not stored in the cache: {error:#}"));
@@ -140,7 +140,7 @@ fn units(messages: &str, target: &Path) -> Result<Paths> {
     let mut found = Paths::new();
     // By profile: the fingerprints, by the hash that their names end with.
     let mut fingerprints = BTreeMap::<PathBuf, BTreeMap<String, PathBuf>>::new();
-    for message in command::messages(messages).filter(|message| is_third_party(message)) {
+    for message in command::messages(messages).filter(is_third_party) {
         let files = message["filenames"].as_array().into_iter().flatten().chain([&message["out_dir"]]);
         for file in files.filter_map(Value::as_str) {
             let Ok(file) = Path::new(file).strip_prefix(target) else { continue };
@@ -212,10 +212,11 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Libraries and build scripts, which Cargo, rustc and the linker replace and never write into.
 fn is_immutable(file: &Path) -> bool {
+    let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
     let in_deps = file.parent().is_some_and(|folder| folder.ends_with("deps"));
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_script = name.starts_with("build-script-") || (name.starts_with("build_script_") && !name.ends_with(".d"));
-    is_script || (in_deps && [".rlib", ".rmeta", ".so"].iter().any(|end| name.ends_with(end)))
+    let is_script = end.is_empty() && ["build-script-", "build_script_"].iter().any(|start| name.starts_with(start));
+    is_script || (in_deps && ["rlib", "rmeta", "so"].contains(&end))
 }
 
 /// The names in a folder; none if it is not there.
