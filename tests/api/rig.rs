@@ -13,7 +13,6 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    admin::Readiness,
     cluster::{Cluster, index::Feed, node_watch},
     layer, policies,
     revoke::Revoke,
@@ -29,6 +28,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt, api::ListParams, runtime::watcher::Event};
 use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
+use serving::health::Readiness;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ::controller::{
-    admin::Readiness,
     cluster::{
         Cluster,
         clock::Timed,
@@ -38,6 +37,7 @@ use played::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use serving::health::Readiness;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},

@@ -27,7 +27,7 @@ use sources::{
     sync::Syncer,
     metrics::Metrics,
     refs::Listing,
-    server::{Git, Place},
+    server::{Git, Remote},
     store::Bundles,
     tree::Tree,
     walk::{Ask, Known, understood},
@@ -164,8 +164,8 @@ impl Git for Reaches {
         _: &'a View,
         _: Option<(String, Data)>,
         _: Timestamp,
-    ) -> BoxFuture<'a, Result<Box<dyn Place>, Problem>> {
-        Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Place>) })
+    ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>> {
+        Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Remote>) })
     }
 
     fn forget(&self, _: &str) {}
@@ -173,7 +173,7 @@ impl Git for Reaches {
     fn make_room(&self) {}
 }
 
-impl Place for Reaches {
+impl Remote for Reaches {
     fn url(&self) -> &str {
         URL
     }
