@@ -20,6 +20,7 @@ use datastore_client::{
     attempt::Content,
     sources::{RepositoryId, Sources},
 };
+use harness::wait;
 use runner_agent::settings::{self, Settings};
 use serde_json::{Value, json};
 use serving::{
@@ -27,7 +28,6 @@ use serving::{
     connections::{self, Limits},
     tls,
 };
-use harness::wait;
 use tokio::sync::watch;
 use tool_versions::Digest;
 

@@ -23,8 +23,8 @@ use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 use servers::{auth::Access, git::GitServer};
 use sources::{
-    follow::Follow, gc, git::Commands, github_app::Tokens, sync::Syncer, metrics::Metrics, mirror::Mirrors, server::Servers,
-    store::Bundles, watch::Workers, worker::Shared,
+    follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors, server::Servers, store::Bundles,
+    sync::Syncer, watch::Workers, worker::Shared,
 };
 use tokio::sync::Semaphore;
 

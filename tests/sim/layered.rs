@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller::layer::{SUPERSEDED, RunSummary, Stage};
+use controller::layer::{RunSummary, SUPERSEDED, Stage};
 use crds::{DeletionPolicy, Operation, TerraformLayer, TerraformRepository, TerraformRun, Trigger, names, reason};
 use kube::ResourceExt;
 use played::store::{Change, Key};

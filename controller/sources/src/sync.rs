@@ -141,7 +141,13 @@ impl<B: Bundles> Syncer<B> {
     }
 
     /// What a ref is at, and what is new of that for its layers.
-    async fn reference(&self, place: &dyn Remote, of: &OfRef<'_>, memory: &Memory, found: &mut SyncResult) -> Result<Seen, Problem> {
+    async fn reference(
+        &self,
+        place: &dyn Remote,
+        of: &OfRef<'_>,
+        memory: &Memory,
+        found: &mut SyncResult,
+    ) -> Result<Seen, Problem> {
         let OfRef { view, name, known, at, .. } = *of;
         let before = known.and_then(|known| known.commit.as_ref());
         let is_same = before.is_some_and(|before| before.revision == at && before.digest.is_some());

@@ -17,11 +17,11 @@ use crate::{
     credentials::Data,
     failure::Problem,
     follow::{Follow, Key, Layer, View},
-    sync::{SyncResult, Syncer},
     metrics::Metrics,
     schedule::{Cause, Due, Memory, Tries, due},
     status::{self, Seen},
     store::Bundles,
+    sync::{SyncResult, Syncer},
     wanted::Wanted,
 };
 

@@ -12,8 +12,8 @@ use crds::{TerraformLayer, TerraformRepository};
 
 use super::{
     cached_run::LayerRun,
-    store::{Store, key, run_key, small},
     run_summary::RunSummary,
+    store::{Store, key, run_key, small},
 };
 use crate::{
     cluster::index::{Feed, Feeds},

@@ -20,6 +20,7 @@
 //! | [`reconcile`](mod@reconcile) | one look at a layer | yes |
 //! | [`watch`] | watches, and the loop that turns their events into looks at layers | yes |
 
+mod cached_run;
 mod conditions;
 mod context;
 mod decide;
@@ -30,8 +31,6 @@ mod execute;
 mod facts;
 mod history;
 mod index;
-mod cached_run;
-mod store;
 mod next;
 mod observed;
 mod reconcile;
@@ -40,17 +39,18 @@ pub mod revoke;
 mod run_summary;
 mod situation;
 mod status;
+mod store;
 mod template;
 #[cfg(test)]
 mod tests;
 mod triggers;
 pub mod watch;
 
+pub use cached_run::{CachedLayerRun, LayerRun};
 pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, NewRun};
 pub use index::{Layers, trim};
-pub use cached_run::{CachedLayerRun, LayerRun};
 pub use observed::{Namespace, Observed, Refused};
 pub use reconcile::reconcile;
-pub use run_summary::{SUPERSEDED, RunSummary, Stage};
+pub use run_summary::{RunSummary, SUPERSEDED, Stage};

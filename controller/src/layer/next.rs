@@ -8,7 +8,7 @@ use crds::{Pending, TerraformLayer, names, text::clip};
 use super::{
     decision::Action,
     observed::Namespace,
-    run_summary::{SUPERSEDED, RunSummary},
+    run_summary::{RunSummary, SUPERSEDED},
     situation::Situation,
     template::Effective,
     triggers::Cause,

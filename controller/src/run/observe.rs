@@ -16,7 +16,7 @@ use crate::{
     policies::Enforcement,
     requests,
     runner_pod::{account, status::PodView},
-    state_queue::{queue::Ahead, lease_request::requested_lease},
+    state_queue::{lease_request::requested_lease, queue::Ahead},
 };
 use crds::{Adopted, Attempt, TerraformRun, version};
 

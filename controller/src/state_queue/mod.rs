@@ -10,6 +10,6 @@
 
 pub mod applied;
 pub mod lease;
+pub mod lease_request;
 pub mod newer_plans;
 pub mod queue;
-pub mod lease_request;

@@ -13,6 +13,7 @@ mod given_files;
 mod hooks;
 mod identity;
 mod init;
+mod init_credentials;
 mod inputs;
 mod journal;
 mod managed;
@@ -20,11 +21,10 @@ mod masked;
 mod objects;
 mod options;
 mod outputs;
+mod phase_results;
 mod plan;
 mod plan_json;
 mod preflight;
-mod init_credentials;
-mod tool_integrity;
 mod providers;
 mod recover;
 mod remote;
@@ -32,8 +32,8 @@ mod repository;
 mod restore;
 mod setup;
 mod source;
-mod phase_results;
 mod terragrunt;
+mod tool_integrity;
 mod tools;
 mod unlock;
 mod variable_files;
@@ -60,10 +60,10 @@ use crate::{
     settings::Settings,
 };
 pub use events::{Events, Render};
+use phase_results::{Initialised, Planned, Shell, Stage};
 pub use plan_json::{PlanFacts, read_plan};
 pub use recover::RECOVER_FILE;
 pub use remote::Remote;
-use phase_results::{Initialised, Planned, Shell, Stage};
 
 /// How much longer than a killed command its step may take, before it is no longer waited for.
 pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);

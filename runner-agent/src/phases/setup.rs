@@ -17,9 +17,9 @@ use super::{
     fetch::Fetched,
     given_files::{self, GivenFile},
     inputs,
-    tool_integrity::VerifiedTool,
-    source,
     phase_results::{Prepared, Shell},
+    source,
+    tool_integrity::VerifiedTool,
     tools::Origin,
     variable_files,
 };

@@ -15,9 +15,9 @@
 
 pub mod cache;
 pub mod dirhash;
-pub mod populate;
 pub mod lock;
 mod package;
+pub mod populate;
 mod prune;
 pub mod user_config;
 
@@ -25,8 +25,8 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 pub use cache::{Cache, Served, Serving};
 pub use dirhash::H1;
-pub use populate::Kept;
 pub use lock::{LOCK_FILE, Lock, Locked, Provider};
+pub use populate::Kept;
 pub use user_config::UserConfig;
 
 /// The tool's CLI configuration. Cached providers come from the run's mirror, which has exactly the locked version, so no

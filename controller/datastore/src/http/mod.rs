@@ -1,12 +1,12 @@
 //! Requests: the one place where they come in, their paths, their bodies, and what they set off.
 
 pub mod answer;
-pub mod request_parts;
 pub mod attempt;
 pub mod body;
 pub mod controller;
 pub mod headers;
 pub mod read;
+pub mod request_parts;
 pub mod route;
 pub mod sources;
 

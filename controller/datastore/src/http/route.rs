@@ -19,8 +19,8 @@ use crate::{
 };
 
 use super::{
-    request_parts::{RequestParts, Read, Row, boolean, nothing, number},
     read::route::{self as read, Reading},
+    request_parts::{Read, RequestParts, Row, boolean, nothing, number},
 };
 
 /// The longest path with its query, in bytes.

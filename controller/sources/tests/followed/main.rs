@@ -21,12 +21,12 @@ use sources::{
     follow::{Follow, Key, View},
     git::Commands,
     github_app::Tokens,
-    sync::Syncer,
     mirror::Mirrors,
     schedule::{Cause, Memory, Tries},
     server::Servers,
     status::{self, Seen},
     store::Bundles,
+    sync::Syncer,
 };
 
 use servers::{

@@ -6,7 +6,7 @@ use kube::runtime::{reflector::ObjectRef, watcher::Event};
 use super::*;
 use crate::{
     cluster::index::Feed,
-    layer::{Layers, LayerRun},
+    layer::{LayerRun, Layers},
     metrics::Metrics,
     settings::Settings,
 };

@@ -5,8 +5,8 @@ use crate::{
     runner_pod,
     state_queue::{
         lease::Taken,
-        queue::Ahead,
         lease_request::{is_entitled, requested_lease},
+        queue::Ahead,
     },
 };
 use crds::StateLease;
