@@ -1,4 +1,4 @@
-//! What a command prints, and what is made of it.
+//! Tests of the processing of a command's output.
 
 use tokio::sync::mpsc;
 
@@ -41,7 +41,7 @@ fn events_are_shown_as_the_tool_words_them() {
 }
 
 #[test]
-fn who_looks_on_is_told_once() {
+fn terminal_shows_repeated_events_once() {
     let (notices, _seen) = mpsc::unbounded_channel();
     let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
     for line in [
@@ -85,7 +85,7 @@ fn quiet_events() -> (Events, mpsc::UnboundedReceiver<Notice>) {
     (Events::new(Log::to(std::io::sink()), redactor, notices), seen)
 }
 
-/// Gives a line as a chunk of its own; whether it is told that something happened.
+/// Sends a line as a chunk of its own. Returns whether an activity notice followed.
 async fn tells(events: &mut Events, seen: &mut mpsc::UnboundedReceiver<Notice>, source: Source, line: &str) -> bool {
     events.told_at = None;
     events.line(source, line, 0);
@@ -111,14 +111,14 @@ async fn a_heartbeat_is_not_news() {
     {
         assert!(tells(&mut events, &mut seen, source, line).await, "{line}");
     }
-    // Nothing came.
+    // An empty chunk.
     events.told_at = None;
     events.chunk().await;
     assert!(seen.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn a_flood_is_told_once_a_second_and_not_afterwards() {
+async fn flood_sends_one_activity_notice_a_second() {
     let (mut events, mut seen) = quiet_events();
     let begun = std::time::Instant::now();
     for _ in 0..1_000 {
@@ -128,12 +128,12 @@ async fn a_flood_is_told_once_a_second_and_not_afterwards() {
     assert!(matches!(seen.try_recv(), Ok(Notice::Happened)));
     let more = std::iter::from_fn(|| seen.try_recv().ok()).count();
     assert!(more as u64 <= begun.elapsed().as_secs(), "{more} notices of a flood that took {:?}", begun.elapsed());
-    // The next heartbeat does not pass on what was left untold.
+    // The next heartbeat does not report the dropped activity.
     assert!(!tells(&mut events, &mut seen, Source::Out, r#"{"@message":"a","type":"apply_progress"}"#).await);
 }
 
 #[test]
-fn what_is_cut_is_marked_and_shows_no_half_of_a_secret() {
+fn truncated_line_is_marked_and_shows_no_part_of_a_secret() {
     let (mut events, _seen) = quiet_events();
     events.line(Source::Out, "x hunter22 y hunt", 7);
     let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
@@ -182,7 +182,7 @@ fn nothing_that_is_shown_steers_a_terminal() {
 }
 
 #[test]
-fn colours_stay_for_somebody_at_a_terminal_unless_they_stand_within_a_secret() {
+fn terminal_retains_colours_unless_they_split_a_secret() {
     let (events, _seen) = quiet_events();
     let mut events = events.coloured(true);
     events.line(Source::Out, "\u{1b}[32m+ a\u{1b}[0m \u{1b}[2J", 0);
@@ -207,7 +207,7 @@ fn a_diagnostic_is_shown_as_the_tool_shows_it_to_people() {
 }
 
 #[test]
-fn an_error_that_is_no_diagnostic_is_kept_and_marks_of_colours_are_not_shown() {
+fn error_without_diagnostic_is_retained_without_colour_mark() {
     let (text, said, ..) = feed(&[
         r#"{"@level":"info","@message":"Initializing the backend..."}"#,
         r#"{"@level":"error","@message":"Error refreshing state: 2 problems:\n\n- of hunter22"}"#,
