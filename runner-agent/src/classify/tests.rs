@@ -1,4 +1,4 @@
-//! Words of the tools, and what is made of them.
+//! Tests with messages of the tools.
 
 use std::path::Path;
 
@@ -134,7 +134,7 @@ fn texts_of_the_field() {
         let f = of("plan", vec![diagnostic(summary, detail, None)]);
         assert_eq!((f.class, f.reason.as_str()), (*class, *reason), "{summary}: {detail}");
     }
-    // Whichever command asks.
+    // For any command that prompts.
     for step in ["init", "apply"] {
         let f = of(step, vec![diagnostic("Error asking for input to configure the provider", "provider.x.token: EOF", None)]);
         assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INPUT_REQUIRED), "{step}");
@@ -199,7 +199,7 @@ fn plain_text_is_read_where_there_is_no_json() {
 }
 
 #[test]
-fn what_the_other_stream_says_is_no_part_of_an_error() {
+fn other_stream_is_no_part_of_an_error() {
     let said =
         ["Error: Failed to query available provider packages", "", "dial tcp 127.0.0.1:1: connect: connection refused", ""];
     let late =
@@ -224,7 +224,7 @@ fn files_are_called_as_the_source_calls_them() {
 }
 
 #[test]
-fn what_a_tool_said_before_it_was_told_to_end_is_told_as_well() {
+fn output_before_the_signal_is_reported_as_well() {
     let plugin = Diagnostic { severity: "error".into(), summary: "Plugin did not respond".into(), ..Diagnostic::default() };
     let said = Said { diagnostics: vec![plugin], tail: vec!["ExpiredToken: it is of yesterday".into()], ..Said::default() };
     let told = |told| failure("plan", Exit { code: 1, signal: None, told }, &said).message;
@@ -245,7 +245,7 @@ fn a_tool_that_was_killed_is_interrupted() {
 }
 
 #[test]
-fn a_lock_says_who_holds_it() {
+fn lock_names_its_holder() {
     let detail = |first: &str, who: &str| {
         format!(
             "Error message: {first}\nLock Info:\n  ID:        l1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       {who}\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 +0000 UTC\n  Info:      \n"
@@ -259,14 +259,14 @@ fn a_lock_says_who_holds_it() {
     let known = of("HTTP remote state already locked: ID=l1", "pawl@net-2xbdf-a1").unwrap();
     assert_eq!((known.id.as_str(), known.who.as_str()), ("l1", "pawl@net-2xbdf-a1"));
     assert_eq!(known.created.as_deref(), Some("2026-11-21 10:00:00 +0000 UTC"));
-    // Terraform tells of its own.
+    // Terraform prints its own lock info.
     let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").unwrap();
     assert_eq!((unknown.id.as_str(), unknown.who.as_str(), unknown.created), ("l9", "unknown", None));
     assert_eq!(lock(&Reason::Throttled.failure("x"), "a"), None);
 }
 
 #[test]
-fn a_backend_is_told_from_a_provider_where_it_says_nothing_of_itself() {
+fn bare_error_of_init_is_one_of_the_backend() {
     let refused = "dial tcp 127.0.0.1:9: connect: connection refused";
     assert_eq!(of("init", vec![diagnostic(refused, "", None)]).reason, reason::BACKEND_UNREACHABLE);
     assert_eq!(of("plan", vec![diagnostic(refused, "", None)]).reason, reason::PROVIDER_UNREACHABLE);
@@ -327,7 +327,7 @@ fn variables_are_of_the_stack_and_not_of_a_module_that_it_calls() {
 }
 
 #[test]
-fn what_fails_of_an_object_is_no_error_in_the_code() {
+fn object_that_fails_in_apply_is_no_code_error() {
     let told = || Diagnostic {
         address: Some("t.a".into()),
         ..diagnostic("local-exec provisioner error", "exit status 3", Some(("main.tf", 2)))
@@ -371,7 +371,7 @@ fn a_text_is_shortened_between_words_and_keeps_the_cause() {
 }
 
 #[test]
-fn what_the_tools_say_of_any_lock_does_not_hide_why_there_was_none() {
+fn general_text_on_locks_does_not_hide_the_cause() {
     let detail = "Error message: dial tcp: connection refused\n\nOpenTofu acquires a state lock to protect the state from being written\nby \
                   multiple users at the same time.";
     let f = of("plan", vec![diagnostic("Error acquiring the state lock", detail, None)]);
