@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_values_of_options_and_keeps_lines() {
+    fn man_page_has_option_values_and_line_breaks() {
         let option = |name: &'static str| clap::Arg::new(name).long(name);
         let program = Command::new("x")
             .version("1")

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_providers_name_the_object_and_the_block() {
+    fn provider_message_yields_object_and_import_block() {
         let rows = [
             (
                 "creating IAM Role (web): operation error IAM: CreateRole, EntityAlreadyExists: Role with name web already exists.",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_code_is_none() {
+    fn error_in_the_code_is_not_recognised() {
         assert_eq!(of("Duplicate resource", "A resource named a already exists.", None).reason, reason::APPLY_FAILED);
         assert_eq!(of("no such luck", "", Some("a.b")).reason, reason::APPLY_FAILED);
     }

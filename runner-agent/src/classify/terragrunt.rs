@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_its_files_has_a_place() {
+    fn error_in_a_terragrunt_file_has_a_place() {
         let said = "11:55:28.744 ERROR  /w/a/terragrunt.hcl:1,16-2,1: Invalid expression; Expected the start of an expression.";
         let found = diagnostic(&tail(said)).unwrap();
         assert_eq!(

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_an_older_version_is_read() {
+    fn head_of_an_older_version_is_parsed() {
         let text = r#"{"layout": 1, "tool": "OpenTofu", "version": "1.10.6", "stack": "live/a", "managed": true}"#;
         assert_eq!(serde_json::from_str::<Head>(text).unwrap(), Head { parts: None, ..head() });
     }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_outside() {
+    fn unpack_writes_nothing_outside() {
         type Entries = Vec<(&'static str, tar::EntryType, &'static str)>;
         let back = tempfile::tempdir().unwrap();
         let outside = back.path().join("outside");

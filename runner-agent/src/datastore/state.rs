@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_names_the_state() {
+    fn backend_address_contains_the_state() {
         let id = |workspace: &str| StateId { stack: "net-abcde".into(), workspace: workspace.into() };
         let of = |workspace| backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone();
         assert_eq!(of("prod"), "http://127.0.0.1:9417/state/team/net-abcde/prod");

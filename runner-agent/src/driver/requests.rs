@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_once() {
+    fn changed_level_is_reported_once() {
         let (before, mut after) = (Requests::default(), Requests::default());
         after.cancelled = Some("cancelled: why".into());
         after.approved = true;

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_can_be_pasted_again() {
+    fn printed_command_can_be_pasted() {
         let line = Line::try_parse_from(["x", "apply", "my net", "--var", "a=it's", "--tool", "tofu@~> 1.10"]).unwrap();
         let (verb, place) = line.arguments.verb_and_place().unwrap();
         let command = line.arguments.command(verb, &place);

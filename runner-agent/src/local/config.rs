@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_is_taken_is_one_of_a_run() {
+    fn accepted_fields_are_fields_of_a_run() {
         let crd = crds::crd::terraform_run();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         assert!(HERE.iter().all(|name| schema.get(name).is_some()));

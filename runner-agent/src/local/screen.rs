@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_has_no_colours() {
+    fn log_file_has_no_colours() {
         assert_eq!(plain("\x1b[1m\x1b[32;1mok\x1b[0m and [0m\x1b[m"), "ok and [0m");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");

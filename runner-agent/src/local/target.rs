@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_folder_or_a_repository() {
+    fn place_is_a_folder_or_a_repository() {
         let git =
             |url: &str, revision: &str, path: &str| Target::Git { url: url.into(), revision: revision.into(), path: path.into() };
         assert_eq!(Target::read("https://h/r.git").unwrap(), git("https://h/r.git", "HEAD", "."));

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_are_left_alone() {
+    fn other_commands_are_unchanged() {
         let line = ["runner-agent", "tool", "-target"].map(OsString::from);
         assert_eq!(read(line.clone()).unwrap(), line);
         assert_eq!(read([OsString::from("runner-agent")]).unwrap().len(), 1);

@@ -108,7 +108,7 @@ fn states() -> Vec<State> {
 }
 
 #[test]
-fn every_pair_is_answered_and_the_end_is_final() {
+fn every_pair_is_handled_and_the_end_is_final() {
     for state in states() {
         for event in events() {
             let (after, effects) = next(&state, &event);
@@ -292,7 +292,7 @@ fn every_accepted_stop_leads_to_an_end() {
 }
 
 #[test]
-fn an_apply_is_interrupted_in_its_order() {
+fn apply_is_interrupted_in_stages() {
     let (mut state, mut seen) = (State::Applying, Vec::new());
     for event in [
         Event::Stop(Stop::Terminated),
@@ -310,7 +310,7 @@ fn an_apply_is_interrupted_in_its_order() {
 }
 
 #[test]
-fn a_person_outranks_a_signal() {
+fn users_request_outranks_a_signal() {
     let state = State::Stopping { stop: Stop::Terminated, killed: false };
     let (state, _) = next(&state, &Event::Stop(Stop::Cancelled));
     let (state, _) = next(&state, &Event::Stop(Stop::Denied));
@@ -404,7 +404,7 @@ fn table() -> String {
 }
 
 #[test]
-fn the_table_in_the_design_is_this_machine() {
+fn table_in_the_design_equals_the_machine() {
     const BEGIN: &str = "<!-- table: generated, UPDATE=1 cargo test --release --workspace the_table -->\n";
     const END: &str = "<!-- /table -->";
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../design/0003-state-machine.md"));

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interrupt_ends_the_wait_for_the_record() {
+    async fn interrupt_ends_the_wait_for_the_record() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(dir.path());
         work.children.interrupt();

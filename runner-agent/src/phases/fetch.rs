@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_an_object_are_files() {
+    fn keys_of_an_object_become_files() {
         let dir = mounted(&[("main.tf", "a"), ("vars.tf", "b")]);
         assert_eq!(written(dir.path(), &json!([])).unwrap(), ["main.tf=a", "vars.tf=b"]);
         let items = json!([{"key": "main.tf", "path": "main.tf"}, {"key": "main.tf", "path": "modules/x/main.tf"}]);

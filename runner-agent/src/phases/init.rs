@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_workspaces_are_read_and_nothing_else() {
+    fn only_workspace_names_are_parsed() {
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
         let events =
             Events::new(crate::process::Log::to(io::sink()), crate::report::redact::Redactor::default(), notices).quiet();

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn git_of_the_tool_asks_each_host_with_its_own() {
+    fn git_uses_each_credential_for_its_host_only() {
         let (_dir, work) = world(&[
             ("a/username", "robot"),
             ("a/password", "p'a\"s\\s"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_counts_for_its_host_alone() {
+    fn authority_is_trusted_for_its_host_only() {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = settings(dir.path());
         fs::create_dir_all(&settings.kept).unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_by_ssh_wants_a_key_for_its_host() {
+    fn ssh_source_requires_a_key_for_its_host() {
         let (_dir, work) = world(&[("git/identity", KEY), ("web/password", "pass")]);
         let git = |secret: Option<&str>| GitSource {
             url: "git@git.example.org:team/r.git".into(),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_of_the_tool_has_the_tokens_of_the_run() {
+    fn cli_configuration_contains_the_runs_tokens() {
         let (_dir, work) = world(&[("r/token", "abcdef\n"), ("r/bad", "plugin_cache_dir = \"/x\"")]);
         let key = |key: &str| json!({"name": "r", "key": key});
         let registries = json!([{"host": "r.example.org", "secretKeyRef": key("token")}]);

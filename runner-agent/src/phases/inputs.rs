@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_never_the_users() {
+    fn files_are_private_and_their_names_are_reserved() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(&json!({"backend": {"type": "http", "config": {"address": "http://s/a"}}}));
         let mut given = Inputs { variables: json!({"a": 1}).as_object().unwrap().clone(), ..Inputs::default() };

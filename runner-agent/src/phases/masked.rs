@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_any_form_is_masked_by_line_and_by_word() {
+    fn unknown_file_is_masked_by_line_and_by_word() {
         let redactor = Redactor::default();
         file(
             b"[default]\naws_access_key_id = AKIAEXAMPLE\naws_secret_access_key=abc/def+ghi\n\"token\": \"t0k3n-of-mine\",\n",

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_arguments_become_words_of_their_commands() {
+    fn fields_and_arguments_become_command_arguments() {
         let all = json!({"targets": ["a.b[\"x y\"]", "module.c"], "replace": ["a.d"], "refresh": false, "parallelism": 3,
             "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.e", "--generate-config-out=gen/new.tf"], "apply": ["-compact-warnings=true"]}});
         let found = options(&all).unwrap();

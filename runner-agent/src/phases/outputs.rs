@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_keeps_its_type_and_a_sensitive_one_is_masked() {
+    fn value_retains_its_type_and_sensitive_one_is_masked() {
         let output = |value: Value, sensitive| Some(Output { value, sensitive });
         let taken = TakenOutputs::from([
             (of("zones"), output(json!(["a", "b"]), false)),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plan_made_with_another_value_is_stale() {
+    async fn changed_output_makes_the_plan_stale() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(settings(dir.path()));
         // The output is gone now. A run that takes no outputs sends no request to the datastore.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_datastore_nothing_can_be_taken() {
+    async fn outputs_require_a_datastore() {
         let dir = tempfile::tempdir().unwrap();
         let variable = json!({"name": "id", "valueFrom": {"outputOf": {"stack": "net", "name": "id"}}});
         let mut run = TerraformRun::default();

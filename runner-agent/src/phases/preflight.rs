@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_missing_or_empty_is_named_at_once() {
+    fn all_missing_and_empty_inputs_are_reported_at_once() {
         let secret = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
         let spec = json!({
             "source": {"git": {"url": "https://h/r", "secretRef": {"name": "git"}}},
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_source_are_looked_for() {
+    fn missing_keys_of_a_source_are_reported() {
         let spec = json!({"source": {"configMapRef": {"name": "net", "items": [{"key": "a", "path": "a.tf"}, {"key": "b", "path": "b.tf"}]}}});
         assert_eq!(checked(&[("configmaps/net/a", "x"), ("configmaps/net/b", "x")], &spec, true), Ok(()));
         let said = checked(&[("configmaps/net/a", "x")], &spec, true);

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_of_the_import_that_it_names() {
+    fn failure_blames_the_import_that_it_names() {
         let found = recovery();
         let at = |failure: &Failure| found.blamed(failure).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
         let text = found.text();

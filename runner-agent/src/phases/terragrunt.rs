@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_is_called_as_it_understands() {
+    fn each_terragrunt_version_gets_its_own_syntax() {
         let old = call("0.54.0", &["workspace", "select", "a"], false);
         assert_eq!(old.args, ["workspace", "select", "a"]);
         let new = call("1.1.3", &["workspace", "select", "a"], false);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_apply_is_not_tried_again_by_terragrunt() {
+    fn terragrunt_retries_every_command_but_apply() {
         for (name, retries) in [("init", true), ("plan", true), ("apply", false)] {
             assert_eq!(has(&call("1.1.3", &[name], false), "TG_NO_AUTO_RETRY").is_none(), retries, "{name}");
         }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn json_begins_where_a_line_does() {
+    fn text_before_the_json_is_skipped() {
         let read = |text: &'static str| io::read_to_string(json(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(read("noise\n  {no\n\n{\"a\":1}\n"), "{\"a\":1}\n");
         assert_eq!(read("{}"), "{}");

@@ -115,7 +115,7 @@ fn seconds(waits: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn each_wait_is_longer_up_to_a_bound() {
+    fn lock_timeout_doubles_up_to_a_bound() {
         assert_eq!([0, 1, 2, 3, 4, 5, 100].map(super::seconds), [10, 20, 40, 80, 160, 160, 160]);
     }
 }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_put_in_their_order_before_the_one_of_variables() {
+    fn variable_files_are_loaded_in_order_before_variables() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let stack = root.join("live/net");

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_of_a_persons_arguments() {
+    fn variable_names_are_read_from_arguments() {
         let arguments: Vec<OsString> = ["-var", "a=b=c", "-var-file", "x=y", "-var", "none"].map(Into::into).into();
         assert_eq!(named(&arguments).collect::<Vec<_>>(), ["a"]);
     }
@@ -270,7 +270,7 @@ mod tests {
     ];
 
     #[test]
-    fn all_that_has_no_value_is_named_with_its_place() {
+    fn variables_without_value_are_named_with_their_place() {
         let failure = missing(ToolName::OpenTofu, CODE, &[], &[]).unwrap();
         let wanted = "3 variables have no value: count_of_all (more.tf.json:2), region (main.tf:1), zone (main.tf:6)";
         assert_eq!((failure.reason.as_str(), failure.message.as_str()), (crds::reason::VARIABLE_NOT_SET, wanted));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_be_anywhere_where_the_tool_looks_for_it() {
+    fn value_from_any_place_of_the_tool_counts() {
         let found = [
             CODE,
             &[

@@ -167,7 +167,7 @@ mod tests {
 
     /// Computed by another program. A plan that waits during an upgrade must have the approved checksum.
     #[test]
-    fn a_checksum_is_the_same_in_every_version() {
+    fn checksum_is_the_same_in_every_version() {
         let facts = Facts {
             run_uid: "uid-1".into(),
             tool: "OpenTofu".into(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_counts() {
+    fn every_part_changes_the_checksum() {
         let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
         let first = checksum(&f, &d);
         assert_eq!(first.len(), 71);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_keys_does_not_count() {
+    fn order_of_keys_does_not_change_the_checksum() {
         assert_eq!(canonical(&json!({"b": [{"d": 1, "c": null}], "a": "x"})), r#"{"a":"x","b":[{"c":null,"d":1}]}"#);
         let mut other = facts();
         other.variables.reverse();

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn any_difference_counts_and_nothing_else() {
+    fn digest_changes_with_every_counted_property() {
         type Change = fn(&Path);
         let of = |dir: &Path| digest(dir, &|path| path == Path::new("m/.terraform/providers")).unwrap();
         assert_eq!(of(tree().path()), of(tree().path()), "times and places do not count");

@@ -50,12 +50,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_goes_and_steering_shows() {
+    fn colours_are_removed_and_controls_escaped() {
         assert_eq!(sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
     }
 
     #[test]
-    fn nothing_that_steers_is_left_and_nothing_else_is_touched() {
+    fn only_controls_are_escaped() {
         let harmless = "tab\tline\nümlaut 日本 👩‍💻 [0m ^[ <U+202E>";
         assert!(matches!(sanitize(harmless, false), Cow::Borrowed(_)));
         for c in (0..=0x2100).filter_map(char::from_u32) {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_go_or_stay_and_other_sequences_are_shown() {
+    fn colours_are_optional_and_other_sequences_escaped() {
         let rows = [
             ("\x1b[1;31mred\x1b[0m\x1b[m", "red", "\x1b[1;31mred\x1b[0m\x1b[m"),
             ("\x1b[2K\x1b[1A", "^[[2K^[[1A", "^[[2K^[[1A"),

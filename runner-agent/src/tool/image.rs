@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_tool_has_parts_as_well() {
+    fn small_tool_has_a_statement_too() {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("tofu");
         for size in [0_usize, 1, 15, PART - 1, PART, PART + 1, PART * 3] {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn init_runs_when_it_is_asked_for() {
+    fn init_runs_only_when_requested() {
         let init = ["init", "-input=false"];
         let before = [("init".to_owned(), PathBuf::from("/s"))];
         assert_eq!(call(words("init -no-color"), true, true, &[], &[]), Call::Unit(words("init -no-color")));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn other_units_are_let_be() {
+    fn other_units_are_unchanged() {
         for args in ["init -get=false", "output -json", "plan"] {
             assert_eq!(call(words(args), false, false, &["init"], &[]), Call::Other, "{args}");
         }

@@ -129,7 +129,7 @@ fn checksum(output: &Output) -> String {
 }
 
 #[test]
-fn a_plan_waits_and_is_applied_later_once_and_as_it_is() {
+fn waiting_plan_is_applied_later_once_and_unchanged() {
     let place = Place::new();
     let planned = place.run(&["apply"], &[]);
     assert_eq!(code(&planned), 2, "{}", text(&planned));
@@ -170,7 +170,7 @@ fn files_changed_after_the_plan_prevent_the_apply() {
 }
 
 #[test]
-fn without_a_question() {
+fn auto_approve_applies_without_a_question() {
     let place = Place::new();
     let applied = place.run(&["--auto-approve", "--var", "a=1"], &[]);
     assert_eq!((code(&applied), place.ran("apply")), (0, 1), "{}", text(&applied));
@@ -183,7 +183,7 @@ fn without_a_question() {
 }
 
 #[test]
-fn variables_are_given_again_where_an_apply_takes_them() {
+fn variables_are_passed_to_an_apply_that_takes_them() {
     for (version, again) in [("1.10.6", false), ("1.11.0", true), ("1.12.6", true)] {
         let place = Place::new();
         fs::write(place.stack().join("a.tfvars"), "").unwrap();
@@ -207,7 +207,7 @@ fn variables_are_given_again_where_an_apply_takes_them() {
 }
 
 #[test]
-fn one_run_of_a_folder_at_a_time() {
+fn second_run_of_a_folder_is_refused() {
     let place = Place::new();
     let mut first = place.start(&["--auto-approve"], &[("APPLY", GATE)]);
     place.until_ran("apply");
@@ -269,7 +269,7 @@ fn kill_in_apply_is_indeterminate_and_before_it_harmless() {
 }
 
 #[test]
-fn a_line_that_makes_no_sense() {
+fn invalid_command_line_exits_with_usage() {
     let place = Place::new();
     for arguments in [&["aply"][..], &["--tool", "helm"], &["--var", "x"], &["--approve"]] {
         assert_eq!(code(&place.run(arguments, &[])), 64, "{arguments:?}");

@@ -103,7 +103,7 @@ fn resolve_explains_the_tool_and_names_the_alternative() {
 }
 
 #[test]
-fn a_program_reads_it_as_json() {
+fn resolve_prints_json() {
     let place = Place::new();
     place.put("a/terragrunt.hcl", "terraform_version_constraint = local.v\n");
     place.put("a/main.tf", "terraform {\n  required_version = \"< 1.10\"\n}\n");

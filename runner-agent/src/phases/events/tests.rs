@@ -25,7 +25,7 @@ fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
 }
 
 #[test]
-fn events_are_shown_as_the_tool_words_them() {
+fn events_are_shown_in_the_tools_words() {
     let (text, said, _, _) = feed(&[
         r#"{"@level":"info","@message":"Terraform 1.11.4","type":"version"}"#,
         "plain line with hunter22",
@@ -58,7 +58,7 @@ fn terminal_shows_repeated_events_once() {
 }
 
 #[test]
-fn an_apply_tells_its_progress_and_outputs() {
+fn apply_reports_progress_and_outputs() {
     let start = |n: u32| {
         format!(
             r#"{{"@message":"a[{n}]: Creating...","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_start"}}"#
@@ -94,7 +94,7 @@ async fn tells(events: &mut Events, seen: &mut mpsc::UnboundedReceiver<Notice>, 
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_not_news() {
+async fn heartbeat_is_no_activity() {
     let (mut events, mut seen) = quiet_events();
     let event =
         |kind: &str| format!(r#"{{"@message":"a: ...","hook":{{"resource":{{"addr":"a"}},"action":"create"}},"type":"{kind}"}}"#);
@@ -142,7 +142,7 @@ fn truncated_line_is_marked_and_shows_no_part_of_a_secret() {
 }
 
 #[test]
-fn half_a_secret_is_not_left_where_a_text_is_shortened() {
+fn shortened_text_shows_no_part_of_a_secret() {
     let (mut events, _seen) = quiet_events();
     for at in 0..12 {
         let text = format!("{}hunter22 and more", "x".repeat(MAX_TEXT - at));
@@ -158,7 +158,7 @@ fn half_a_secret_is_not_left_where_a_text_is_shortened() {
 }
 
 #[test]
-fn a_sensitive_value_is_not_shown_even_if_the_tool_hands_it_out() {
+fn sensitive_output_is_masked_even_if_the_tool_prints_it() {
     let outputs =
         r#"{"@message":"Outputs: 1","outputs":{"s":{"sensitive":true,"type":"string","value":"not-for-you"}},"type":"outputs"}"#;
     let (text, said, ..) = feed(&[outputs]);
@@ -167,7 +167,7 @@ fn a_sensitive_value_is_not_shown_even_if_the_tool_hands_it_out() {
 }
 
 #[test]
-fn nothing_that_is_shown_steers_a_terminal() {
+fn shown_text_contains_no_terminal_controls() {
     let told = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe \\u2066x\\u2069 \\u001b[31mred\\u001b[0m";
     let message = format!(r#"{{"@message":"{told}","type":"log"}}"#);
     let diagnostic =
@@ -191,7 +191,7 @@ fn terminal_retains_colours_unless_they_split_a_secret() {
 }
 
 #[test]
-fn a_diagnostic_is_shown_as_the_tool_shows_it_to_people() {
+fn diagnostic_is_rendered_like_the_tools_text() {
     let (text, said, ..) = feed(&[
         r#"{"@level":"error","type":"diagnostic","diagnostic":{"severity":"error","summary":"Invalid index","detail":"No such key.","address":"module.m[\"b\"].t.x[1]","range":{"filename":"m/main.tf","start":{"line":4}},"snippet":{"context":"resource \"t\" \"x\"","code":"  input = one(\n    [count.index])","start_line":3,"values":[{"traversal":"count.index","statement":"is 1"},{"traversal":"each.key","statement":"is \"b\""}],"function_call":{"called_as":"one"}}}}"#,
         r#"{"@level":"error","type":"diagnostic","diagnostic":{"severity":"error","summary":"No value","detail":"","range":{"filename":"main.tf","start":{"line":1}},"snippet":{"context":null,"code":"variable \"zone\" {","start_line":1,"values":[]}}}"#,

@@ -152,7 +152,7 @@ mod tests {
 
     /// Expected values are those that OpenTofu 1.10.6 and Terraform 1.11.4 print.
     #[test]
-    fn a_value_is_written_as_the_tools_write_it() {
+    fn values_are_rendered_as_the_tools_do() {
         let rows = [
             (json!("a \"b\" ${x} \t é"), json!("string"), "\"a \\\"b\\\" ${x} \\t é\""),
             (json!("a\nb\"q"), json!("string"), "<<EOT\na\nb\"q\nEOT"),

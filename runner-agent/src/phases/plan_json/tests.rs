@@ -45,7 +45,7 @@ fn changes_are_counted_as_the_tools_count() {
 }
 
 #[test]
-fn destroys_come_first_however_many_there_are() {
+fn destroys_come_first_in_a_long_list() {
     let mut list: Vec<_> = (0..300).map(|i| change(&format!("a.new[{i}]"), &["create"], false)).collect();
     list.push(change("a.old", &["delete"], false));
     let facts = read_plan(json!({"resource_changes": list}).to_string().as_bytes(), BTreeSet::new()).unwrap();
@@ -65,7 +65,7 @@ fn output_changes_alone_count_and_invalid_json_fails() {
 }
 
 #[test]
-fn a_large_plan_is_read_as_it_comes() {
+fn large_plan_is_parsed_as_a_stream() {
     // A generated plan of 100 MB that is never in memory at once.
     struct Huge(usize, Vec<u8>);
     impl Read for Huge {
@@ -100,7 +100,7 @@ fn read(plan: &str) -> PlanFacts {
 }
 
 #[test]
-fn outputs_are_named_and_their_values_are_not() {
+fn outputs_are_listed_without_values() {
     let facts = read(include_str!("plans/outputs.json"));
     assert_eq!(facts.counts, Changes { outputs: 3, ..Changes::default() });
     assert_eq!(facts.lines(), ["+ output.fresh", "- output.old", "~ output.secret"]);

@@ -30,14 +30,14 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn lines_are_found_across_chunks() {
+fn lines_are_joined_across_chunks() {
     assert_eq!(cut(&[b"a\nb", b"c\r\n\n", b"d"]), ["a", "bc", "", "d"]);
     assert_eq!(cut(&[b"\xff\n"]), ["\u{fffd}"]);
     assert!(cut(&[]).is_empty());
 }
 
 #[test]
-fn a_long_line_is_cut_and_the_next_is_whole() {
+fn long_line_is_truncated_and_the_next_is_whole() {
     let long = vec![b'x'; MAX_LINE + 10];
     for chunk in [1 << 12, 1 << 16, long.len() + 8] {
         let text = [&long[..], b"\nnext\n"].concat();
@@ -51,7 +51,7 @@ fn a_long_line_is_cut_and_the_next_is_whole() {
 }
 
 #[test]
-fn a_line_is_not_cut_within_a_character() {
+fn line_is_not_truncated_within_a_character() {
     for last in ["ä", "日", "👩"] {
         for fits in 1..last.len() {
             let mut text = vec![b'x'; MAX_LINE - fits];
@@ -66,7 +66,7 @@ fn a_line_is_not_cut_within_a_character() {
 }
 
 #[test]
-fn bytes_that_are_no_text_give_the_same_lines_however_they_come() {
+fn invalid_utf8_yields_the_same_lines_for_any_chunks() {
     let bytes = noise(200_000);
     let whole = cut(&[&bytes]);
     assert!(whole.len() > 500 && whole.iter().any(|line| line.contains('\u{fffd}')), "{} lines", whole.len());

@@ -209,7 +209,7 @@ async fn tool_started_after_the_signal_gets_its_own() {
 }
 
 #[tokio::test]
-async fn a_killed_tool_says_so() {
+async fn killed_tool_reports_its_signal() {
     let children = Children::default();
     let other = children.clone();
     tokio::spawn(async move {

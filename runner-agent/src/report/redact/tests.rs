@@ -79,7 +79,7 @@ fn every_form_is_masked_at_every_border_of_chunks() {
 }
 
 #[test]
-fn every_form_is_masked_where_a_text_is_cut() {
+fn every_form_is_masked_in_truncated_text() {
     let redactor = redactor(&[SECRET]);
     for (name, form) in encodings().into_iter().filter(|(name, _)| !name.contains(' ')) {
         for (end, _) in form.char_indices().skip(5) {
@@ -93,7 +93,7 @@ fn every_form_is_masked_where_a_text_is_cut() {
 }
 
 #[test]
-fn a_value_of_several_lines_is_masked_line_by_line() {
+fn multi_line_value_is_masked_by_line() {
     let redactor = redactor(&["line one\n  line two\n"]);
     assert_eq!(redactor.redact("line two"), MASK);
     assert_eq!(redactor.redact("  line one, and more"), format!("  {MASK}, and more"));
@@ -101,7 +101,7 @@ fn a_value_of_several_lines_is_masked_line_by_line() {
 }
 
 #[test]
-fn long_values_are_masked_as_base64_is_broken_into_lines() {
+fn long_value_is_masked_in_wrapped_base64() {
     let secret: String = (0..700_u32).map(|i| char::from(b'!' + u8::try_from(i * 31 % 90).unwrap())).collect();
     let redactor = redactor(&[&secret]);
     for width in [76, 64] {
@@ -113,7 +113,7 @@ fn long_values_are_masked_as_base64_is_broken_into_lines() {
 }
 
 #[test]
-fn values_that_overlap_or_lie_within_each_other_are_all_covered() {
+fn overlapping_and_nested_values_are_masked() {
     let redactor = redactor(&["pass", "password-1", "word-1234", "sensitive"]);
     assert_eq!(redactor.redact("password-1"), MASK);
     assert_eq!(redactor.redact("a password-1234 b"), format!("a {MASK} b"));
