@@ -90,8 +90,8 @@ fn version_of(binary: &Path, dir: &Path) -> Option<Version> {
     serde_json::from_slice::<Said>(&output.stdout).ok()?.terraform_version.parse().ok()
 }
 
-/// The digest of a tool, cached by its file's stamp. Only for a plan that is about to be made: before an apply the bytes themselves
-/// are hashed, since code that ran in between may have written to the cache.
+/// The digest of a tool, cached by its file's stamp. Only for a plan that is about to be made: for a plan that waited the bytes are
+/// hashed again, since code that ran in between may have written to the cache.
 pub fn digest(binary: &Path) -> io::Result<(Stamp, String)> {
     let mut known = Remembered::read();
     let digest = known.digest(binary);
