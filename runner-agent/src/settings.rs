@@ -37,7 +37,7 @@ pub struct Settings {
     pub providers: PathBuf,
     /// Shared cache of providers.
     pub provider_cache: Option<PathBuf>,
-    /// The only directory below which an attempt and its tool write.
+    /// The work directory: source, home, temporary files and the tool's output. The agent also writes to `kept`.
     pub work: PathBuf,
     /// Files that only the agent writes and the tool reads: the plan that is shown, hashed and applied. In a pod it is a separate
     /// volume, which the stack's code cannot change if the kernel supports Landlock.
