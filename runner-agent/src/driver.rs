@@ -1,7 +1,7 @@
-//! Runs the machine: events in, effects out.
+//! Drives the state machine: feeds events in and performs its effects.
 //!
-//! The driver owns the agent's copy of the status. It looks at the run as levels (cancelled, denied, deleted, approved, fenced)
-//! and tells the machine when one of them changes; timers follow from the state alone.
+//! The driver owns the agent's copy of the status. It reads the run as levels (cancelled, denied, deleted, approved, fenced) and
+//! sends the machine an event when one changes. Timers follow from the state alone.
 
 mod claim;
 mod deadlines;
@@ -33,7 +33,7 @@ use status::StatusView;
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
 type StepResult<T> = Result<T, crds::Failure>;
 
-/// What something that was started came to.
+/// The outcome of a started task.
 enum Done {
     Adopted(Option<Arc<TerraformRun>>),
     Wrote(Outcome),
@@ -43,17 +43,17 @@ enum Done {
     Verified(StepResult<Verified>),
     Claimed(Outcome),
     HooksBefore(StepResult<()>),
-    /// Whether the end stands where it outlives the pod, and what became of the outputs.
+    /// Whether the end is stored where it outlives the pod, and the status of the outputs.
     Delivered(bool, Option<OutputsStatus>),
     HooksAfter,
     Applied(StepResult<ApplyReport>),
-    /// Whether it stands in the API.
+    /// Whether the API accepted the write.
     Progress(bool),
     Ended(Outcome),
     Panicked,
 }
 
-/// An attempt at work.
+/// Drives one attempt.
 pub struct Driver<A, W, C> {
     api: Arc<A>,
     work: Arc<W>,
@@ -65,14 +65,14 @@ pub struct Driver<A, W, C> {
     requests: Requests,
     state: State,
     events: VecDeque<Event>,
-    /// Outcomes are numbered: one of something that was given up is dropped.
+    /// Number of the current task. An outcome with another number belongs to an abandoned task and is dropped.
     turn: u64,
     running: Option<JoinHandle<()>>,
     done: Channel<(u64, Done)>,
     notices: Channel<Notice>,
     seen: (watch::Sender<Option<Seen>>, watch::Receiver<Option<Seen>>),
     follower: Option<JoinHandle<()>>,
-    /// When the phase began, when the tool was told to end, when the process was.
+    /// Start of the phase, time at which the tool was told to end, time at which the process was.
     phase_since: Instant,
     told_at: Option<Instant>,
     terminated_at: Option<Instant>,
@@ -81,7 +81,7 @@ pub struct Driver<A, W, C> {
     progress_written: Instant,
     progress_due: bool,
     stall: Stall,
-    /// The lock that the work was told of last.
+    /// ID of the lock last passed to the work for release.
     released: Option<String>,
     exit: u8,
 }
@@ -119,7 +119,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    /// Works until the end; `stops` gives each signal that tells the process to end. Returns the exit code.
+    /// Runs until the end. `stops` yields each signal that tells the process to end. Returns the exit code.
     pub async fn run(mut self, mut stops: mpsc::UnboundedReceiver<()>) -> u8 {
         let (state, effects) = begin();
         self.state = state;
@@ -152,7 +152,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.exit
     }
 
-    /// Waits for the next thing that happens. `None` when it is of no interest to the machine.
+    /// Waits for the next event. `None` if it does not concern the machine.
     async fn wait(&mut self, stops: &mut mpsc::UnboundedReceiver<()>) -> Option<Event> {
         let deadline = self.deadline();
         let progress = self.progress_at();
@@ -187,7 +187,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    /// What follows from being in a new state, beside its effects.
+    /// Performs the consequences of a new state that are not effects of the machine.
     fn entered(&mut self, before: State) {
         self.listens(before);
         match self.state {
@@ -208,7 +208,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 if let (true, Some(run)) = (self.view.is_stored(), &self.run) {
                     self.hold_until.get_or_insert_with(|| Instant::now() + hold_for(run));
                 }
-                // An approval may have come before the acknowledgement of the plan.
+                // An approval may have come before the plan's write was acknowledged.
                 if self.requests.approved {
                     self.events.push_back(Event::Permission(Permission::Approved));
                 }
@@ -218,7 +218,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 let left = self.view.expires(now).duration_since(now);
                 let left = std::time::Duration::try_from(left).unwrap_or_default();
                 self.expires_at.get_or_insert_with(|| Instant::now() + left);
-                // What was said of the lease before the acknowledgement of the plan.
+                // The lease's state may have changed before the plan's write was acknowledged.
                 if self.requests.leased {
                     self.events.push_back(Event::Permission(Permission::Leased));
                 } else if self.requests.queued.is_some() {
@@ -226,7 +226,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             State::Verifying(_) if !matches!(before, State::Claiming(..)) => self.phase_since = Instant::now(),
-            // The hooks before the apply have a part of its time.
+            // Hooks before the apply count towards the apply's timeout.
             State::Preparing | State::Applying if matches!(before, State::Claiming(..)) => self.begin_phase(),
             State::Finishing(_) => self.phase_since = Instant::now(),
             State::Adopting
@@ -249,13 +249,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::Reporting(_)
             | State::Ended => {}
         }
-        // What was being verified for an approval that is gone is of no interest any more.
+        // Abandon a verification whose approval was withdrawn.
         if matches!(before, State::Verifying(_)) && !matches!(self.state, State::Claiming(..)) {
             self.abandon();
         }
     }
 
-    /// What an outcome means to the machine.
+    /// Maps an outcome to an event of the machine.
     fn finished(&mut self, turn: u64, done: Done) -> Option<Event> {
         if let Done::Progress(landed) = done {
             if !landed && self.view.is_stalled() {
@@ -267,7 +267,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             return None;
         }
         self.running = None;
-        // What a step said before it ended comes before its end.
+        // A step's notices come before its end.
         while let Ok(notice) = self.notices.1.try_recv() {
             self.note(notice);
         }
@@ -276,7 +276,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Done::Adopted(None) => Event::Write(Write::AdoptionRefused),
             Done::Adopted(Some(run)) => self.adopted(run),
             Done::Wrote(Outcome::Landed(run)) => {
-                // What the acknowledgement shows comes first: a cancel in it keeps the next phase from starting.
+                // The acknowledged object is read first: a cancel in it prevents the next phase.
                 self.look(Some(&Seen::Run(run)));
                 self.events.push_back(Event::Write(Write::Recorded));
                 return None;
@@ -328,7 +328,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             Done::Claimed(Outcome::Landed(_)) => Event::Write(Write::ClaimGranted { hooks: self.work.has_hooks_before() }),
             Done::Claimed(Outcome::Refused(run)) => {
                 self.view.unclaim();
-                // Why it was refused, first.
+                // The cause of the refusal comes first.
                 self.look(Some(&Seen::Run(run)));
                 self.events.push_back(Event::Write(Write::ClaimRefused));
                 return None;
@@ -347,7 +347,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 match self.state {
                     State::Ending(_) | State::Reporting(_) => Event::Write(Write::Reported),
                     State::Adopting => Event::Write(Write::AdoptionRefused),
-                    // A writer that has a fault leaves it open what stands in the API.
+                    // A panic of the writer leaves open whether the API accepted the write.
                     State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
                         Event::Stop(Stop::Fenced)
                     }
@@ -388,7 +388,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         Event::Write(Write::Adopted(Terms { plan_only: !self.operation().applies(), mode: self.mode() }))
     }
 
-    /// Looks at the run and tells the machine what changed.
+    /// Reads the run's levels and queues an event for each change.
     fn look(&mut self, seen: Option<&Seen>) {
         let checksum = self.view.checksum();
         if let Some(Seen::Run(run)) = seen {
@@ -412,7 +412,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.requests = requests;
         self.view.stale(self.requests.stale.as_deref());
         if waits && self.state == State::Awaiting && !self.requests.approved {
-            // Said, not decided on: a write that is lost is no loss.
+            // This write is informational, so its loss does no harm.
             self.view.turn(self.requests.turn(), self.clock.now());
             self.write_progress();
         }
@@ -441,7 +441,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.view.unlocked(&text, self.clock.now());
                 self.write_progress();
             }
-            // It is written with what follows Setup, before code of the stack runs.
+            // Written together with the end of Setup, before the stack's code runs.
             Notice::Unconfined => self.view.unconfined(self.clock.now()),
         }
     }

@@ -1,9 +1,9 @@
-//! Files of the agent's own that nobody can name, and files that a tool left, which may be anything.
+//! The agent's unnamed files, and safe access to files that a tool left.
 //!
-//! Code of the stack runs as the agent's user, in directories where the agent works too, and the agent may open what that code may not: a
-//! link in place of a file would make the agent read a token, or write to a cache that pods share. So what the agent keeps for a while has
-//! no name ([`Scratch`]), what it makes replaces whatever stands there ([`create`]), and what a tool left is opened as a file of one name,
-//! that no link leads to, or not at all ([`left`]).
+//! The stack's code runs as the agent's user, in directories that the agent uses too, and the agent may open files that the code
+//! may not. A link in place of a file would make the agent read a token, or write to a shared cache. So the agent's temporary files
+//! have no name ([`Scratch`]), its named files replace any existing entry ([`create`]), and a file that a tool left is opened only
+//! if it has a single name and no link leads to it ([`left`]).
 
 use std::{
     ffi::OsStr,
@@ -27,31 +27,31 @@ use nix::{
 };
 use tool_versions::Digest;
 
-/// Name of the file in the stack's directory in which variables are given to the tool.
+/// Name of the file in the stack's directory that passes variables to the tool.
 pub const VARIABLES_FILE: &str = "zz_pawl.auto.tfvars.json";
-/// How the names of files with variables begin that a run names. They sort before [`VARIABLES_FILE`], whose variables win.
+/// Prefix of the variable files that a run references. They sort before [`VARIABLES_FILE`], whose variables win.
 pub const VARIABLE_FILES: &str = "zz_pawl-";
-/// Name of the file in the stack's directory that replaces the backend of the code.
+/// Name of the file in the stack's directory that overrides the code's backend.
 pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
 
-/// Whether a file in the stack's directory is one in which variables are given to the tool.
+/// Whether a file name in the stack's directory is one that Pawl uses for variables.
 pub fn is_variables_file(name: &str) -> bool {
     let is_read = || name.strip_suffix(".json").unwrap_or(name).ends_with(".auto.tfvars");
     name == VARIABLES_FILE || name.starts_with(VARIABLE_FILES) && is_read()
 }
 
-/// Bytes that are read at once.
+/// Read buffer size in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// A file without a name, for the agent alone. It is gone with its last clone.
+/// An unnamed file that only the agent can access. It is removed with its last clone.
 #[derive(Clone, Debug)]
 pub struct Scratch(Arc<File>);
 
 impl Scratch {
-    /// An empty one, on the file system of a directory.
+    /// Creates an empty file on the file system of a directory.
     ///
     /// # Errors
-    /// When nothing can be made there.
+    /// The file cannot be created.
     pub fn create(dir: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
@@ -59,34 +59,34 @@ impl Scratch {
         if let Ok(file) = options.clone().custom_flags(unnamed).open(dir) {
             return Ok(Self(Arc::new(file)));
         }
-        // A file system that knows no such files: its name is gone before anybody is told.
+        // Without support for unnamed files: create one and remove its name at once.
         let path = dir.join(format!(".{}", hex::encode(rand::random::<[u8; 16]>())));
         let file = options.create_new(true).open(&path)?;
         fs::remove_file(&path)?;
         Ok(Self(Arc::new(file)))
     }
 
-    /// What another file holds now, on the file system of a directory.
+    /// Copies the current content of another file, on the file system of a directory.
     ///
     /// # Errors
-    /// When it cannot be read, or there is no room.
+    /// The file cannot be read, or the disk is full.
     pub fn copy_of(file: &File, dir: &Path) -> io::Result<Self> {
         let copy = Self::create(dir)?;
         io::copy(&mut Reader { file, at: 0 }, &mut &*copy.0)?;
         Ok(copy)
     }
 
-    /// For whoever writes it, from its beginning to its end.
+    /// The file, for a writer. It shares one position between all users.
     pub fn file(&self) -> &File {
         &self.0
     }
 
-    /// Its bytes, from the beginning.
+    /// Reads from the beginning, at its own position.
     pub fn reader(&self) -> impl Read + '_ {
         Reader { file: &self.0, at: 0 }
     }
 
-    /// How many bytes it has.
+    /// Size in bytes.
     ///
     /// # Errors
     /// Those of the file system.
@@ -97,12 +97,12 @@ impl Scratch {
     /// SHA-256 of its bytes: `sha256:` and 64 hexadecimal digits.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The file cannot be read.
     pub fn digest(&self) -> io::Result<String> {
         Ok(format!("sha256:{}", digest(self.reader())?))
     }
 
-    /// Its bytes as the body of a request, from the beginning each time.
+    /// A request body of its bytes, from the beginning each time.
     pub fn stream(&self) -> impl Stream<Item = io::Result<Bytes>> + Send + use<> {
         stream::try_unfold((self.0.clone(), 0), |(file, at)| async move {
             let from = file.clone();
@@ -120,13 +120,13 @@ impl Scratch {
 }
 
 impl From<File> for Scratch {
-    /// A file that has a name all the same.
+    /// Wraps a file that has a name.
     fn from(file: File) -> Self {
         Self(Arc::new(file))
     }
 }
 
-/// Reads a file from a place of its own, wherever others are in it.
+/// Reads a file at its own position, independent of other readers.
 struct Reader<'a> {
     file: &'a File,
     at: u64,
@@ -140,19 +140,19 @@ impl Read for Reader<'_> {
     }
 }
 
-/// SHA-256 of what is read, in hexadecimal digits.
+/// SHA-256 of a reader's bytes in hexadecimal digits.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The reader fails.
 pub fn digest(from: impl Read) -> io::Result<String> {
     Ok(Digest::read(io::BufReader::with_capacity(CHUNK, from))?.to_string())
 }
 
-/// Opens what a tool left: a regular file of no other name and of at most so many bytes, and no part of its path is a link. It never
-/// waits for whoever holds the other end of a pipe. A relative path is one below the working directory.
+/// Opens a file that a tool left: a regular file with a single name and at most `most` bytes, and no part of its path is a link.
+/// Never blocks on a pipe. A relative path is relative to the working directory.
 ///
 /// # Errors
-/// When it is not there, or something else; the message names it.
+/// The file does not exist, or does not meet these conditions; the message tells which.
 pub fn left(path: &Path, most: u64) -> io::Result<File> {
     let is = |kind, what: &str| io::Error::new(kind, format!("{} {what}", path.display()));
     let opened = directory_of(path).and_then(|(dir, name)| {
@@ -177,11 +177,11 @@ pub fn left(path: &Path, most: u64) -> io::Result<File> {
     Err(is(io::ErrorKind::InvalidData, &refused))
 }
 
-/// Makes an empty file that its owner alone reads and writes, in place of whatever has its name, which may be a link but no directory.
-/// No part of the way to it is a link.
+/// Creates an empty file that only its owner can access, in place of any file or link with its name, but not of a directory. No
+/// part of its path may be a link.
 ///
 /// # Errors
-/// When something on the way is a link, or nothing can be made there.
+/// A part of the path is a link, or the file cannot be created.
 pub fn create(path: &Path) -> io::Result<File> {
     let (dir, name) = directory_of(path)?;
     match unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir) {
@@ -192,17 +192,17 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
 }
 
-/// Opens a regular file for reading when no link has its name; it never waits for a pipe.
+/// Opens a regular file for reading unless its name is a link. Never blocks on a pipe.
 ///
 /// # Errors
-/// When it is not there, or something else.
+/// The file does not exist, or is no regular file.
 pub fn regular(path: &Path) -> io::Result<File> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "no regular file")) }
 }
 
-/// The directory of a path, opened step by step and by no link, and the last name.
+/// Opens a path's directory step by step without following links. Returns it with the last name.
 fn directory_of(path: &Path) -> nix::Result<(OwnedFd, &OsStr)> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::EINVAL) };
     let way = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -228,7 +228,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn a_file_of_ours_has_no_name_and_is_read_from_its_beginning_each_time() {
+    async fn scratch_file_has_no_name_and_is_read_from_its_start() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::create(dir.path()).unwrap();
         let text = "x".repeat(CHUNK + 10);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tool_left_is_one_regular_file_or_nothing() {
+    fn left_opens_only_a_regular_file_with_a_single_name() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let at = |name: &str| top.join(name);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_written_through_no_link() {
+    fn create_writes_through_no_link() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let at = |name: &str| top.join(name);

@@ -1,5 +1,4 @@
-//! Scripts around the phases, as they were fixed at Setup: their bytes, what runs them, and the values that they hand over. Nothing is
-//! read or run here.
+//! Hooks as fixed in Setup: their scripts, interpreters, and the values that they hand over. Pure: reads and runs nothing.
 
 use std::{fmt, path::Path};
 
@@ -7,46 +6,46 @@ use crds::{HookWhen, OnFailure, datastore::hex_digest};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The largest script, in bytes.
+/// Maximum size of a script in bytes.
 pub const MAX_SCRIPT: usize = 256 << 10;
-/// The most bytes of all scripts of a run: they are kept in memory, and with the plan.
+/// Maximum total size in bytes of a run's scripts, which are in memory and in the bundle.
 pub const MAX_SCRIPTS: usize = 1 << 20;
-/// The most bytes that a hook hands over.
+/// Maximum size in bytes of the values that a hook hands over.
 pub const MAX_VALUES: usize = 64 << 10;
 
-/// Names the file for what a hook hands over.
+/// Environment variable with the path of the file for values.
 pub const VALUES: &str = "PAWL_HOOK_VALUES";
 
-/// What runs a script that does not say it.
+/// Interpreter of a script without a `#!` line.
 const SHELL: &str = "/bin/sh";
 
-/// A hook with the bytes that it has from Setup on.
+/// A hook with its script as fixed in Setup.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
     pub name: String,
     pub when: HookWhen,
-    /// Whether its phase goes on when it fails.
+    /// Whether its phase continues after its failure.
     #[serde(default)]
     pub continues: bool,
     pub script: String,
 }
 
 impl fmt::Debug for Hook {
-    /// Without the script, which may be long.
+    /// Omits the script, which may be long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hook({} {})", self.when.as_str(), self.name)
     }
 }
 
 impl Hook {
-    /// The hook of a spec with these bytes.
+    /// Builds a hook from its spec and script.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The name or the script is invalid.
     pub fn of(spec: &crds::Hook, bytes: Vec<u8>) -> Result<Self, String> {
         let name = &spec.name;
-        // It becomes the name of a file.
+        // The name becomes a file name.
         if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') || !(1..=24).contains(&name.len()) {
             return Err(format!("hook {name:?}: a name has 1 to 24 small letters, digits and `-`"));
         }
@@ -68,7 +67,7 @@ impl Hook {
         Ok(hook)
     }
 
-    /// What runs it, and the one argument that stands before the script, as the kernel reads a `#!` line.
+    /// The interpreter and its one argument before the script, parsed as the kernel parses a `#!` line.
     pub fn interpreter(&self) -> (&str, Option<&str>) {
         let Some(line) = self.script.strip_prefix("#!").and_then(|rest| rest.split('\n').next()) else { return (SHELL, None) };
         let line = line.trim_matches([' ', '\t']);
@@ -78,12 +77,12 @@ impl Hook {
         }
     }
 
-    /// Whether it may hand over values: its own text names the file for them, so that a reviewer sees it.
+    /// Whether the hook may hand over values: its script must mention the variable, so that a reviewer sees it.
     pub fn hands_over(&self) -> bool {
         self.script.contains(VALUES)
     }
 
-    /// What stands in the manifest for it.
+    /// The hook's entry in the manifest.
     pub fn fact(&self) -> String {
         let on_failure = if self.continues { "Continue" } else { "Fail" };
         let digest = hex_digest(&Sha256::digest(self.script.as_bytes()));
@@ -91,15 +90,15 @@ impl Hook {
     }
 }
 
-/// All that may be secret of what a hook hands over, whatever is wrong with it.
+/// All texts that may be secret in a hook's values, even if they are invalid.
 pub fn secrets(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split_once('=').map(|(_, value)| value).into_iter().chain([line]))
 }
 
-/// What a hook hands over: lines `KEY=value`, where a later one counts. `refused` says of names that are not its to set what they would do.
+/// Parses a hook's values: lines `KEY=value`; later ones win. `refused` returns the effect of a name that a hook may not set.
 ///
 /// # Errors
-/// What is wrong, without a word of what may be a secret.
+/// The values are invalid. The error contains no value.
 pub fn values(
     text: &str,
     when: HookWhen,
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_line_says_what_runs_it() {
+    fn shebang_line_decides_the_interpreter() {
         for (script, program, argument) in [
             ("echo", "/bin/sh", None),
             ("# !/bin/bash\necho", "/bin/sh", None),
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused_by_name() {
+    fn script_that_cannot_run_is_refused_by_name() {
         let of = |bytes: &[u8]| Hook::of(&spec(), bytes.to_vec()).unwrap_err();
         assert_eq!(of(b"echo \xff"), "hook check is not UTF-8 text");
         assert_eq!(of(&vec![b'#'; 5 << 20]), "hook check has more than 256 KiB");
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_decides_what_it_does_counts() {
+    fn manifest_entry_depends_on_name_moment_failure_and_script() {
         let first = hook("echo a");
         assert_eq!(first.fact(), "BeforePlan check Fail sha256:ce6da0ed618aea14dd79690cf984f60e5c01e7d44cd7f3fa8c77a39f6818bb43");
         let others = [
@@ -178,17 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn it_hands_over_what_its_text_says() {
+    fn hook_hands_over_only_if_its_script_names_the_file() {
         assert!(hook("echo A=b > \"$PAWL_HOOK_VALUES\"").hands_over());
         assert!(hook("#!/usr/bin/env python3\nopen(os.environ['PAWL_HOOK_VALUES'])").hands_over());
         assert!(!hook("./login.sh").hands_over());
-        // A key of several lines is none that is taken, and is masked all the same.
+        // A multi-line value is invalid, but is masked all the same.
         let all: Vec<_> = secrets("KEY=-----BEGIN\nAb12==\n").collect();
         assert_eq!(all, ["-----BEGIN", "KEY=-----BEGIN", "=", "Ab12=="]);
     }
 
     #[test]
-    fn values_are_lines_and_nothing_secret_is_said_of_them() {
+    fn values_are_lines_and_errors_contain_no_secret() {
         let of = |text: &str, when| values(text, when, |name| (name == "PATH").then_some("would steer"));
         let found = of("A=b=c\n\n_D=\nA=e f\n", HookWhen::BeforeApply).unwrap();
         let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

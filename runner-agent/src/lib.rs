@@ -3,24 +3,24 @@
 //! | module | holds |
 //! |---|---|
 //! | [`machine`] | the pure state machine |
-//! | [`datastore`] | what outlives the pod |
-//! | [`driver`] | events in, effects out |
-//! | [`host`] | where an attempt works: a pod, or a person's machine |
-//! | [`local`] | the same machine with a terminal and a folder |
-//! | [`ports`] | what the driver needs from the world |
+//! | [`datastore`] | data that outlives the pod |
+//! | [`driver`] | feeds events in and performs effects |
+//! | [`host`] | the environment of an attempt: a pod, or a person's machine |
+//! | [`local`] | the same state machine with a terminal and a folder |
+//! | [`ports`] | interfaces of the driver |
 //! | [`api`] | reading, watching and writing the run |
-//! | [`files`] | files of the agent's own, and what a tool left |
-//! | [`hooks`] | scripts around the phases, as they were fixed at Setup |
+//! | [`files`] | the agent's unnamed files, and files that a tool left |
+//! | [`hooks`] | hooks as fixed in Setup |
 //! | [`phases`] | setup, init, plan, apply |
-//! | [`backend`] | where the state is kept |
+//! | [`backend`] | the backend of the state |
 //! | [`tool`] | finding the tool |
 //! | [`plan_checksum`] | the plan checksum |
-//! | [`manual`] | completion for shells, and pages for `man` |
-//! | [`own_lines`] | what the agent itself writes into the log |
-//! | [`providers`] | a cache of providers that runs share |
+//! | [`manual`] | shell completion and `man` pages |
+//! | [`own_lines`] | the agent's own log lines |
+//! | [`providers`] | the provider cache that runs share |
 //! | [`process`] | child processes, signals, reaping, output |
-//! | [`report`] | what people read, without secrets and harmless to read |
-//! | [`classify`] | from the tool's words to a class of failure |
+//! | [`report`] | texts for people, without secrets and safe to display |
+//! | [`classify`] | maps the tool's output to a class of failure |
 //! | [`tool_cli`] | `runner-agent tool` |
 //! | [`termination`] | the termination message |
 

@@ -47,12 +47,12 @@ enum Command {
     },
     /// Print a page of the manual: `runner-agent man local | man -l -`
     Man {
-        /// The page of a command; that of the program when it is left out.
+        /// The page of a command; the default is the program's.
         page: Option<Page>,
     },
 }
 
-/// Commands with a page of their own.
+/// Commands with their own page.
 #[derive(Clone, Copy, ValueEnum)]
 enum Page {
     Local,
@@ -88,7 +88,7 @@ fn main() {
     leave(code);
 }
 
-/// The exit code of what only prints. Whoever stops reading has read enough.
+/// Exit code of a command that only prints. A closed pipe is no error.
 fn printed(result: &std::io::Result<()>) -> u8 {
     match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -99,7 +99,7 @@ fn printed(result: &std::io::Result<()>) -> u8 {
     }
 }
 
-/// What `tool` asks for; it may take a download.
+/// Runs `tool`, which may download.
 fn tool(arguments: &tool_cli::Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
@@ -117,12 +117,12 @@ fn tool(arguments: &tool_cli::Arguments) -> u8 {
     }
 }
 
-/// A run on this machine: the terminal is for the person, so our own notes are shown only when they are asked for.
+/// Runs `local`. The terminal is the person's, so the agent's log lines appear only on request.
 fn local(arguments: &Arguments) -> u8 {
     if let Ok(filter) = EnvFilter::try_from_env(own_lines::FILTER) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
     }
-    // Orphans of the tool come to us, as they do in a pod.
+    // Adopt orphans of the tool, as in a pod.
     let _ = nix::sys::prctl::set_child_subreaper(true);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build() {
         Ok(runtime) => runtime,
@@ -132,7 +132,7 @@ fn local(arguments: &Arguments) -> u8 {
         }
     };
     let code = runtime.block_on(runner_agent::local::run(arguments));
-    // A thread may still wait for an answer at the terminal.
+    // A thread may still wait for input from the terminal.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
 }
@@ -150,14 +150,14 @@ fn run() -> u8 {
             return pod_env::EXIT_USAGE;
         }
     };
-    // Nothing else is there yet that could have set one.
+    // Fails only if a subscriber is set, and none is yet.
     let _ = tracing::subscriber::set_global_default(own_lines::subscriber(std::io::stderr));
     install_panic_hook(settings.clone());
     termination::reserve(&settings.termination_log);
-    // Code of the stack runs under the same user: it shall not read the token or the nonce out of our memory.
+    // The stack's code runs as the same user: it may not read the token or the nonce from our memory.
     let _ = nix::sys::prctl::set_dumpable(false);
     if own_pid() != 1 {
-        // Orphans of the tool come to us, as they do in a pod.
+        // Adopt orphans of the tool, as PID 1 does.
         let _ = nix::sys::prctl::set_child_subreaper(true);
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -169,7 +169,7 @@ fn run() -> u8 {
         }
     };
     let code = runtime.block_on(work(settings));
-    // Nothing that still blocks a thread may keep the pod from ending.
+    // A blocked thread may not delay the pod's end.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
 }
@@ -205,7 +205,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
     let work = Arc::new(work);
     let clock = api.clock();
     let driver = Driver::new(api, work.clone(), clock, settings.clone());
-    // A task of its own, so that a fault in it is an error here and not the end of PID 1 with all that runs below it.
+    // A task of its own, so that a panic in it is an error here and does not end PID 1 with all its children.
     let code = match tokio::spawn(driver.run(stops)).await {
         Ok(code) => code,
         Err(error) => {
@@ -224,7 +224,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
     code
 }
 
-/// The log, on standard output and, where there is a datastore, on its way there.
+/// The log to standard output and, with a datastore, to its spool.
 fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>)> {
     let Some(store) = &settings.store else { return Ok((Log::to(std::io::stdout()), None)) };
     let client = client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce)?;
@@ -233,7 +233,7 @@ fn log_and_datastore(settings: &Settings) -> anyhow::Result<(Log, Option<Remote>
     Ok((log, Some(Remote::start(client, spool))))
 }
 
-/// SIGTERM and SIGINT, each time one comes.
+/// Sends a message for each SIGTERM and SIGINT.
 fn stops() -> std::io::Result<mpsc::UnboundedReceiver<()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -245,7 +245,7 @@ fn stops() -> std::io::Result<mpsc::UnboundedReceiver<()>> {
     Ok(receiver)
 }
 
-/// A fault of ours says so in the termination message; the end that a driver reports later writes over it.
+/// Reports a panic in the termination message. A later end by the driver overwrites it.
 fn install_panic_hook(settings: Arc<Settings>) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

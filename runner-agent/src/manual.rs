@@ -1,17 +1,17 @@
-//! What the command line says of itself: completion for shells, and pages for `man`.
+//! Shell completion, and `man` pages.
 
 use std::io::{self, Write};
 
 use clap::Command;
 use clap_complete::Shell;
 
-/// Writes the completion of a program for a shell.
+/// Writes a program's completion for a shell.
 pub fn completion(mut program: Command, shell: Shell, out: &mut impl Write) -> io::Result<()> {
     let name = program.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut program, name.as_str(), &mut text);
     if shell == Shell::Bash {
-        // clap issue 6421: the generator takes a hyphen in the program's own name for the border of a command, in some places but not in others, so
+        // clap issue 6421: the generator treats a hyphen in the program's name as a separator of commands in some places only, so
         // that no command of such a program is completed.
         let fixed = String::from_utf8_lossy(&text).replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
         text = fixed.into_bytes();
@@ -23,7 +23,7 @@ pub fn completion(mut program: Command, shell: Shell, out: &mut impl Write) -> i
 /// Writes the page of a program, or of one of its commands.
 pub fn page(mut program: Command, of: Option<&str>, out: &mut impl Write) -> io::Result<()> {
     let version = format!("Pawl {}", program.get_version().unwrap_or_default());
-    // The full names of commands are known only afterwards.
+    // Computes the full names of commands.
     program.build();
     let program = match of {
         None => program,
@@ -52,7 +52,7 @@ pub fn page(mut program: Command, of: Option<&str>, out: &mut impl Write) -> io:
     out.flush()
 }
 
-/// A synopsis whose options have their values, which the generator leaves out.
+/// Adds the values of options to a synopsis, which the generator omits.
 fn with_values(program: &Command, synopsis: &str) -> String {
     let mut text = synopsis.to_owned();
     for option in program.get_opts() {
@@ -65,7 +65,7 @@ fn with_values(program: &Command, synopsis: &str) -> String {
     text
 }
 
-/// What stands below the options, line by line, which the generator fills: a section for each heading.
+/// Renders the text below the options with its line breaks, which the generator would fill. Each heading becomes a section.
 fn as_it_stands(text: &str) -> String {
     let mut page = String::new();
     for line in text.lines() {
@@ -76,7 +76,7 @@ fn as_it_stands(text: &str) -> String {
             page.push_str("\n.nf\n");
         }
         if head.is_none() {
-            // A line that begins so would be a command.
+            // A line with this beginning would be a `roff` command.
             page.push_str(if line.starts_with(['.', '\'']) { "\\&" } else { "" });
             page.push_str(&escaped(line));
             page.push('\n');
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_values_of_options_and_keeps_lines() {
+    fn man_page_has_option_values_and_line_breaks() {
         let option = |name: &'static str| clap::Arg::new(name).long(name);
         let program = Command::new("x")
             .version("1")

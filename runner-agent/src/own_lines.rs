@@ -1,4 +1,4 @@
-//! The agent's own lines in the container's log, among the tool's words: few, and each begins with `pawl: `.
+//! The agent's own lines in the container's log, among the tool's output. They are few, and begin with `pawl: `.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use tracing_subscriber::{
 
 use crate::report::sanitize::sanitize;
 
-/// The environment variable that says which lines are written: a filter of `tracing`, such as `info` or `runner_agent=debug`.
+/// Environment variable with a filter of `tracing` for these lines, such as `info` or `runner_agent=debug`.
 pub const FILTER: &str = "PAWL_LOG";
 
-/// A subscriber that writes warnings and errors, or what [`FILTER`] asks for.
+/// A subscriber that writes warnings and errors, or the lines that [`FILTER`] selects.
 pub fn subscriber<W>(writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -23,7 +23,8 @@ where
     tracing_subscriber::fmt().with_writer(writer).with_env_filter(filter).event_format(Prefixed).finish()
 }
 
-/// `pawl: warning: could not be removed path=/pawl/work/x`: one line, whatever is in it. Who reads a log knows the time of a line from it.
+/// Formats an event as one line, e.g. `pawl: warning: could not be removed path=/pawl/work/x`. Without a time, since the container
+/// runtime records it.
 struct Prefixed;
 
 impl<S, N> FormatEvent<S, N> for Prefixed
@@ -52,7 +53,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Keeps what is written.
+    /// Collects the output.
     #[derive(Clone, Default)]
     pub(crate) struct Kept(pub(crate) Arc<Mutex<Vec<u8>>>);
 
@@ -67,7 +68,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_warning_is_one_line_that_says_whose_it_is_and_the_rest_is_not_written() {
+    fn warning_is_one_line_with_a_prefix_and_info_is_omitted() {
         let kept = Kept::default();
         let writer = kept.clone();
         tracing::subscriber::with_default(subscriber(move || writer.clone()), || {

@@ -1,4 +1,4 @@
-//! What the driver needs from the world, so that a simulator and `local` mode can stand in for API, tool and clock.
+//! Interfaces of the driver, so that a simulator and `local` mode can replace the API, the tool and the clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,23 +11,23 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// An API request that did not plainly succeed. It says nothing about what stands in the API.
+/// A failed API request. It does not prove what the API contains.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct ApiError {
-    /// The HTTP status, when there was an answer.
+    /// The HTTP status of the response, if any.
     pub code: Option<u16>,
     pub text: String,
-    /// For how long a server that is busy asks to be left alone.
+    /// The wait that a busy server requests.
     pub after: Option<Duration>,
 }
 
 impl ApiError {
-    /// The longest that a server is left alone because it asks for it: 30 s. An end that has to be written waits behind such a wait.
+    /// Maximum wait at a busy server's request: 30 s. Writing an end waits at most as long.
     pub const LONGEST_WAIT: Duration = crds::clock::LONGEST_WAIT;
 
-    /// How long to leave the server alone, besides the usual wait. A run that is claimed waits for nobody: its writes are what
-    /// tells of changes in the world.
+    /// Wait at a busy server's request, besides the usual backoff. Zero for a claimed run, since its writes report changes of
+    /// infrastructure.
     pub fn wait(&self, claimed: bool) -> Duration {
         if claimed { Duration::ZERO } else { self.after.unwrap_or_default().min(Self::LONGEST_WAIT) }
     }
@@ -38,7 +38,7 @@ pub trait Api: Send + Sync + 'static {
     fn get(&self) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
     /// Sends a JSON Patch to the run's status.
     fn patch(&self, operations: Vec<Value>) -> impl Future<Output = Result<TerraformRun, ApiError>> + Send;
-    /// Follows the run from a version on, until the stream ends or fails.
+    /// Watches the run from a version on, until the stream ends or fails.
     fn watch(&self, version: &str) -> impl Future<Output = Result<impl Stream<Item = Seen> + Send + 'static, ApiError>> + Send;
 }
 
@@ -46,31 +46,31 @@ pub trait Api: Send + Sync + 'static {
 pub enum Seen {
     Run(Arc<TerraformRun>),
     Gone,
-    /// The watch is of no use any more: read and watch again.
+    /// The watch is lost: read the run and watch again.
     Lost,
 }
 
-/// What happens within a step.
+/// Events within a step.
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// A command was started.
     Started(&'static str),
     /// A command ended.
     Ended(&'static str, i32),
-    /// The tool said something else than that it still waits. Told at most once a second.
+    /// The tool reported more than that it still waits. Sent at most once a second.
     Happened,
     HookStarted(String, HookWhen),
     HookEnded(String, i32),
-    /// A hook failed, and the run goes on.
+    /// A hook failed, and the run continues.
     HookFailed(FailedHook),
     Progress(Progress),
-    /// What became of the objects of an apply that did not end well.
+    /// The account of the objects of a failed apply.
     Journal(Box<crds::Journal>),
-    /// Somebody holds the state's lock, and the step waits for it.
+    /// The step waits for the state's lock, which another holds.
     Locked(StateLock),
-    /// A lock was released, in words.
+    /// A lock was released; the text names it.
     Unlocked(String),
-    /// Code of the stack is not confined.
+    /// The stack's code is not confined.
     Unconfined,
 }
 
@@ -80,17 +80,17 @@ pub type Notices = mpsc::UnboundedSender<Notice>;
 pub struct SetupReport {
     /// The commit.
     pub revision: Option<String>,
-    /// Where the source is from: `git 4c1d2e3 of main`.
+    /// The source's origin, e.g. `git 4c1d2e3 of main`.
     pub source: String,
-    /// Tool and version: `OpenTofu 1.10.6`.
+    /// Tool and version, e.g. `OpenTofu 1.10.6`.
     pub tool: String,
-    /// Why that version: `from .opentofu-version`.
+    /// Reason for the version, e.g. `from .opentofu-version`.
     pub why: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitReport {
-    /// The backend's type, and what people have to know of it.
+    /// The backend's type, and warnings about it.
     pub backend: String,
     /// The workspace, in words.
     pub workspace: String,
@@ -100,34 +100,34 @@ pub struct InitReport {
 pub struct PlanReport {
     pub has_changes: bool,
     pub counts: Changes,
-    /// One line a resource, destroys first.
+    /// One line per resource, destroys first.
     pub lines: Vec<String>,
     /// The checksum of the manifest.
     pub checksum: String,
-    /// Digest of what the datastore keeps of it; none when the plan dies with its pod.
+    /// Digest of the bundle in the datastore; `None` if the plan is lost with its pod.
     pub bundle: Option<String>,
-    /// `linux_amd64`.
+    /// E.g. `linux_amd64`.
     pub platform: String,
-    /// What else people have to know of it; a line of the history each.
+    /// Notes for people, one history line each.
     pub notes: Vec<String>,
-    /// Key of the state it is of; none where nobody else can work on it through Pawl.
+    /// Key of the state's lease; `None` without leases.
     pub state_key: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyReport {
-    /// Operations on resources that were carried out.
+    /// Number of operations on resources that were carried out.
     pub done: u32,
-    /// Outputs of the stack.
+    /// Number of the stack's outputs.
     pub outputs: u32,
 }
 
-/// What is on disk before a plan is claimed.
+/// Result of the verification before the claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// The checksum of the manifest as it is now.
+    /// The current checksum of the manifest.
     pub checksum: String,
-    /// What is another than it was when the plan was made, in words; empty where that is not known.
+    /// The parts that changed since the plan, in words; empty if unknown.
     pub differs: Vec<&'static str>,
 }
 
@@ -135,52 +135,51 @@ pub struct Verified {
 pub trait Work: Send + Sync + 'static {
     /// Fetches the source, finds the tool, writes the inputs.
     fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
-    /// Finds again what the plan of an earlier process was made with: source and tool, and nothing is run.
+    /// Restores source and tool of an earlier process's plan, without planning.
     fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> impl Future<Output = Result<SetupReport, Failure>> + Send;
-    /// Runs `init`, selects the workspace, and refuses a state that would die with the pod.
+    /// Runs `init`, selects the workspace, and refuses a state that would be lost with the pod.
     fn init(&self, notices: Notices) -> impl Future<Output = Result<InitReport, Failure>> + Send;
     /// Runs `plan`, reads the plan, and computes its checksum.
     fn plan(&self, notices: Notices) -> impl Future<Output = Result<PlanReport, Failure>> + Send;
-    /// Computes the checksum again from the bytes on disk, and proves that a claim of it can be recorded where it would be.
+    /// Computes the checksum again from the bytes on disk, and proves that a claim can be recorded.
     fn verify(&self) -> impl Future<Output = Result<Verified, Failure>> + Send;
     /// Whether hooks run between the claim and the apply.
     fn has_hooks_before(&self) -> bool {
         false
     }
-    /// Records the claim where it outlives the pod, and runs the hooks before the apply. They run once: nothing is applied when this
-    /// fails.
+    /// Records the claim where it outlives the pod, and runs the hooks before the apply. They run only once: after a failure
+    /// nothing is applied.
     fn hooks_before(&self, _claim: Claim, _notices: Notices) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
-    /// Computes the checksum once more behind these hooks, of which nothing runs any more.
+    /// Computes the checksum again after these hooks, when none of their processes runs any more.
     fn verify_again(&self) -> impl Future<Output = Result<Verified, Failure>> + Send {
         self.verify()
     }
-    /// Applies the plan file, which this process claimed.
+    /// Applies the plan file that this process has claimed.
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
-    /// Sends the one SIGINT to what runs, and starts nothing any more.
+    /// Sends the one SIGINT to running tools. Starts no command any more.
     fn interrupt(&self);
-    /// The controller's word that a lock was left by an ended process of ours: no other lock is meant.
+    /// The controller confirms that an ended process of Pawl left this lock. No other lock may be released.
     fn may_unlock(&self, _id: &str, _holder: &str) {}
     fn kill_providers(&self);
     fn kill_tool(&self);
-    /// Kills every other process. Whether none is left.
+    /// Kills all other processes. Returns whether none is left.
     fn kill_others(&self) -> impl Future<Output = bool> + Send;
-    /// What the last apply changed, as far as it was seen; for an apply whose end was not seen.
+    /// The observed changes of the last apply, for an apply whose end was not seen.
     fn changed(&self) -> crds::Changed;
-    /// Leaves the result of a claimed run where it outlives the pod, if there is such a place. Whether it is there.
+    /// Stores the result of a claimed run where it outlives the pod, if there is such a place. Returns whether it is stored.
     fn deliver(&self, message: TerminationMessage) -> impl Future<Output = bool> + Send;
-    /// Whether hooks run at the end of an attempt, which has applied or not.
+    /// Whether hooks run at the end of an attempt with or without an apply.
     fn has_hooks_after(&self, _applied: bool) -> bool {
         false
     }
-    /// Runs the hooks at the end of an attempt, whatever was stopped before; `result` is how its run ended, if it did. Those that fail
-    /// are told.
+    /// Runs the hooks at the end of an attempt, even if commands were stopped before. `result` is the run's result, if any.
+    /// Failures are reported as notices.
     fn hooks_after(&self, _applied: bool, _result: Option<RunResult>, _notices: Notices) -> impl Future<Output = ()> + Send {
         async {}
     }
-    /// Publishes the outputs of a run that ended with success, as its spec asks for it; what became of them. None when it asks for
-    /// nothing.
+    /// Publishes the outputs of a successful run if its spec requests it. Returns their status, or `None` if it does not.
     fn publish(&self, _claimed: bool) -> impl Future<Output = Option<OutputsStatus>> + Send {
         async { None }
     }
@@ -192,7 +191,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// In a pod, the API server's: times that one pod writes are read by others, and by the controller.
+/// In a pod, the API server's clock, since other pods and the controller read the times that a pod writes.
 impl Clock for ServerClock {
     fn now(&self) -> Timestamp {
         Self::now(self)

@@ -1,4 +1,4 @@
-//! What an attempt's pod is given.
+//! The settings of an attempt's pod.
 
 use std::{
     ffi::OsString,
@@ -10,7 +10,7 @@ use crds::{datastore, pod_env, tools::ToolSettings};
 
 use crate::report::Commands;
 
-/// What an attempt's pod is given.
+/// The settings of an attempt.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub namespace: String,
@@ -19,79 +19,79 @@ pub struct Settings {
     pub attempt: u32,
     pub pod_name: String,
     pub pod_uid: String,
-    /// Name of the node that the pod is on.
+    /// The pod's node.
     pub node_name: Option<String>,
-    /// Drawn by this process and kept in its memory only.
+    /// Random per process; kept in memory only.
     pub nonce: String,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Directories of the image with tools, the first one first.
+    /// Directories of the image with tools, in order.
     pub tools: Vec<PathBuf>,
-    /// What the operator says about tools; on a person's machine nothing is got.
+    /// The operator's settings for tools. `None` on a person's machine, where nothing is installed.
     pub tool_settings: Option<ToolSettings>,
-    /// The cache of tools, a volume; none when there is none, and then it is below the work directory.
+    /// The tool cache, a volume. Without one the cache is below the work directory.
     pub cache: Option<PathBuf>,
     /// Credentials of mirrors, as `TOOL/KEY`.
     pub mirrors: PathBuf,
-    /// Directory with a mirror of providers.
+    /// Directory of a provider mirror.
     pub providers: PathBuf,
     /// Shared cache of providers.
     pub provider_cache: Option<PathBuf>,
-    /// The one directory that an attempt and its tool write below.
+    /// The work directory: source, home, temporary files and the tool's output. The agent also writes to `kept`.
     pub work: PathBuf,
-    /// What the agent alone writes to, and the tool reads: the plan that is shown, hashed and applied. In a pod a volume of its own, which
-    /// code of the stack cannot change where the kernel can keep it from that.
+    /// Files that only the agent writes and the tool reads: the plan that is shown, hashed and applied. In a pod it is a separate
+    /// volume, which the stack's code cannot change if the kernel supports Landlock.
     pub kept: PathBuf,
-    /// Directories besides that code may write to, and that are empty in a new pod. None on a person's machine.
+    /// Other directories that code may write to, and that are empty in a new pod. Empty on a person's machine.
     pub scratch: Vec<PathBuf>,
     /// Secrets, as `NAME/KEY`.
     pub secrets: PathBuf,
     /// ConfigMaps, as `NAME/KEY`.
     pub config_maps: PathBuf,
-    /// Tokens of the run's account for clouds and Vault, as `FIELD/token`.
+    /// Tokens of the run's ServiceAccount for clouds and Vault, as `FIELD/token`.
     pub identity: PathBuf,
-    /// Whether a node that cannot confine code of the stack is refused.
+    /// Whether an attempt fails on a node that cannot confine the stack's code.
     pub require_confinement: bool,
     pub termination_log: PathBuf,
-    /// Authorities besides those of the image, as PEM, for all that is fetched.
+    /// PEM authorities besides the image's, for all downloads.
     pub ca: Option<String>,
-    /// Environment that is handed on to commands when it is set: proxies, the address of the API server, `PATH`.
+    /// Environment passed on to commands: proxies, the API server's address, `PATH`.
     pub inherited: Vec<(OsString, OsString)>,
-    /// The stack, where it lies and is worked on; none when it is fetched below the work directory, as in a pod.
+    /// The stack's folder, used in place; `None` if the source is fetched below the work directory, as in a pod.
     pub folder: Option<PathBuf>,
-    /// What a person ran, as a command that can be run again; none in a cluster.
+    /// The command line of a person to run again; `None` in a cluster.
     pub command: Option<String>,
-    /// The attempt goes on with the plan that stands in the status, whatever the status says of that.
+    /// Restores the plan in the status, even if the attempt in the status does not request it.
     pub restores: bool,
     pub store: Option<Store>,
-    /// The least time between writes of progress, and the shortest phase that has any.
+    /// Minimum interval of progress writes, and the shortest phase that has any.
     pub progress_every: Duration,
-    /// How long nothing may happen before the status says so.
+    /// Duration of silence before the status reports it.
     pub stall_after: Duration,
 }
 
-/// How the datastore is reached.
+/// Connection to the datastore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Its address: `https://…`.
+    /// Its URL, `https://…`.
     pub url: String,
     /// Its certificate authority, as PEM.
     pub ca: String,
-    /// File with the token.
+    /// Path of the token file.
     pub token: PathBuf,
 }
 
-/// How long an apply that was told to end may take to end by itself, where nobody says otherwise: 10 minutes.
+/// Default time for an interrupted apply to end by itself: 10 minutes.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// The least time between writes of progress in a cluster.
+/// Minimum interval of progress writes in a cluster.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
-/// How long nothing may happen before the status says so: 60 s. Longer than a provider's usual silence, shorter than a person waits
-/// before he asks.
+/// Duration of silence before the status reports it: 60 s. Longer than a provider's usual silence, and short enough that people
+/// need not ask.
 pub const STALL_AFTER: Duration = Duration::from_secs(60);
 
-/// Something the pod should have been given is missing or makes no sense.
+/// A setting of the pod is missing or invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("`{name}` {problem}")]
 pub struct SettingsError {
@@ -99,8 +99,8 @@ pub struct SettingsError {
     problem: &'static str,
 }
 
-/// Names that are handed on from the pod to commands. Nothing that leads to the pod's token is among them, but the address of
-/// the API server is: the `kubernetes` backend and provider need it.
+/// Environment variables passed on from the pod to commands. None leads to the pod's token. The API server's address is included,
+/// since the `kubernetes` backend and provider need it.
 const INHERITED: [&str; 12] = [
     "PATH",
     "KUBERNETES_SERVICE_HOST",
@@ -117,7 +117,7 @@ const INHERITED: [&str; 12] = [
 ];
 
 impl Settings {
-    /// Reads the environment of the pod and draws the nonce.
+    /// Reads the pod's environment and generates the nonce.
     pub fn from_env() -> Result<Self, SettingsError> {
         let text = |name: &'static str| {
             std::env::var(name).ok().filter(|v| !v.is_empty()).ok_or(SettingsError { name, problem: "is not set" })
@@ -131,7 +131,7 @@ impl Settings {
         let tool_settings = said
             .parse()
             .map_err(|_| SettingsError { name: pod_env::ENV_TOOL_SETTINGS, problem: "is not what the controller writes" })?;
-        // A controller of the version before mounts no such volume.
+        // A controller of the previous version does not mount this volume.
         let kept = Some(PathBuf::from(pod_env::KEPT_DIR))
             .filter(|dir| dir.is_dir())
             .unwrap_or_else(|| PathBuf::from(pod_env::WORK_DIR).join("plan"));
@@ -148,7 +148,7 @@ impl Settings {
             attempt: number(pod_env::ENV_ATTEMPT, text(pod_env::ENV_ATTEMPT)?)?,
             pod_name: text(pod_env::ENV_POD_NAME)?,
             pod_uid: text(pod_env::ENV_POD_UID)?,
-            // A controller of the version before does not say it.
+            // A controller of the previous version does not set it.
             node_name: std::env::var(pod_env::ENV_NODE_NAME).ok().filter(|name| !name.is_empty()),
             nonce: nonce(),
             grace: Duration::from_secs(number(pod_env::ENV_GRACE, grace)?.into()),
@@ -177,7 +177,7 @@ impl Settings {
         })
     }
 
-    /// Those of an attempt that has one directory, below which all is, and nothing else: no Secrets, caches or datastore.
+    /// Settings of an attempt with everything below one directory, and without Secrets, caches or datastore.
     pub fn below(work: &Path) -> Self {
         let none = || PathBuf::from("/nonexistent");
         Self {
@@ -229,22 +229,22 @@ impl Settings {
         self.folder.clone().unwrap_or_else(|| self.work.join("src"))
     }
 
-    /// Where the plan file is that is shown, hashed and applied; outside of the source, so that no digest of the source holds it.
+    /// The plan file that is shown, hashed and applied. It is outside the source, so no digest of the source includes it.
     pub fn plan_file(&self) -> PathBuf {
         self.kept.join("tfplan")
     }
 
-    /// Where the tool writes a plan, which code of the stack may have changed since. It is taken from there once.
+    /// The path to which the tool writes a plan. The stack's code may change it, so it is read only once.
     pub fn plan_out(&self) -> PathBuf {
         self.out().join("tfplan")
     }
 
-    /// Where that alone is.
+    /// Directory of that file only.
     pub fn out(&self) -> PathBuf {
         self.work.join("out")
     }
 
-    /// Where the authorities of image and operator are in one file, when the operator has any. Code of the stack cannot change it.
+    /// The file with the authorities of image and operator, if the operator has any. The stack's code cannot change it.
     pub fn ca_file(&self) -> PathBuf {
         ca_file(&self.kept)
     }
@@ -270,7 +270,7 @@ fn store() -> Result<Option<Store>, SettingsError> {
     Ok(Some(Store { url, ca, token: PathBuf::from(datastore::TOKEN_DIR).join("token") }))
 }
 
-/// 32 hexadecimal digits.
+/// 32 random hexadecimal digits.
 pub fn nonce() -> String {
     hex::encode(rand::random::<[u8; 16]>())
 }

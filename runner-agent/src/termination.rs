@@ -1,4 +1,4 @@
-//! Writes the termination message: in place, since the file is a mount of the kubelet's.
+//! Writes the termination message, in place, since the file is a mount of the kubelet.
 
 use std::{
     fs::OpenOptions,
@@ -25,21 +25,21 @@ pub fn message(settings: &Settings, result: Option<RunResult>, text: &str, failu
     }
 }
 
-/// Takes room for the message now, so that it can be written when the disk is full. Where that cannot be had it has to do without.
+/// Reserves disk space for the message, so that it can be written to a full disk. Best effort.
 pub fn reserve(path: &Path) {
     let Ok(file) = OpenOptions::new().write(true).open(path) else { return };
     let most = i64::try_from(crds::termination::MAX_BYTES).unwrap_or(i64::MAX);
     let _ = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, most);
 }
 
-/// Writes the message. A file that is not there, as outside of a pod, is no fault.
+/// Writes the message. Ignores a missing file, as outside a pod.
 pub fn write(path: &Path, message: &TerminationMessage) {
     let bytes = message.to_bytes();
     let Ok(mut file) = OpenOptions::new().write(true).open(path) else { return };
     let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&bytes)).and_then(|()| file.set_len(bytes.len() as u64));
 }
 
-/// Adds to the message that stands there what of log and journal is not with the datastore: that is known last of all.
+/// Adds to the message which parts of log and journal are not in the datastore. That is known last.
 pub fn say_unkept(path: &Path, text: &str) {
     let stands = std::fs::read_to_string(path).ok().and_then(|stands| TerminationMessage::parse(&stands));
     if let Some(message) = stands {
@@ -47,7 +47,7 @@ pub fn say_unkept(path: &Path, text: &str) {
     }
 }
 
-/// The failure of an agent that has a fault.
+/// The failure of an agent with a fault.
 pub fn fault(text: &str) -> Failure {
     Failure {
         class: FailureClass::Internal,
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shorter_message_leaves_nothing_of_a_longer_one() {
+    fn shorter_message_leaves_nothing_of_a_longer_one() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut message = TerminationMessage {
             run_uid: "u".into(),

@@ -1,4 +1,4 @@
-//! `runner-agent tool`: what a stack asks for, what there is of it, and getting it.
+//! `runner-agent tool`: resolves, installs, lists and prunes tools.
 
 use std::{
     io::{self, Write},
@@ -36,7 +36,7 @@ Environment:
                                       as tenv reads them
   HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE";
 
-/// Say which tool a stack asks for, and get it
+/// Show which tool a stack needs, and install it
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -47,20 +47,20 @@ pub struct Arguments {
 enum Verb {
     Resolve(Resolve),
     Install(Install),
-    /// Print the versions at hand: those on PATH, in an image and in the cache
+    /// Print the available versions: on PATH, in an image and in the cache
     List,
     Prune(Prune),
     Digests(Digests),
 }
 
-/// Print tool, version and reason for a stack, as a run of it would have them
+/// Print tool, version and reason for a stack, as a run of it would use them
 ///
 /// The version, in this order: --tool; version files from DIR upward to the top of its repository
 /// (.opentofu-version, .terraform-version, .terragrunt-version, .tool-versions, .tfswitchrc, .tfswitch.toml,
 /// .tgswitchrc, .tgswitch.toml, terragrunt.hcl, root.hcl); required_version of the code; the newest release.
 /// The tool: --tool; a file of Terragrunt or OpenTofu; the nearest version file; the registry of the
 /// lock file; Terraform where required_version allows no OpenTofu; else OpenTofu, whatever is on PATH.
-/// Nothing is changed but the cache of lists.
+/// Changes nothing but the cache of lists.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, after_help = EXIT_CODES)]
 struct Resolve {
@@ -71,9 +71,9 @@ struct Resolve {
     json: bool,
 }
 
-/// Get the tool that a stack asks for, and prove that it is the published one
+/// Install the tool that a stack needs, and prove that it is the published one
 ///
-/// It is kept in the cache and never got twice. What cannot be proven is not kept.
+/// The cache stores it, so it is downloaded only once. A tool without proof is not stored.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, after_help = EXIT_CODES, after_long_help = format!("{EXIT_CODES}\n\n{ENVIRONMENT}"))]
 struct Install {
@@ -81,24 +81,24 @@ struct Install {
     which: Which,
 }
 
-/// Remove versions from the cache, those that were used longest ago first
+/// Remove versions from the cache, least recently used first
 ///
-/// Those in use stay.
+/// Versions in use remain.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 struct Prune {
-    /// MiB that may stay
+    /// Maximum size of the cache in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     max_size: u64,
 }
 
-/// State the digests of tools beside them, as a step of building an image that holds them
+/// Write the digests of tools beside them, as a step of building an image that contains them
 ///
-/// A run in that image need not read a tool to know it. Tools lie as TOOL/VERSION/BINARY below DIR.
+/// A run in that image need not read a tool to know it. Tools are in TOOL/VERSION/BINARY below DIR.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 struct Digests {
-    /// Where they lie
+    /// Directory of the tools
     #[arg(default_value = pod_env::TOOLS_DIR, value_hint = ValueHint::DirPath)]
     dir: PathBuf,
 }
@@ -111,15 +111,15 @@ struct Which {
     /// The tool, and a version or constraint: terraform@1.5.7, "opentofu@~> 1.10"
     #[arg(long, value_name = "TOOL[@VERSION]", value_parser = arguments::tool)]
     tool: Option<(ToolName, Option<String>)>,
-    /// Never use the network: choose among what is at hand
+    /// Never use the network: choose among the available versions
     #[arg(long)]
     offline: bool,
 }
 
 enum Trouble {
-    /// What is asked for.
+    /// An error of the command itself.
     Tool(Error),
-    /// Nobody reads what is printed.
+    /// Standard output is closed.
     Output(io::Error),
 }
 
@@ -135,10 +135,10 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Carries a command out; its exit code.
+/// Runs a command. Returns its exit code.
 ///
 /// # Errors
-/// When nobody reads what is printed.
+/// Standard output is closed.
 pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> {
     let done = match &arguments.verb {
         Verb::List => list(out),
@@ -157,7 +157,7 @@ pub async fn run(arguments: &Arguments, out: &mut impl Write) -> io::Result<u8> 
     }
 }
 
-/// Where tools are from on this machine, for a stack in `dir`.
+/// The sources of tools on this machine, for a stack in `dir`.
 fn sources(dir: &Path, offline: bool) -> ToolResult<ToolSources> {
     let said = std::env::var(pod_env::ENV_TOOL_SETTINGS).unwrap_or_default();
     let mut settings: ToolSettings = said.parse().map_err(|error: String| Error::configuration(error))?;
@@ -168,7 +168,7 @@ fn sources(dir: &Path, offline: bool) -> ToolResult<ToolSources> {
     Ok(sources)
 }
 
-/// The cache of this machine.
+/// The tool cache of this machine.
 fn cache() -> ToolResult<PathBuf> {
     let said = std::env::var_os(pod_env::ENV_TOOLS_CACHE).map(PathBuf::from);
     said.or_else(path::cache)

@@ -1,4 +1,4 @@
-//! The client: one object, three requests.
+//! The API client: one object, three requests.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,9 +19,9 @@ use tower::{BoxError, util::MapFutureLayer};
 
 use crate::ports::{Api, ApiError, Seen};
 
-/// The longest time a request may take.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// The longest time a watch stands before it is made anew, so that a connection that died in silence is noticed.
+/// Maximum duration of a watch in seconds, so that a dead connection is noticed.
 const WATCH: u32 = 240;
 
 /// The run in a cluster's API.
@@ -29,20 +29,20 @@ const WATCH: u32 = 240;
 pub struct KubeApi {
     runs: kube::Api<TerraformRun>,
     name: String,
-    /// What the last answer of a busy server asked for: errors of the client hold no headers.
+    /// `Retry-After` of the last response of a busy server. The client's errors contain no headers.
     after: Arc<Mutex<Option<Duration>>>,
     clock: ServerClock,
 }
 
 impl KubeApi {
-    /// A client for one run, from the pod's account, or from `KUBECONFIG` where that is set.
+    /// Connects as the pod's ServiceAccount, or by `KUBECONFIG` if that is set.
     pub async fn connect(namespace: &str, name: &str) -> anyhow::Result<Self> {
         let config = if std::env::var_os("KUBECONFIG").is_some() { Config::infer().await? } else { Config::incluster_env()? };
         Self::with(config, namespace, name)
     }
 
     fn with(mut config: Config, namespace: &str, name: &str) -> anyhow::Result<Self> {
-        // A retry of the client's would hide what was sent; and proxies are for the tool's traffic, not for the cluster's.
+        // The client's own retry would hide requests from the writer. Proxies are for the tool's traffic, not for the API server.
         config.default_retry = false;
         config.proxy_url = None;
         config.connect_timeout = Some(REQUEST);
@@ -58,7 +58,7 @@ impl KubeApi {
                     let asked = waiting::asked_for(response.headers(), SystemTime::now());
                     *noted.lock().unwrap_or_else(PoisonError::into_inner) = asked;
                 }
-                // An error may be one of something in between, and its time with it.
+                // An error may come from an intermediary, and so may its `Date`.
                 if let Some(date) = response.headers().get(DATE).filter(|_| response.status().is_success()) {
                     told.answered(sent, date.as_bytes());
                 }
@@ -69,7 +69,7 @@ impl KubeApi {
         Ok(Self { runs: kube::Api::namespaced(client, namespace), name: name.to_owned(), after, clock })
     }
 
-    /// The API server's clock, as its answers to this client tell it.
+    /// The API server's clock, estimated from its responses to this client.
     pub fn clock(&self) -> ServerClock {
         self.clock.clone()
     }
@@ -91,7 +91,7 @@ impl KubeApi {
     }
 }
 
-/// Whether `Retry-After` counts: too many requests, or a server that is not ready.
+/// Whether `Retry-After` applies: too many requests, or the server is not ready.
 const fn is_busy(code: u16) -> bool {
     matches!(code, 429 | 503)
 }
@@ -132,14 +132,14 @@ mod tests {
 
     use super::*;
 
-    /// What a client says of a server that gives this answer.
+    /// The client's error for this response of a server.
     async fn refused(answer: &'static str) -> ApiError {
         asked(answer).await.0.unwrap_err()
     }
 
-    /// What a client makes of a server that gives this answer, and the time by its clock afterwards.
+    /// The client's result for this response of a server, and its clock's time afterwards.
     async fn asked(answer: &'static str) -> (Result<TerraformRun, ApiError>, Timestamp) {
-        // Fails only when one is installed already.
+        // Fails only if a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -159,8 +159,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_busy_server_asks_for_is_known() {
-        // As API Priority and Fairness says it: in plain text, so that the header is all there is.
+    async fn busy_server_sets_the_wait() {
+        // As API Priority and Fairness responds: in plain text, so the header is the only source.
         let busy = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 8\r\nConnection: close\r\n\r\ntoo many";
         let error = refused(busy).await;
         assert_eq!((error.code, error.after), (Some(429), Some(Duration::from_secs(7))), "{error}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_api_server_carried_out_tells_the_time_and_an_error_does_not() {
+    async fn successful_response_sets_the_clock_and_error_does_not() {
         let far = Timestamp::from_second(4_000_000_000).unwrap();
         let fine = "HTTP/1.1 200 OK\r\nDate: Tue, 02 Oct 2096 07:06:40 GMT\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
         let (_, now) = asked(fine).await;

@@ -1,4 +1,4 @@
-//! The run in the API: client, watch, and the writer that decides on what it reads and never on an error.
+//! The run in the API: client, watch, and a writer that decides on what it has read, never on an error.
 
 mod client;
 mod patch;

@@ -1,29 +1,29 @@
-//! JSON Patches as an API server applies them, for a run that is kept elsewhere.
+//! Applies JSON Patches like an API server, for a run that is stored in a file.
 
 use serde_json::Value;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
-    /// The operations are none.
+    /// The value is no JSON Patch.
     #[error(transparent)]
     Malformed(#[from] serde_json::Error),
-    /// One of them does not apply.
+    /// An operation does not apply.
     #[error(transparent)]
     Refused(#[from] json_patch::PatchError),
 }
 
-/// Applies a JSON Patch. To a `test`, a member that is not there is null, as it is to an API server: this is how a patch says that
-/// something must not be there. Members of an object that is not there cannot be tested at all.
+/// Applies a JSON Patch. As for an API server, a missing member equals null in a `test`: a patch tests for absence this way.
+/// Members of a missing object cannot be tested.
 ///
 /// # Errors
-/// When the operations are no patch, or one of them does not apply; the object may have been changed in part.
+/// The operations are no patch, or one does not apply. The object may have been changed in part.
 pub fn patch(object: &mut Value, mut operations: Vec<Value>) -> Result<(), PatchError> {
     operations.retain(|operation| !is_absent(object, operation));
     let operations: json_patch::Patch = serde_json::from_value(Value::Array(operations))?;
     Ok(json_patch::patch(object, &operations)?)
 }
 
-/// Whether an operation tests that a member is not there, and it is not.
+/// Whether an operation tests for the absence of a member that is missing.
 fn is_absent(object: &Value, operation: &Value) -> bool {
     let path = operation["path"].as_str().unwrap_or_default();
     let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
@@ -39,7 +39,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_not_there_is_null_to_a_test() {
+    fn missing_member_equals_null_in_a_test() {
         let test = |path: &str, value: Value| {
             patch(&mut json!({"a": {"b/c": 1, "n": null}}), vec![json!({"op": "test", "path": path, "value": value})]).is_ok()
         };

@@ -1,4 +1,4 @@
-//! Follows the run: one watch, and a read whenever it is lost. The newest version is kept, older ones are of no interest.
+//! Follows the run with a watch, and reads it whenever the watch is lost. Publishes only the newest version.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -7,11 +7,11 @@ use tokio::sync::watch;
 
 use crate::ports::{Api, ApiError, Seen};
 
-/// How long nothing may be heard of a watch before it is made anew; longer than the watch itself is asked to last.
+/// Maximum silence of a watch before it is replaced; longer than the requested duration of a watch.
 const SILENCE: Duration = Duration::from_secs(270);
 
-/// Follows the run from `version` on and puts what is seen into `newest`, until nobody looks any more.
-/// `nonce` is that of the process, and spreads its waits.
+/// Follows the run from `version` on and publishes each version to `newest`, until the receiver is dropped. The process's `nonce`
+/// seeds the jitter of the retries.
 pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest: watch::Sender<Option<Seen>>) {
     let mut version = Some(version);
     let mut failures = 0_u32;
@@ -26,7 +26,7 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
                 }
                 Err(error) => {
                     failures += 1;
-                    // One answer of that kind may be an error like any other; several say that the run is gone.
+                    // A single 404 may be an error like any other; several in a row mean that the run is gone.
                     if error.code == Some(404) && failures >= 4 {
                         newest.send_replace(Some(Seen::Gone));
                         return;
@@ -53,7 +53,7 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
                         }
                     }
                 }
-                // A watch that ends at once must not become a loop of requests.
+                // Prevents a request loop if each watch ends at once.
                 failures += 1;
                 tokio::time::sleep(super::backoff_of(failures.min(3), &nonce)).await;
             }
@@ -66,7 +66,7 @@ pub async fn follow<A: Api>(api: Arc<A>, nonce: String, version: String, newest:
     }
 }
 
-/// How long a busy server asks to be left alone, unless the run is claimed by what was last seen of it.
+/// The wait that a busy server requests; zero if the last version of the run is claimed.
 fn asked(error: &ApiError, newest: &watch::Sender<Option<Seen>>) -> Duration {
     let claimed = match &*newest.borrow() {
         Some(Seen::Run(run)) => run.status.as_ref().is_some_and(|status| status.claim.is_some()),

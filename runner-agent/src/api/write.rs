@@ -1,4 +1,4 @@
-//! The writer: each write tests that the attempt is open and this process's own, and after any error the run is read again.
+//! The writer: each write tests that the attempt is open and belongs to this process. After any error it reads the run again.
 
 use std::{
     hash::{Hash, Hasher},
@@ -20,16 +20,16 @@ use crate::{
     settings::Settings,
 };
 
-/// What a write is for: decides on its tests, and on when it is given up.
+/// Purpose of a write: decides its tests, and when it is given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The first write of the process; nobody may have adopted the attempt before.
+    /// The first write of the process. No other process may have adopted the attempt.
     Adopt,
     /// A phase or a plan.
     Update,
-    /// Progress: given up after the first try, since newer progress follows.
+    /// Progress: given up after the first attempt, since newer progress follows.
     Progress,
-    /// The claim: of a run that nobody has stopped. With a checksum the annotation and the approval are tested for it.
+    /// The claim of a run that is not stopped. With a checksum, the annotation and the approval are tested for it.
     Claim(Option<String>),
     /// The end of the run or of the attempt.
     End,
@@ -48,13 +48,13 @@ impl Kind {
 
 #[derive(Debug)]
 pub enum Outcome {
-    /// It stands in the API.
+    /// The API contains it.
     Landed(Arc<TerraformRun>),
-    /// A claim that cannot stand as things are.
+    /// The claim is not possible in the run's current state.
     Refused(Arc<TerraformRun>),
-    /// The admission policy refuses the adoption in these words: this agent is of another minor release.
+    /// The admission policy refuses the adoption with this text: the agent is of another minor release.
     OtherRelease(String),
-    /// The attempt is closed or another's. Nothing may be done any more.
+    /// The attempt is closed or belongs to another process. Nothing may be done any more.
     Fenced,
     GivenUp,
 }
@@ -64,7 +64,7 @@ pub enum Outcome {
 pub struct Writer<A> {
     api: Arc<A>,
     settings: Arc<Settings>,
-    /// The status as it was last read or acknowledged.
+    /// The status as last read or acknowledged.
     known: Mutex<Known>,
     turn: tokio::sync::Mutex<()>,
 }
@@ -73,7 +73,7 @@ pub struct Writer<A> {
 struct Known {
     status: TerraformRunStatus,
     version: String,
-    /// Whether the run has annotations at all.
+    /// Whether the run has annotations.
     annotated: bool,
 }
 
@@ -94,7 +94,7 @@ impl<A: Api> Writer<A> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).take(run);
     }
 
-    /// Takes note of a run that was seen in the meantime, if it is newer than what is known.
+    /// Records a version of the run from the watch if it is newer than the known one.
     pub fn saw(&self, run: &TerraformRun) {
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,12 +104,12 @@ impl<A: Api> Writer<A> {
         }
     }
 
-    /// Whether a write is under way.
+    /// Whether a write is in progress.
     pub fn is_busy(&self) -> bool {
         self.turn.try_lock().is_err()
     }
 
-    /// Makes the agent's fields of the status what they are in `wanted`, which is made to fit.
+    /// Sets the agent's fields of the status to those in `wanted`, shortened to fit.
     pub async fn write(&self, mut wanted: TerraformRunStatus, kind: Kind) -> Outcome {
         let _turn = self.turn.lock().await;
         let mut tries = 0_u32;
@@ -126,21 +126,21 @@ impl<A: Api> Writer<A> {
                     }
                     Err(error) => {
                         tracing::info!(code = error.code, %error, ?kind, "a write was not acknowledged");
-                        // An answer that is not about load or rights: the same write will hardly do better.
+                        // Not caused by load or permissions: the same write is unlikely to succeed later.
                         refusals += u32::from(matches!(error.code, Some(400 | 409 | 413 | 422)));
                         other_release = of_other_release(&error).filter(|_| kind == Kind::Adopt);
                         self.leave_alone(&error, &kind).await;
                     }
                 }
             } else if let Kind::Update | Kind::Progress | Kind::End = kind {
-                // Nothing differs from what is known to stand there.
+                // Nothing differs from the known status.
                 return match self.read(&mut tries, &mut missing, &kind).await {
                     Some(run) if self.is_own(&run) => Outcome::Landed(run),
                     Some(_) => Outcome::Fenced,
                     None => Outcome::GivenUp,
                 };
             }
-            // An error is no evidence: read, and decide on that.
+            // An error proves nothing: read the run and decide on that.
             let Some(run) = self.read(&mut tries, &mut missing, &kind).await else {
                 return if kind == Kind::Progress || kind == Kind::End { Outcome::GivenUp } else { Outcome::Fenced };
             };
@@ -165,7 +165,7 @@ impl<A: Api> Writer<A> {
         }
     }
 
-    /// Reads the run until it can be read. `None` when that was given up, or the run is gone.
+    /// Reads the run, with retries. `None` if it gave up or the run is gone.
     async fn read(&self, tries: &mut u32, missing: &mut u32, kind: &Kind) -> Option<Arc<TerraformRun>> {
         loop {
             match self.api.get().await {
@@ -187,7 +187,7 @@ impl<A: Api> Writer<A> {
         }
     }
 
-    /// Waits as long as a busy server asks for, while nothing is claimed. The claim itself and an end do not wait.
+    /// Waits as long as a busy server requests, while nothing is claimed. The claim itself and an end do not wait.
     async fn leave_alone(&self, error: &ApiError, kind: &Kind) {
         let is_early = matches!(kind, Kind::Adopt | Kind::Update);
         let claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner).status.claim.is_some();
@@ -197,7 +197,7 @@ impl<A: Api> Writer<A> {
         }
     }
 
-    /// What a run that was read after an error says about the write; `None` when it has to be tried again.
+    /// Decides on the run as read after an error. `None` means that the write must be retried.
     fn judge(&self, run: &Arc<TerraformRun>, wanted: &TerraformRunStatus, kind: &Kind) -> Option<Outcome> {
         let status = run.status.clone().unwrap_or_default();
         if *kind == Kind::Adopt {
@@ -234,7 +234,7 @@ impl<A: Api> Writer<A> {
         None
     }
 
-    /// Whether the attempt is open and of this pod. A run with a word of a newer version is in somebody else's hands.
+    /// Whether the attempt is open and belongs to this pod. A run with a word of a newer version belongs to another process.
     fn is_open(&self, run: &TerraformRun) -> bool {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
@@ -251,7 +251,7 @@ impl<A: Api> Writer<A> {
         self.is_open(run) && adopted.is_some_and(|a| a.nonce == self.settings.nonce && a.attempt == self.settings.attempt)
     }
 
-    /// The patch that makes what is known into what is wanted; `None` when nothing differs.
+    /// The patch from the known status to the wanted one; `None` if nothing differs.
     fn operations(&self, wanted: &mut TerraformRunStatus, kind: &Kind) -> Option<Vec<Value>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         align(&known.status, wanted, kind);
@@ -266,13 +266,14 @@ impl<A: Api> Writer<A> {
             test("/status/attempt/number", json!(self.settings.attempt)),
             test("/status/attempt/open", json!(true)),
         ];
-        // Fields and not the resourceVersion: whoever annotates the run in a loop would keep it from being claimed.
+        // Tests on fields instead of the resourceVersion: a client that annotates the run in a loop would otherwise prevent the
+        // claim.
         match kind {
             Kind::Adopt => {
                 operations.push(test("/status/attempt/podName", json!(self.settings.pod_name)));
                 operations.push(test("/status/phase", json!(known.status.phase)));
                 operations.push(test("/status/claim", Value::Null));
-                // Nobody may have adopted since the run was read: who does writes another attempt than stood there.
+                // Tests that no process has adopted the run since it was read: an adoption writes another attempt number.
                 operations.push(match &known.status.adopted {
                     Some(before) => test("/status/adopted/attempt", json!(before.attempt)),
                     None => test("/status/adopted", Value::Null),
@@ -293,7 +294,7 @@ impl<A: Api> Writer<A> {
                     operations.push(test(&names::annotation_pointer(names::APPROVE), json!(checksum)));
                     operations.push(test("/status/approval/checksum", json!(checksum)));
                 }
-                // A cancel, a denial or a deletion that lands before the claim refuses it, with or without a policy.
+                // A cancel, denial or deletion before the claim refuses it, with or without the admission policies.
                 operations.push(test("/metadata/deletionTimestamp", Value::Null));
                 let stops = vec![names::annotation_pointer(names::CANCEL), names::annotation_pointer(names::DENY)];
                 let absent = if known.annotated { stops } else { vec!["/metadata/annotations".to_owned()] };
@@ -308,13 +309,13 @@ impl<A: Api> Writer<A> {
     }
 }
 
-/// What a write leaves alone: the controller's fields, which count for the size all the same; and outside of their own writes
-/// the adoption and the claim, so that no other write can ever make or change one.
+/// Copies the fields that this write must not change: the controller's (they count towards the size), and, except in their own
+/// writes, the adoption and the claim. So no other write can create or change these.
 fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kind) {
     fields::copy(known, wanted, |field| !kind.writes(field.owner));
 }
 
-/// Whether the run holds the lease on the state of its plan. A plan without a key needs none.
+/// Whether the run holds the lease on the state of its plan. A plan without a state key needs none.
 pub(crate) fn is_leased(run: &TerraformRun) -> bool {
     let Some(status) = &run.status else { return false };
     let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
@@ -326,13 +327,13 @@ fn is_stopped(run: &TerraformRun) -> bool {
     run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
 }
 
-/// The words of the admission policy that refuses agents of another minor release, up to the release that it names.
+/// The admission policy's refusal of an agent of another minor release, up to the release that it names.
 fn of_other_release(error: &ApiError) -> Option<String> {
     let at = error.text.find(release::REFUSED).filter(|_| error.code == Some(403))?;
     error.text[at..].split(';').next().map(str::to_owned)
 }
 
-/// An end that is refused again and again is tried without what might be the matter.
+/// Drops optional parts of an end that was refused repeatedly, since one of them may be the cause.
 fn shorten(status: &mut TerraformRunStatus) {
     status.progress = None;
     if let Some(failure) = &mut status.failure {
@@ -342,15 +343,15 @@ fn shorten(status: &mut TerraformRunStatus) {
     status.history.drain(..keep);
 }
 
-/// Between two tries of a call.
+/// Backoff between two attempts of a request.
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(10) };
 
-/// How long to wait before the next try: 100 ms doubling to 10 s, half of it by chance.
+/// Wait before the next attempt: 100 ms doubling to 10 s, half of it random.
 pub fn backoff(tries: u32) -> Duration {
     BACKOFF.spread(tries, rand::random())
 }
 
-/// As [`backoff`], where chance is that of a process: what its nonce says, so that a simulated one waits the same again.
+/// Like [`backoff`], with the jitter derived from the process's nonce, so that a simulated process waits the same each time.
 pub fn backoff_of(tries: u32, nonce: &str) -> Duration {
     let mut hasher = std::hash::DefaultHasher::new();
     (nonce, tries).hash(&mut hasher);

@@ -1,22 +1,22 @@
-//! Whether the code says anything of a backend.
+//! Detects whether the code may configure a backend.
 
 use std::{fs, path::Path};
 
-/// Whether any file of the stack has a word of a backend. It may stand in a comment: then `init` says that there is none, and a
-/// second one follows. The other way round it would replace a backend that the code has.
+/// Whether any file of the stack contains a word of a backend, even in a comment. A false positive costs a second `init`. A false
+/// negative would replace the code's own backend.
 pub fn mentions_backend(stack: &Path) -> bool {
     let code = [".tf", ".tofu", ".tf.json", ".tofu.json"];
     fs::read_dir(stack).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        // It may write code with a backend (`remote_state`, `generate`), from files that lie anywhere.
+        // Terragrunt may generate code with a backend (`remote_state`, `generate`), from files in any place.
         if name == "terragrunt.hcl" || name == "terragrunt.hcl.json" {
             return true;
         }
         if !code.iter().any(|end| name.ends_with(end)) {
             return false;
         }
-        // What cannot be read here, `init` will speak of.
+        // `init` reports unreadable files.
         let text = fs::read(entry.path()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         text.contains("backend") || text.contains("cloud")
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_is_never_overlooked() {
+    fn backend_is_never_overlooked() {
         let dir = tempfile::tempdir().unwrap();
         let with = |name: &str, text: &str| {
             fs::write(dir.path().join(name), text).unwrap();

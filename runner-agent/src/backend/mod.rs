@@ -1,5 +1,4 @@
-//! Where the tool keeps its state, as the code says and as `init` left it. What is known of each type is one table:
-//! [`crds::backend`].
+//! The backend of the tool's state, as recorded by `init`. The properties of each backend type are in one table: [`crds::backend`].
 
 mod mentioned;
 
@@ -13,21 +12,21 @@ pub use mentioned::mentions_backend;
 
 use crate::files;
 
-/// The backend in force, as `init` left it.
+/// The configured backend, as recorded by `init`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
     pub kind: String,
-    /// Its arguments, credentials among them.
+    /// Its arguments, including credentials.
     pub config: Value,
-    /// Whether the code or the run names one at all.
+    /// Whether the code or the run configures one.
     named: bool,
 }
 
 impl Backend {
-    /// Reads what `init` wrote. Without a backend the tool writes nothing and keeps its state in the stack's directory.
+    /// Reads `init`'s record. Without a backend, the tool writes no record and stores its state in the stack's directory.
     ///
     /// # Errors
-    /// When the file is there and cannot be read, or is no regular file.
+    /// The file exists but cannot be read, or is no regular file.
     pub fn read(stack: &Path) -> io::Result<Self> {
         #[derive(Deserialize)]
         struct File {
@@ -51,32 +50,32 @@ impl Backend {
         })
     }
 
-    /// Whether the code or the run names one at all.
+    /// Whether the code or the run configures one.
     pub fn is_named(&self) -> bool {
         self.named
     }
 
-    /// What a plan was made with, for the plan checksum: without credentials.
+    /// The place of the state for the plan checksum, without credentials.
     pub fn place(&self) -> Value {
         BackendType::of(&self.kind).place(&self.config)
     }
 
-    /// Whether the tool locks this state while it works, as far as the configuration and the tool's environment say. Runs of other
-    /// namespaces, and people, are kept away by that lock alone.
+    /// Whether the tool locks this state, according to the configuration and the tool's environment. Only this lock protects it
+    /// from runs of other namespaces and from people.
     pub fn locks(&self, env: &[(OsString, OsString)]) -> bool {
         let is_set = |variable: &str| env.iter().any(|(name, value)| name == variable && !value.is_empty());
         BackendType::of(&self.kind).locks(&self.config, is_set)
     }
 
-    /// Whether a tool releases a lock of this state with its ID and no other.
+    /// Whether a tool can release a lock of this state by its ID alone.
     pub fn unlocks_by_id(&self, tool: Option<ToolName>) -> bool {
         BackendType::of(&self.kind).unlocks_by_id(tool)
     }
 
-    /// Refuses a state that would be lost with the pod. Nothing has been planned or changed then.
+    /// Refuses a state that would be lost with the pod, before anything is planned or changed.
     ///
     /// # Errors
-    /// Of reason `NoDurableState`.
+    /// Reason `NoDurableState`.
     pub fn check(&self) -> Result<(), Failure> {
         if BackendType::of(&self.kind).is_durable {
             return Ok(());
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_stands_in_for_the_address_of_a_lock() {
+    fn lock_address_may_come_from_the_environment() {
         let env = |value: &str| [(OsString::from("TF_HTTP_LOCK_ADDRESS"), OsString::from(value))];
         let http = Backend { kind: "http".into(), config: json!({"address": "http://s"}), named: true };
         assert!(http.locks(&env("http://s/l")) && !http.locks(&env("")) && !http.locks(&[]));

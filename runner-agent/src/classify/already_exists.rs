@@ -1,18 +1,19 @@
-//! "Already exists": an object that was to be created is there, mostly because an earlier creation was reported as failed. The failure then
-//! names the address, the ID where the text carries it, and the `import` block that adopts the object.
+//! "Already exists": an object to create exists, usually because an earlier creation was reported as failed. The failure then names
+//! the address, the ID if the text contains it, and the `import` block that adopts the object.
 
 use serde_json::json;
 
 use crds::{Diagnostic, Failure, FailureClass, apply_log::address::quoted, reason, text::clip};
 
-/// Texts, in lower case.
+/// Lower-case texts.
 const TEXTS: [&str; 5] = ["already exists", "alreadyexists", "already_exists", "alreadyownedbyyou", "has already been taken"];
 
-/// What stands before an ID in the words of providers, and what ends it.
+/// Prefixes of an ID in providers' messages, and the character that ends the ID.
 const BEFORE: [(&str, char); 6] =
     [("with the id \"", '"'), ("with id \"", '"'), ("id: \"", '"'), ("with name ", ' '), ("(id ", ')'), ("with id ", ' ')];
 
-/// Recognises the failure of an apply. The block as code, for the log: a status has one line, so that its own is of a `.tf.json` file.
+/// Recognises such a failure of an apply. Returns the block as HCL for the log. The failure's message has one line, so it contains
+/// the block in the syntax of a `.tf.json` file.
 pub fn recognise(failure: &mut Failure) -> Option<String> {
     let at = failure.diagnostics.iter().position(is_one)?;
     failure.diagnostics.swap(0, at);
@@ -40,16 +41,16 @@ fn words(told: &Diagnostic) -> String {
 }
 
 fn is_one(told: &Diagnostic) -> bool {
-    // A place in the code alone is an error in the code: two blocks of one name, for example.
+    // A place in the code without an address is an error in the code, e.g. two blocks with the same name.
     let of_code = told.file.is_some() && told.address.is_none();
     let text = words(told).to_lowercase();
     told.severity == "error" && !of_code && TEXTS.iter().any(|needle| text.contains(needle))
 }
 
-/// The ID in the text, where a provider writes one.
+/// The ID in the text, if the provider prints one.
 fn id(told: &Diagnostic) -> Option<String> {
     let text = words(told);
-    // Lower case of ASCII only, so that places in both texts are the same.
+    // ASCII lower case only, so that offsets in both texts are equal.
     let lower = text.to_ascii_lowercase();
     BEFORE.iter().find_map(|(before, end)| {
         let from = lower.find(before)? + before.len();
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_providers_name_the_object_and_the_block() {
+    fn provider_message_yields_object_and_import_block() {
         let rows = [
             (
                 "creating IAM Role (web): operation error IAM: CreateRole, EntityAlreadyExists: Role with name web already exists.",
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_code_is_none() {
+    fn error_in_the_code_is_not_recognised() {
         assert_eq!(of("Duplicate resource", "A resource named a already exists.", None).reason, reason::APPLY_FAILED);
         assert_eq!(of("no such luck", "", Some("a.b")).reason, reason::APPLY_FAILED);
     }

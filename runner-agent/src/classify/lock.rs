@@ -1,4 +1,4 @@
-//! The lock of a state, as an error of the tool tells of it.
+//! Reads the lock of a state from an error of the tool.
 
 use crds::{Failure, StateLock, reason, text::clip};
 
@@ -15,11 +15,11 @@ pub(super) fn lock_owner(detail: &str) -> Option<String> {
     })
 }
 
-/// A holder that a backend does not name.
+/// Used if the backend does not name the holder.
 pub const UNKNOWN: &str = "unknown";
 
-/// The lock that kept a step from the state, as its holder describes itself. `own` is the name of this pod: Terraform tells of its
-/// own lock where an `http` backend has told it of another's, of which it then knows the ID only.
+/// The lock that blocked a step, as described by its holder. `own` is the name of this pod: if an `http` backend reports another's
+/// lock, Terraform prints its own lock info and only the ID of the other lock.
 pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
     if failure.reason != reason::STATE_LOCKED {
         return None;
@@ -47,7 +47,7 @@ pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
     })
 }
 
-/// Who holds a lock, for people.
+/// The holder of a lock, for people.
 pub fn held_by(lock: &StateLock) -> String {
     match (lock.who.as_str(), &lock.created) {
         (UNKNOWN, _) => format!("the state is locked (lock {}); its backend does not say by whom", lock.id),

@@ -1,15 +1,15 @@
-//! From the tool's words to a class of failure.
+//! Maps the tool's output to a class of failure.
 //!
-//! The tool's `-json` diagnostics come first; texts are matched only within what the tool said.
+//! The tool's `-json` diagnostics come first. Texts are matched only within the tool's output.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `rows` | which text is of which class and reason |
-//! | `plain` | diagnostics in what is no JSON |
+//! | `rows` | class and reason of each known text |
+//! | `plain` | diagnostics in output that is no JSON |
 //! | `sentence` | several errors in one line |
-//! | `terragrunt` | Terragrunt's own words |
-//! | [`already_exists`] | an object that was to be created is there |
-//! | `lock` | who holds the lock of a state |
+//! | `terragrunt` | Terragrunt's own messages |
+//! | [`already_exists`] | an object to create exists |
+//! | `lock` | the holder of a state's lock |
 
 pub mod already_exists;
 mod lock;
@@ -36,20 +36,20 @@ pub use sentence::shorten;
 
 use crate::process::{Exit, RunError};
 
-/// What a command said, as far as it matters when it failed.
+/// The parts of a command's output that matter after a failure.
 #[derive(Clone, Debug, Default)]
 pub struct Said {
-    /// Diagnostics, in the order they came.
+    /// Diagnostics, in order of arrival.
     pub diagnostics: Vec<Diagnostic>,
-    /// How many errors there were besides.
+    /// Number of errors besides these.
     pub more: usize,
     /// The last lines that were no JSON events.
     pub tail: Vec<String>,
-    /// The directory it was said in, relative to the source; empty for the source itself. The tool names files from there.
+    /// The working directory relative to the source; empty for the source itself. The tool's file names are relative to it.
     pub below: PathBuf,
 }
 
-/// What a command that failed says about the run.
+/// The failure of a command.
 pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     let mut errors: Vec<Diagnostic> = said.diagnostics.iter().filter(|d| d.severity == "error").cloned().collect();
     if errors.is_empty() {
@@ -58,7 +58,7 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     if errors.is_empty() {
         errors.extend(terragrunt::diagnostic(&said.tail));
     }
-    // A head over the errors in the code is no further error.
+    // A summary error above the errors in the code is not counted as a further error.
     let is_head = |error: &Diagnostic| error.summary.contains("encountered problems during initiali");
     if !errors.iter().all(is_head) {
         errors.retain(|error| !is_head(error));
@@ -74,7 +74,7 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
         let words = terragrunt::error(&said.tail).unwrap_or_else(|| last_words(&said.tail));
         shorten(&words, 600)
     });
-    // What it said when it was told to end tells of the end (a shell says `Killed`); what it said before tells why it hung.
+    // After a signal, the last output describes the end (a shell prints `Killed`); earlier output may explain why the command hung.
     if exit.told {
         let before = terragrunt::without_its_own(&said.tail);
         for line in before.iter().rev().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).take(2) {
@@ -98,11 +98,10 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     Failure { class, reason: reason.to_owned(), message: clip(&message, 1024), changes: Changed::None, diagnostics: errors }
 }
 
-/// Which error decides, and the class and reason of the failure.
+/// The index of the decisive error, and the class and reason of the failure.
 fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, &'static str) {
     let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
-    // What has a reason of its own counts before what is called wrong code, and that by its place in the code: an error in the code hides
-    // behind the summary that follows it.
+    // An error with a specific reason comes before an error in the code, and that before its summary error.
     let own = judged.iter().enumerate().find_map(|(at, known)| {
         known.filter(|(_, reason)| *reason != reason::INVALID_CONFIGURATION).map(|(class, reason)| (at, class, reason))
     });
@@ -110,7 +109,7 @@ fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (
         return own;
     }
     if let Some((at, error)) = errors.iter().enumerate().find(|(_, error)| error.file.is_some()) {
-        // What fails of an object while it is made is no error in the code.
+        // The failure of an object while it is created is no error in the code.
         let of_object = step == "apply" && error.address.is_some();
         return (at, Configuration, if of_object { reason::APPLY_FAILED } else { reason::INVALID_CONFIGURATION });
     }
@@ -125,13 +124,13 @@ fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (
     (0, class, reason)
 }
 
-/// The class and reason of one error, where it has one.
+/// The class and reason of one error, if known.
 fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, &'static str)> {
     let detail = error.detail.as_deref().unwrap_or_default();
     let (class, reason) = text(&format!("{}\n{detail}", error.summary))?;
-    // Of what `init` asks, backends alone put their error as it came: summary and nothing else.
+    // Among the errors of `init`, only those of backends have a summary and nothing else.
     let bare = matches!(step, "init" | "workspace") && detail.is_empty() && error.file.is_none();
-    // A module that is called with such a value is wrong code.
+    // A module called with an invalid value is an error in the code.
     let in_code = error.file.is_some() && !error.address.as_ref().is_some_and(|address| address.starts_with("var."));
     Some(match reason {
         reason::PROVIDER_UNREACHABLE if bare => (class, reason::BACKEND_UNREACHABLE),
@@ -140,7 +139,7 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, &'static str)>
     })
 }
 
-/// A command that could not be run at all.
+/// The failure of a command that could not run.
 pub fn not_run(step: &str, error: &RunError) -> Failure {
     let text = format!("{step} {error}");
     match error {
@@ -149,7 +148,7 @@ pub fn not_run(step: &str, error: &RunError) -> Failure {
     }
 }
 
-/// A failure without diagnostics, before which nothing was changed.
+/// A failure without diagnostics before any change.
 pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
     Failure {
         class,
@@ -160,7 +159,7 @@ pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Fa
     }
 }
 
-/// A fault of the disk or of the agent. A disk that is full is neither, and may be another the next time.
+/// A fault of the disk or of the agent. A full disk has its own reason and may be retried.
 pub fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
     fault(&format!("{what}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! What a tool says that speaks no JSON.
+//! Parses the output of a tool without JSON.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,13 +6,13 @@ use crds::{Diagnostic, text::clip};
 
 use super::terragrunt;
 
-/// A file as it is called in the source, wherever in it the tool ran: what a person opens to correct it.
+/// The path of a file relative to the source, wherever in it the tool ran, so that people can open it.
 pub(super) fn in_source(below: &Path, file: &str) -> String {
     let whole = below.join(file);
     let mut parts = Vec::new();
     for part in whole.components() {
         match part {
-            // Above the source is nothing that a person could open.
+            // Paths above the source stay as they are.
             Component::ParentDir if parts.pop().is_none() => return file.to_owned(),
             Component::ParentDir | Component::CurDir => {}
             Component::RootDir | Component::Prefix(_) => return file.to_owned(),
@@ -22,15 +22,16 @@ pub(super) fn in_source(below: &Path, file: &str) -> String {
     parts.into_iter().collect::<PathBuf>().display().to_string()
 }
 
-/// How the tools begin an error that they do not put as a diagnostic.
+/// Prefixes of the tools' errors that are no diagnostics.
 const BARE: [&str; 3] = ["Error refreshing state: ", "Error loading state: ", "Error selecting workspace: "];
 
-/// Diagnostics from a tool that speaks no JSON: `Error: …`, with or without the frame the tools draw, and `on FILE line N`.
+/// Parses diagnostics from plain output: `Error: …`, with or without the tools' frame, and `on FILE line N`.
 pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     let mut is_open = false;
     for line in lines {
-        // The end of a frame, what Terragrunt says of the tool's end, or what the tool does next: of its two streams one may be read late.
+        // An error ends with its frame, with a record of Terragrunt, or with the tool's next step: output of the two streams may be
+        // interleaved.
         is_open &= !line.starts_with('╵') && terragrunt::record(line).is_none() && !line.starts_with("Initializing ");
         let line = line.trim_start_matches(['│', '╷', '╵', ' ']).trim_end();
         if let Some(summary) = line.strip_prefix("Error: ") {
@@ -62,7 +63,7 @@ pub fn parse(lines: &[String]) -> Vec<Diagnostic> {
     found
 }
 
-/// A line of the code, as it stands below its place: `12:   x = 1`.
+/// A line of source code below its place: `12:   x = 1`.
 fn is_source(line: &str) -> bool {
     line.split_once(": ").is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -73,11 +74,11 @@ fn place(line: &str) -> Option<(String, u32)> {
     Some((file.to_owned(), digits.parse().ok()?))
 }
 
-/// What a line of a program has that is about to say why it fails.
+/// Marks of a line that states an error.
 const HEADS: [&str; 5] = ["error: ", "fatal: ", "panic: ", "fatal error", " error "];
 
-/// What a program says last of all that is no diagnostic: from the line on that begins an error, otherwise the last line. Git, for one,
-/// ends with advice.
+/// The last error of a program without diagnostics: from the first line that states an error, otherwise the last line. Git, for
+/// example, ends with advice.
 pub(super) fn last_words(tail: &[String]) -> String {
     let lines: Vec<String> = tail.iter().map(|line| clip(line, 300)).filter(|line| !line.is_empty()).collect();
     let begins = |line: &String| {

@@ -1,5 +1,5 @@
-//! The texts of the tools, of their backends and providers, by class and reason. The rows stand in the order in which they count: what must
-//! never be retried before what may be.
+//! Texts of the tools, their backends and providers, by class and reason. The first match wins, so rows that must never be retried
+//! come before those that may be.
 
 use crds::{
     FailureClass::{self, Configuration, Credentials, Integrity, StalePlan, StateLocked, Transient},
@@ -8,10 +8,10 @@ use crds::{
 
 struct Row(FailureClass, &'static str, &'static [&'static str]);
 
-/// What the system says of a disk that is full, or of a quota of one.
+/// The system's messages for a full disk or an exceeded quota.
 const DISK_FULL: &[&str] = &["no space left on device", "disk quota exceeded"];
 
-/// Texts, in lower case. The first row of which any text is found decides.
+/// Lower-case texts. The first row with a text that matches decides.
 const ROWS: &[Row] = &[
     Row(
         StateLocked,
@@ -32,7 +32,7 @@ const ROWS: &[Row] = &[
         &["failed to save state", "failed to persist state", "failed to upload state", "error saving state", "errored.tfstate"],
     ),
     Row(Configuration, reason::STATE_TOO_NEW, &["the state file uses format version", "state snapshot was created by"]),
-    // The tool itself says of this one to wait for a minute.
+    // The tool's own message advises to wait for a minute.
     Row(Transient, reason::STATE_UNREADABLE, &["state data in s3 does not have the expected content"]),
     Row(
         Integrity,
@@ -85,7 +85,8 @@ const ROWS: &[Row] = &[
             "encountered problems during initialization",
         ],
     ),
-    // Nobody answers a question in a run: the next attempt would be asked the same. Before what says `: EOF` for another reason.
+    // A run cannot answer prompts, so the next attempt would fail too. Comes before the row with `: EOF`, which has other causes
+    // too.
     Row(
         Configuration,
         reason::INPUT_REQUIRED,
@@ -173,11 +174,11 @@ const ROWS: &[Row] = &[
             ": eof",
         ],
     ),
-    // Last of all: where the lock could not be asked for, the tool says so under this head, and above is why.
+    // Last: if the lock request itself failed, the tool uses this head, and a row above matches the cause.
     Row(StateLocked, reason::STATE_LOCKED, &["error acquiring the state lock"]),
 ];
 
-/// What a text says that is of the state's backend, in lower case.
+/// Lower-case texts that show an error of the state's backend.
 const OF_BACKEND: &[&str] = &[
     "error refreshing state",
     "error acquiring the state lock",
@@ -196,7 +197,7 @@ const OF_BACKEND: &[&str] = &[
     "s3 backend",
 ];
 
-/// The class and reason of a text, if it is one that is known.
+/// The class and reason of a text, if known.
 pub fn text(text: &str) -> Option<(FailureClass, &'static str)> {
     let text = text.to_lowercase();
     let row = ROWS.iter().find(|row| row.2.iter().any(|needle| text.contains(needle)))?;

@@ -1,14 +1,14 @@
-//! Errors in one sentence, short enough for a status.
+//! Several errors in one sentence, short enough for a status.
 
 use crds::{Diagnostic, text::clip};
 
 use super::Said;
 
-/// Characters of the error that decides, and of the names of all others.
+/// Maximum characters of the decisive error, and of the names of all others.
 const FIRST: usize = 620;
 const OTHERS: usize = 240;
 
-/// A text on one line, shortened between words; what stands first and last is kept, for the cause mostly comes last.
+/// Shortens a text to one line between words. Retains the beginning and the end, since the cause usually comes last.
 pub fn shorten(text: &str, limit: usize) -> String {
     let line = clip(text, usize::MAX);
     let count = line.chars().count();
@@ -23,7 +23,7 @@ pub fn shorten(text: &str, limit: usize) -> String {
     format!("{head} … {tail}")
 }
 
-/// The first error, and how many others there are and what about. None when there is none.
+/// The first error, and the number and names of the others. `None` without errors.
 pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
     let (first, others) = errors.split_first()?;
     let mut text = whole(first);
@@ -37,14 +37,14 @@ pub(super) fn of(errors: &[Diagnostic], said: &Said) -> Option<String> {
 
 fn whole(d: &Diagnostic) -> String {
     let detail = d.detail.as_deref().unwrap_or_default();
-    // What the tools say of any lock, below the reason for which they did not get this one.
+    // Drop the tools' general explanation of locks, which follows the cause.
     let told = detail.split("\n\n").filter(|part| !part.contains("acquires a state lock to protect"));
     let detail = shorten(&told.collect::<Vec<_>>().join("\n"), FIRST / 2);
     let head = format!("{}{}", shorten(&d.summary, FIRST / 2), place(d));
     if detail.is_empty() { head } else { format!("{head}: {detail}") }
 }
 
-/// What each error is about; those that look the same are counted.
+/// The names of the errors; equal ones are counted.
 fn named(errors: &[Diagnostic]) -> String {
     let mut names: Vec<(String, usize)> = Vec::new();
     for error in errors {

@@ -1,14 +1,14 @@
-//! Terragrunt's own words: what it logs, and which part of an error of many lines is the error.
+//! Parses Terragrunt's log, and selects the actual error from its output.
 //!
-//! `11:55:28.523 ERROR  downloading source url …`, since 0.60 or so; `time=2024-01-01T00:00:00Z level=error msg=…` before. What follows without
-//! such a beginning belongs to it: advice, examples, links.
+//! Records begin with `11:55:28.523 ERROR  downloading source url …` since about 0.60, with `time=2024-01-01T00:00:00Z level=error
+//! msg=…` before. Lines without such a beginning belong to the record above: advice, examples, links.
 
 use crds::Diagnostic;
 
-/// Lines of an error that are told at most.
+/// Maximum number of reported lines of an error.
 const LINES: usize = 4;
 
-/// The level of a line that begins a record, and its text.
+/// The level and text of a line that begins a record.
 pub(super) fn record(line: &str) -> Option<(&str, &str)> {
     if let Some((_, rest)) = line.strip_prefix("time=").and_then(|rest| rest.split_once(" level=")) {
         let (level, rest) = rest.split_once(' ')?;
@@ -26,18 +26,18 @@ pub(super) fn record(line: &str) -> Option<(&str, &str)> {
     is_time.then_some((level, text.trim_start()))
 }
 
-/// Whether a line begins an error.
+/// Whether a line begins an error record.
 fn is_error(line: &str) -> bool {
     record(line).is_some_and(|(level, _)| level.eq_ignore_ascii_case("error"))
 }
 
-/// What was said besides Terragrunt's own records and the error that it ended with.
+/// The output without Terragrunt's own records and its final error.
 pub(super) fn without_its_own(tail: &[String]) -> Vec<&String> {
     let end = tail.iter().rposition(|line| is_error(line)).unwrap_or(tail.len());
     tail[..end].iter().filter(|line| record(line).is_none()).collect()
 }
 
-/// The lines of the last error that was logged, without those that say nothing.
+/// The meaningful lines of the last error record.
 fn last_error(tail: &[String]) -> Option<Vec<&str>> {
     let at = tail.iter().rposition(|line| is_error(line))?;
     let head = record(&tail[at])?.1;
@@ -46,11 +46,11 @@ fn last_error(tail: &[String]) -> Option<Vec<&str>> {
     let mut all = std::iter::once(head).chain(more).peekable();
     while let Some(line) = all.next() {
         match line.trim_start_matches("* ") {
-            // Behind a first paragraph stands advice, unless a list follows that it announced.
+            // Advice follows the first paragraph, unless that announces a list.
             "" if lines.is_empty() || all.peek().is_some_and(|next| next.starts_with("* ")) => {}
             "" => break,
             "error occurred:" | "1 error occurred:" => {}
-            // Where to is of no interest.
+            // The target directory does not matter.
             line => lines.push(line.split_once(": Cloning into '").map_or(line, |(line, _)| line)),
         }
         if lines.len() == LINES {
@@ -60,12 +60,13 @@ fn last_error(tail: &[String]) -> Option<Vec<&str>> {
     Some(lines).filter(|lines| !lines.is_empty())
 }
 
-/// What went wrong, as Terragrunt's last error says it.
+/// The text of Terragrunt's last error.
 pub(super) fn error(tail: &[String]) -> Option<String> {
     last_error(tail).map(|lines| lines.join("; "))
 }
 
-/// An error in one of its files: `/w/live/a/terragrunt.hcl:1,16-2,1: Invalid expression; Expected the start of an expression.`
+/// Parses an error in one of its files: `/w/live/a/terragrunt.hcl:1,16-2,1: Invalid expression; Expected the start of an
+/// expression.`
 pub(super) fn diagnostic(tail: &[String]) -> Option<Diagnostic> {
     let first = *last_error(tail)?.first()?;
     let (file, rest) = [".hcl:", ".hcl.json:"].iter().find_map(|end| {
@@ -94,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn the_error_is_told_and_not_the_advice_behind_it() {
-        // As Terragrunt 1.1.3 words them.
+    fn terragrunts_error_is_reported_without_its_advice() {
+        // In the wording of Terragrunt 1.1.3.
         for (said, told) in [
             (
                 "11:55:28.515 WARN   CAS download failed: fatal: no repository\n\nPlease make sure you have the correct access rights\n\
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tool_said_is_told_from_what_terragrunt_did() {
+    fn tools_output_is_told_from_terragrunts() {
         let said = tail(
             "12:25:01.496 INFO   Executing hook\nExpiredToken\n12:25:05.356 ERROR  error occurred:\n\n* Failed to execute\n  exit status 1",
         );
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_its_files_has_a_place() {
+    fn error_in_a_terragrunt_file_has_a_place() {
         let said = "11:55:28.744 ERROR  /w/a/terragrunt.hcl:1,16-2,1: Invalid expression; Expected the start of an expression.";
         let found = diagnostic(&tail(said)).unwrap();
         assert_eq!(

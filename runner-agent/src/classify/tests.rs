@@ -1,4 +1,4 @@
-//! Words of the tools, and what is made of them.
+//! Tests with messages of the tools.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn of(step: &str, diagnostics: Vec<Diagnostic>) -> Failure {
 }
 
 #[test]
-fn texts_of_the_field() {
+fn known_texts_have_class_and_reason() {
     let rows: &[(&str, &str, FailureClass, &str)] = &[
         (
             "Failed to query available provider packages",
@@ -134,7 +134,7 @@ fn texts_of_the_field() {
         let f = of("plan", vec![diagnostic(summary, detail, None)]);
         assert_eq!((f.class, f.reason.as_str()), (*class, *reason), "{summary}: {detail}");
     }
-    // Whichever command asks.
+    // For any command that prompts.
     for step in ["init", "apply"] {
         let f = of(step, vec![diagnostic("Error asking for input to configure the provider", "provider.x.token: EOF", None)]);
         assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INPUT_REQUIRED), "{step}");
@@ -142,7 +142,7 @@ fn texts_of_the_field() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_no_fault_of_the_agent() {
+fn full_disk_is_no_fault_of_the_agent() {
     for code in [28, 122] {
         let f = internal("the source cannot be written", &std::io::Error::from_raw_os_error(code));
         assert_eq!((f.class, f.reason.as_str()), (Transient, reason::DISK_FULL), "{}", f.message);
@@ -154,7 +154,7 @@ fn a_disk_that_is_full_is_no_fault_of_the_agent() {
 }
 
 #[test]
-fn an_error_in_the_code_names_file_and_line() {
+fn code_error_names_file_and_line() {
     let f = of(
         "init",
         vec![
@@ -168,7 +168,7 @@ fn an_error_in_the_code_names_file_and_line() {
 }
 
 #[test]
-fn a_lock_names_its_owner() {
+fn locked_state_message_names_the_owner() {
     let detail = "Error message: HTTP remote state already locked\nLock Info:\n  ID:        1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       root@vpc-x2b4d-a1\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 UTC\n";
     let f = of("plan", vec![diagnostic("Error acquiring the state lock", detail, None)]);
     assert_eq!(f.class, StateLocked);
@@ -176,7 +176,7 @@ fn a_lock_names_its_owner() {
 }
 
 #[test]
-fn plain_text_is_read_where_there_is_no_json() {
+fn plain_text_is_parsed_without_json() {
     let lines = [
         "╷",
         "│ Error: Unsupported argument",
@@ -199,7 +199,7 @@ fn plain_text_is_read_where_there_is_no_json() {
 }
 
 #[test]
-fn what_the_other_stream_says_is_no_part_of_an_error() {
+fn other_stream_is_no_part_of_an_error() {
     let said =
         ["Error: Failed to query available provider packages", "", "dial tcp 127.0.0.1:1: connect: connection refused", ""];
     let late =
@@ -211,7 +211,7 @@ fn what_the_other_stream_says_is_no_part_of_an_error() {
 }
 
 #[test]
-fn files_are_called_as_the_source_calls_them() {
+fn file_names_are_relative_to_the_source() {
     for (below, file, called) in [
         ("", "main.tf", "main.tf"),
         ("live/a", "./main.tf", "live/a/main.tf"),
@@ -224,7 +224,7 @@ fn files_are_called_as_the_source_calls_them() {
 }
 
 #[test]
-fn what_a_tool_said_before_it_was_told_to_end_is_told_as_well() {
+fn output_before_the_signal_is_reported_as_well() {
     let plugin = Diagnostic { severity: "error".into(), summary: "Plugin did not respond".into(), ..Diagnostic::default() };
     let said = Said { diagnostics: vec![plugin], tail: vec!["ExpiredToken: it is of yesterday".into()], ..Said::default() };
     let told = |told| failure("plan", Exit { code: 1, signal: None, told }, &said).message;
@@ -236,7 +236,7 @@ fn what_a_tool_said_before_it_was_told_to_end_is_told_as_well() {
 }
 
 #[test]
-fn a_tool_that_was_killed_is_interrupted() {
+fn killed_tool_is_interrupted() {
     let f = failure("plan", Exit { code: 137, signal: Some(9), told: false }, &Said::default());
     assert_eq!((f.class, f.reason.as_str()), (FailureClass::Interrupted, reason::TOOL_KILLED));
     assert_eq!(f.message, "plan was ended by signal 9");
@@ -245,7 +245,7 @@ fn a_tool_that_was_killed_is_interrupted() {
 }
 
 #[test]
-fn a_lock_says_who_holds_it() {
+fn lock_names_its_holder() {
     let detail = |first: &str, who: &str| {
         format!(
             "Error message: {first}\nLock Info:\n  ID:        l1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       {who}\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 +0000 UTC\n  Info:      \n"
@@ -259,14 +259,14 @@ fn a_lock_says_who_holds_it() {
     let known = of("HTTP remote state already locked: ID=l1", "pawl@net-2xbdf-a1").unwrap();
     assert_eq!((known.id.as_str(), known.who.as_str()), ("l1", "pawl@net-2xbdf-a1"));
     assert_eq!(known.created.as_deref(), Some("2026-11-21 10:00:00 +0000 UTC"));
-    // Terraform tells of its own.
+    // Terraform prints its own lock info.
     let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").unwrap();
     assert_eq!((unknown.id.as_str(), unknown.who.as_str(), unknown.created), ("l9", "unknown", None));
     assert_eq!(lock(&Reason::Throttled.failure("x"), "a"), None);
 }
 
 #[test]
-fn a_backend_is_told_from_a_provider_where_it_says_nothing_of_itself() {
+fn bare_error_of_init_is_one_of_the_backend() {
     let refused = "dial tcp 127.0.0.1:9: connect: connection refused";
     assert_eq!(of("init", vec![diagnostic(refused, "", None)]).reason, reason::BACKEND_UNREACHABLE);
     assert_eq!(of("plan", vec![diagnostic(refused, "", None)]).reason, reason::PROVIDER_UNREACHABLE);
@@ -279,7 +279,7 @@ fn a_backend_is_told_from_a_provider_where_it_says_nothing_of_itself() {
 }
 
 #[test]
-fn an_error_of_a_backend_is_one_without_a_frame() {
+fn backend_error_without_frame_is_parsed() {
     let tail = [
         "Initializing the backend...",
         "Error refreshing state: 2 problems:",
@@ -295,7 +295,7 @@ fn an_error_of_a_backend_is_one_without_a_frame() {
 }
 
 #[test]
-fn the_last_words_of_a_program_begin_where_its_error_does() {
+fn last_words_begin_at_the_first_error_line() {
     let of = |tail: &[&str]| {
         let said = Said { tail: tail.iter().map(|line| (*line).to_owned()).collect(), ..Said::default() };
         failure("init", Exit { code: 1, signal: None, told: false }, &said).message
@@ -317,7 +317,7 @@ fn the_last_words_of_a_program_begin_where_its_error_does() {
 }
 
 #[test]
-fn variables_are_of_the_stack_and_not_of_a_module_that_it_calls() {
+fn invalid_module_argument_is_a_code_error() {
     let at = |address: Option<&str>| {
         let told = diagnostic("Invalid value for variable", "var.size is -1.\nIt must be positive.", Some(("main.tf", 1)));
         of("plan", vec![Diagnostic { address: address.map(Into::into), ..told }]).reason
@@ -327,7 +327,7 @@ fn variables_are_of_the_stack_and_not_of_a_module_that_it_calls() {
 }
 
 #[test]
-fn what_fails_of_an_object_is_no_error_in_the_code() {
+fn object_that_fails_in_apply_is_no_code_error() {
     let told = || Diagnostic {
         address: Some("t.a".into()),
         ..diagnostic("local-exec provisioner error", "exit status 3", Some(("main.tf", 2)))
@@ -360,7 +360,7 @@ fn several_errors_are_counted_and_named() {
 }
 
 #[test]
-fn a_text_is_shortened_between_words_and_keeps_the_cause() {
+fn text_is_shortened_between_words_and_retains_the_cause() {
     assert_eq!(shorten("as it\n is", 20), "as it is");
     let text = format!("creating thing: {}: the quota is exceeded", "and so on ".repeat(60));
     let short = shorten(&text, 100);
@@ -371,7 +371,7 @@ fn a_text_is_shortened_between_words_and_keeps_the_cause() {
 }
 
 #[test]
-fn what_the_tools_say_of_any_lock_does_not_hide_why_there_was_none() {
+fn general_text_on_locks_does_not_hide_the_cause() {
     let detail = "Error message: dial tcp: connection refused\n\nOpenTofu acquires a state lock to protect the state from being written\nby \
                   multiple users at the same time.";
     let f = of("plan", vec![diagnostic("Error acquiring the state lock", detail, None)]);

@@ -1,10 +1,12 @@
-//! A plan as it can be applied elsewhere: plan file, lock file and work directory in one archive, and back.
+//! The bundle: the plan file, the lock file and the work directory in one archive, so that another pod can apply the plan. Packs
+//! and unpacks it.
 //!
-//! What a fresh pod makes by itself is left out: provider binaries, which the lock file covers, and the tool's note of its backend,
-//! which may hold credentials. The files with the values of variables are inside: they are what the plan was made with.
+//! Leaves out what a fresh pod creates itself: provider binaries, which the lock file covers, and the tool's record of its backend,
+//! which may contain credentials. Includes the variable files that the plan was made with.
 //!
-//! Links are kept as links wherever they lead, as the manifest counts them: what code may read of the pod is another's matter, and it
-//! may make any link again. Pipes, sockets and devices are left out, as the manifest leaves them out: what they led to has ended.
+//! Links are stored as links wherever they lead, as the manifest counts them. Restricting what code may read is not this module's
+//! task, and code can create any link again. Pipes, sockets and devices are left out here and in the manifest, since their
+//! processes have ended.
 
 use std::{
     collections::HashSet,
@@ -25,52 +27,52 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What has to be known before anything of a bundle is used.
+/// Metadata at the start of a bundle, needed before the rest is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     /// Version of this layout.
     pub layout: u32,
-    /// The tool: `OpenTofu`.
+    /// The tool, e.g. `OpenTofu`.
     pub tool: String,
-    /// Its version, exactly.
+    /// Exact version.
     pub version: String,
-    /// SHA-256 of its executable, in hexadecimal digits.
+    /// SHA-256 of its executable in hexadecimal digits.
     #[serde(default)]
     pub digest: Option<String>,
     /// The tool that Terragrunt runs.
     #[serde(default)]
     pub beneath: Option<ToolHead>,
-    /// The stack's directory below the top of the source.
+    /// The stack's directory relative to the source's top.
     pub stack: PathBuf,
-    /// Whether the state is the datastore's.
+    /// Whether the datastore stores the state.
     pub managed: bool,
-    /// What the plan took from Secrets and ConfigMaps.
+    /// The plan's inputs from Secrets and ConfigMaps.
     #[serde(default)]
     pub inputs: SealedInputs,
-    /// The hooks, with the scripts that they had when the plan was made.
+    /// The hooks, with their scripts at the time of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
-    /// What the plan was made with and of, part by part: for words alone.
+    /// The plan's parts by digest. Used for messages only.
     #[serde(default)]
     pub parts: Option<Parts>,
 }
 
-/// A tool that a plan was made with.
+/// A tool that made a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolHead {
-    /// The tool: `OpenTofu`.
+    /// The tool, e.g. `OpenTofu`.
     pub tool: String,
-    /// Its version, exactly.
+    /// Exact version.
     pub version: String,
-    /// SHA-256 of its executable, in hexadecimal digits.
+    /// SHA-256 of its executable in hexadecimal digits.
     #[serde(default)]
     pub digest: Option<String>,
 }
 
 /// The layout that is written.
 const LAYOUT: u32 = 1;
-/// The largest head, in bytes: escaped in JSON, a byte of a script has up to six.
+/// Maximum size of the head in bytes. A byte of a script takes up to six when escaped in JSON.
 const MAX_HEAD: u64 = 8 << 20;
 const HEAD: &str = "head.json";
 const PLAN: &str = "plan";
@@ -78,20 +80,20 @@ const SOURCE: &str = "source";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// The disk, or an archive that is cut off.
+    /// An I/O error, or a truncated archive.
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("its digest is {found}, not {wanted}")]
     Digest { found: String, wanted: String },
-    /// It holds something that no bundle of ours holds.
+    /// It contains an entry that no bundle has.
     #[error("it holds {0}")]
     Foreign(String),
 }
 
-/// Writes a bundle to `to`, without what of the source is `apart`: files of Secrets. Its digest, with `sha256:` before it.
+/// Writes a bundle to `to`, without the paths in `apart` (files of Secrets). Returns its digest with the prefix `sha256:`.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// A file cannot be read or written.
 pub fn pack(head: &Head, plan: &Path, source: &Path, apart: &[PathBuf], to: &Scratch) -> Result<String, BundleError> {
     let head = Head { layout: LAYOUT, ..head.clone() };
     let file = Digesting { inner: BufWriter::with_capacity(256 << 10, to.file()), digest: Sha256::new() };
@@ -110,7 +112,7 @@ pub fn pack(head: &Head, plan: &Path, source: &Path, apart: &[PathBuf], to: &Scr
     Ok(hex_digest(&file.digest.finalize()))
 }
 
-/// Whether a fresh pod makes this by itself.
+/// Whether a fresh pod creates this path itself.
 fn is_made_anew(path: &Path, stack: &Path) -> bool {
     path == stack.join(".terraform/providers") || path == stack.join(".terraform/terraform.tfstate") || is_data_of_copy(path)
 }
@@ -137,20 +139,20 @@ fn append<W: Write>(
         } else if kind.is_file() {
             archive.append_file(&name, &mut files::regular(&entry.path())?)?;
         }
-        // A pipe, socket or device is nothing that can be planned with, and the manifest does not count it either.
+        // Pipes, sockets and devices are skipped; the manifest skips them too.
     }
     Ok(())
 }
 
-/// A link, with its text as it is: the manifest counts each byte of it, and the archive's own way of writing one would leave out a `.`
-/// and double slashes.
+/// Appends a link with its exact text, since the manifest counts each byte of it. `tar`'s own method would drop a `.` and double
+/// slashes.
 fn append_link<W: Write>(archive: &mut tar::Builder<W>, name: &Path, text: &[u8]) -> io::Result<()> {
     let mut link = tar::Header::new_gnu();
     link.set_entry_type(tar::EntryType::Symlink);
     link.set_mode(0o777);
     link.set_size(0);
     if link.set_link_name_literal(text).is_err() {
-        // Longer than its field: in an entry of its own that stands before it, with a zero at the end.
+        // Longer than the field: GNU tar puts the text into a preceding entry, terminated by a zero byte.
         let mut long = tar::Header::new_gnu();
         long.set_entry_type(tar::EntryType::GNULongLink);
         long.set_path("././@LongLink")?;
@@ -161,10 +163,11 @@ fn append_link<W: Write>(archive: &mut tar::Builder<W>, name: &Path, text: &[u8]
     archive.append_data(&mut link, name, io::empty())
 }
 
-/// Checks a bundle's digest, and unpacks it: the plan file to `plan`, which must not be there, the source to `source`, which must be empty.
+/// Checks a bundle's digest and unpacks it: the plan file to `plan`, which must not exist, the source to `source`, which must be
+/// empty.
 ///
 /// # Errors
-/// Before anything is written when the digest differs; and when an entry is none of ours, or would lie outside.
+/// The digest differs, in which case nothing is written; or an entry is foreign or would lie outside.
 pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Result<Head, BundleError> {
     let found = from.digest()?;
     if found != wanted {
@@ -172,7 +175,7 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
     }
     let mut archive = tar::Archive::new(BufReader::with_capacity(256 << 10, from.reader()));
     let mut head = None;
-    // Directories that were made here, as nothing that is written through a link is in one; with the mode that each has in the end.
+    // Directories created here, so that nothing is written through a link; and their final modes.
     let (mut made, mut modes) = (HashSet::from([PathBuf::new()]), Vec::new());
     for entry in archive.entries()? {
         let mut entry = entry?;
@@ -188,7 +191,7 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
             let relative = path.strip_prefix(SOURCE).map_err(|_| foreign())?;
             let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
             let target = source.join(relative);
-            // Nothing is written twice, and nothing but into what was made here.
+            // No path is written twice, and only into directories created here.
             let fits = relative.parent().is_some_and(|parent| made.contains(parent)) && fs::symlink_metadata(&target).is_err();
             if !plain || !fits {
                 return Err(foreign());
@@ -196,11 +199,11 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
             match entry.header().entry_type() {
                 tar::EntryType::Directory => {
                     fs::create_dir(&target)?;
-                    // What is to be in it may not be written to it when it is as it was.
+                    // The final mode may forbid writing into the directory, so it is set at the end.
                     modes.push((target, entry.header().mode()?));
                     made.insert(relative.to_path_buf());
                 }
-                // One with holes is written with its holes.
+                // Sparse files are written with their holes.
                 tar::EntryType::Regular | tar::EntryType::GNUSparse | tar::EntryType::Symlink => {
                     entry.set_preserve_mtime(false);
                     entry.set_preserve_permissions(true);
@@ -274,7 +277,7 @@ mod tests {
         fs::write(dir.join("a".repeat(120)), "a long name").unwrap();
     }
 
-    /// What plan-time code may leave as well.
+    /// Entries that plan-time code may leave as well.
     fn odd(dir: &Path) {
         for (name, target) in [
             ("outward", "/bin/sh"),
@@ -295,14 +298,14 @@ mod tests {
         }
     }
 
-    /// What is in a scratch directory can be removed again.
+    /// Makes the content of a scratch directory removable again.
     fn open(dir: &Path) {
         for name in ["closed", "closed/below"] {
             fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o755)).unwrap();
         }
     }
 
-    /// An archive in a file of our own, with its digest.
+    /// An archive in a scratch file, with its digest.
     fn scratch(dir: &Path, bytes: &[u8]) -> (Scratch, String) {
         let scratch = Scratch::create(dir).unwrap();
         let mut writer = scratch.file();
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_what_went_in() {
+    fn unpacked_bundle_equals_the_packed_source() {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
         let of = |root: &Path| source_digest(root, Path::new("live/a"), &[PathBuf::from("live/a/secret.json")]).unwrap();
@@ -320,16 +323,16 @@ mod tests {
         odd(dir.path());
         assert_ne!(of(dir.path()), counted);
         let counted = of(dir.path());
-        // A pipe and a socket are in neither.
+        // Neither digest nor bundle includes a pipe or a socket.
         nix::unistd::mkfifo(&dir.path().join("live/a/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
         assert_eq!(of(dir.path()), counted);
-        // Nor is a file of a Secret.
+        // Nor a file of a Secret.
         fs::write(dir.path().join("live/a/secret.json"), "t0k3n").unwrap();
         assert_eq!(of(dir.path()), counted);
         let (plan, file) = (back.path().join("in"), Scratch::create(back.path()).unwrap());
         fs::write(&plan, "the plan").unwrap();
-        // Of the largest script, whose bytes are the longest in JSON.
+        // The largest script, with the bytes that take the most space in JSON.
         let script = "\u{1}".repeat(crate::hooks::MAX_SCRIPT);
         let hook = Hook { name: "late".into(), when: crds::HookWhen::BeforeApply, continues: false, script };
         let head = Head { hooks: vec![hook; 4], ..head() };
@@ -339,7 +342,7 @@ mod tests {
         fs::create_dir(&restored).unwrap();
         assert_eq!(unpack(&file, &digest, &back.path().join("out"), &restored).unwrap(), head);
         assert_eq!(fs::read_to_string(back.path().join("out")).unwrap(), "the plan");
-        // The providers' directory itself is not counted, so the digests are those of the manifest.
+        // The providers' directory itself is not counted, so the digests equal the manifest's.
         assert_eq!(of(&restored), counted);
         assert!(!restored.join("live/a/.terraform/providers").exists());
         assert!(!restored.join("live/a/.terraform/terraform.tfstate").exists());
@@ -357,13 +360,13 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_an_older_version_is_read() {
+    fn head_of_an_older_version_is_parsed() {
         let text = r#"{"layout": 1, "tool": "OpenTofu", "version": "1.10.6", "stack": "live/a", "managed": true}"#;
         assert_eq!(serde_json::from_str::<Head>(text).unwrap(), Head { parts: None, ..head() });
     }
 
     #[test]
-    fn a_bundle_that_was_touched_is_not_unpacked() {
+    fn modified_bundle_is_not_unpacked() {
         let (dir, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         source(dir.path());
         let file = Scratch::create(back.path()).unwrap();
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_outside() {
+    fn unpack_writes_nothing_outside() {
         type Entries = Vec<(&'static str, tar::EntryType, &'static str)>;
         let back = tempfile::tempdir().unwrap();
         let outside = back.path().join("outside");
@@ -396,7 +399,7 @@ mod tests {
             vec![("source/way", tar::EntryType::Symlink, "../outside"), ("source/way/evil", tar::EntryType::Regular, "")],
             vec![("source/way", tar::EntryType::Symlink, "../outside"), ("source/way", tar::EntryType::Directory, "")],
             vec![("source/way", tar::EntryType::Symlink, "../outside/evil"), ("source/way", tar::EntryType::Regular, "")],
-            // Within the source as well: what is beneath a link has another name in the manifest.
+            // Nor through links within the source: a file below a link has another path in the manifest.
             vec![
                 ("source/dir", tar::EntryType::Directory, ""),
                 ("source/way", tar::EntryType::Symlink, "dir"),

@@ -1,4 +1,4 @@
-//! Requests to the datastore whose content is a file, and trying again.
+//! Datastore requests with a file as content, and retries.
 
 use std::{io, path::Path, time::Duration};
 
@@ -17,22 +17,22 @@ use tokio_util::io::ReaderStream;
 
 use crate::{api::backoff, files::Scratch, settings::Store};
 
-/// A client for an attempt; nothing is sent yet.
+/// Creates a client for an attempt. Sends nothing yet.
 ///
 /// # Errors
-/// When the certificate authority is no PEM.
+/// The certificate authority is not PEM.
 pub fn client(store: &Store, namespace: &str, run: &str, attempt: u32, nonce: &str) -> Result<Client, RequestError> {
     let of = AttemptId { namespace: namespace.to_owned(), run: run.to_owned(), attempt, nonce: nonce.to_owned() };
     Client::new(&store.url, &store.ca, store.token.clone(), &of)
 }
 
-/// Writes a file as an object, once; the same content a second time is success.
+/// Stores a file as an object that is written once. Storing the same content again succeeds.
 pub async fn put_file(client: &Client, kind: ObjectKind, file: &Scratch, digest: &str) -> Result<(), RequestError> {
     let size = file.size().map_err(|error| RequestError::file(kind.as_str(), error))?;
     client.put(kind, Content { body: Body::wrap_stream(file.stream()), size, digest: digest.to_owned() }).await
 }
 
-/// Reads an object of an attempt of this run into a file of our own, on the file system of a directory.
+/// Downloads an object of an attempt of this run into a scratch file in a directory.
 pub async fn get_file(client: &Client, kind: ObjectKind, attempt: u32, dir: &Path) -> Result<Scratch, RequestError> {
     let mut response = client.get(kind, attempt).await?;
     let local = |error: io::Error| RequestError::file(dir, error);
@@ -45,7 +45,7 @@ pub async fn get_file(client: &Client, kind: ObjectKind, attempt: u32, dir: &Pat
     Ok(scratch)
 }
 
-/// Writes a new version of the state, under its lock.
+/// Writes a new version of the state under its lock.
 pub async fn put_state(client: &Client, lock: &str, path: &Path, digest: &str) -> Result<(), RequestError> {
     let local = |error: io::Error| RequestError::file(path, error);
     let file = File::open(path).await.map_err(local)?;
@@ -54,11 +54,11 @@ pub async fn put_state(client: &Client, lock: &str, path: &Path, digest: &str) -
     client.put_state(lock, Content { body, size, digest: digest.to_owned() }).await
 }
 
-/// Tries until there is an answer, or the time is over. A token that is refused may be one that was renewed a moment ago, and
-/// rights of a fresh pod may not be in force yet, so those are tried again for some seconds as well.
+/// Retries until the datastore responds or `limit` has passed. Rejected tokens and missing permissions are retried for 3 s too: a
+/// token may have been renewed just now, and a fresh pod's permissions may not be in force yet.
 ///
 /// # Errors
-/// The last one.
+/// The last error.
 pub async fn retry_for<T, F: Future<Output = Result<T, RequestError>>>(
     limit: Duration,
     mut request: impl FnMut() -> F,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_what_may_change_is_tried_again() {
+    async fn only_temporary_errors_are_retried() {
         let mut times = 0;
         let refused = || RequestError::Refused(Problem { reason: words::TOO_LARGE.into(), ..Problem::default() });
         let result: Result<(), _> = retry_for(Duration::from_secs(60), || {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_busy_datastore_is_asked_when_it_wants_to_be() {
+    async fn busy_datastore_sets_the_wait() {
         let (begun, mut times) = (Instant::now(), 0);
         let result = retry_for(Duration::from_secs(60), || {
             times += 1;

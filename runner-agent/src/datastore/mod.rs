@@ -2,12 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@client`] | requests with files, and trying again; the requests themselves are those of [`datastore_client`] |
-//! | [`bundle`] | plan file, lock file and work directory in one archive, and back |
-//! | [`sealed_inputs`] | whether a plan's Secrets and ConfigMaps are as they were |
-//! | [`spool`] | the log on disk until the datastore has it |
-//! | [`shipper`] | sends the spool |
-//! | [`state`] | a managed state, offered to the tool on the pod's loopback |
+//! | [`mod@client`] | requests with files, and retries; the other requests are in [`datastore_client`] |
+//! | [`bundle`] | packs and unpacks plan file, lock file and work directory |
+//! | [`sealed_inputs`] | detects changed inputs from Secrets and ConfigMaps |
+//! | [`spool`] | buffers the log on disk until the datastore has it |
+//! | [`shipper`] | uploads the spool |
+//! | [`state`] | serves a managed state to the tool on the pod's loopback |
 
 pub mod bundle;
 pub mod client;
@@ -26,7 +26,7 @@ use crds::{
 
 use crate::classify::is_disk_full;
 
-/// The failure of a request before the claim: nothing was changed.
+/// The failure of a request before the claim, when nothing is changed yet.
 pub fn failure(what: &str, error: &RequestError) -> Failure {
     let reason = match error {
         RequestError::Refused(problem) => match problem.reason.as_str() {
@@ -37,7 +37,7 @@ pub fn failure(what: &str, error: &RequestError) -> Failure {
             words::ALREADY_CLAIMED | words::ALREADY_EXISTS => Reason::AlreadyClaimed,
             _ => Reason::DatastoreRefused,
         },
-        // Of the pod, or of the datastore: the text says whose.
+        // The pod's disk or the datastore's; the text tells which.
         error if is_disk_full(&error.why()) => return Reason::DiskFull.failure(format!("{what}: {}", error.why())),
         RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => Reason::DatastoreUnavailable,
     };

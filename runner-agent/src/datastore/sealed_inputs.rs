@@ -1,7 +1,7 @@
-//! What a plan was made with, without saying what that was: keyed digests of the values that it took from Secrets and ConfigMaps.
+//! Keyed digests of a plan's inputs from Secrets and ConfigMaps. They detect changes without revealing the values.
 //!
-//! They travel inside the bundle, which is encrypted, with a key that is drawn for that bundle: no digest of a secret stands where
-//! others could try values against it.
+//! Stored in the bundle, which is encrypted, with a random key per bundle. So no digest is stored where others could test guesses
+//! against it.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use crds::datastore::hex_digest;
 use ring::{hmac, rand::SystemRandom};
 use serde::{Deserialize, Serialize};
 
-/// Keyed digests of values, by what wanted them: `variable db_password`.
+/// Keyed digests of values, by their use, e.g. `variable db_password`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedInputs {
-    /// The key, in hexadecimal digits.
+    /// The key in hexadecimal digits.
     key: String,
     digests: BTreeMap<String, String>,
 }
 
 impl SealedInputs {
-    /// Digests of these values, with a fresh key.
+    /// Computes digests of values with a random key.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn of(values: &BTreeMap<String, String>) -> Result<Self, ring::error::Unspecified> {
         let random: [u8; 32] = ring::rand::generate(&SystemRandom::new())?.expose();
         let key = hex_digest(&random);
@@ -29,7 +29,7 @@ impl SealedInputs {
         Ok(Self { key, digests })
     }
 
-    /// What has another value now, or none; a plan that took nothing is as it was.
+    /// Names of the values that have changed or are gone. Empty for a plan without inputs.
     pub fn changed(&self, values: &BTreeMap<String, String>) -> Vec<String> {
         let same = |name: &String, digest: &String| values.get(name).is_some_and(|value| tag(&self.key, value) == *digest);
         self.digests.iter().filter(|(name, digest)| !same(name, digest)).map(|(name, _)| name.clone()).collect()
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_named_and_nothing_is_shown() {
+    fn changed_values_are_named_but_not_shown() {
         let before = values(&[("variable a", "hunter22"), ("env B", "x")]);
         let sealed = SealedInputs::of(&before).unwrap();
         assert!(sealed.changed(&before).is_empty());

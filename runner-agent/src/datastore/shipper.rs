@@ -1,4 +1,4 @@
-//! Sends the spool: piece by piece, in order, until the datastore has it.
+//! Uploads the spool: piece by piece, in order, until the datastore has it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,20 +12,20 @@ use tokio::{
 use super::{Client, RequestError, spool::Spool};
 use crate::api::backoff;
 
-/// How long lines are gathered before they are sent: what people who follow a log wait for at most, besides the network.
+/// Time to gather lines before an upload. It bounds the delay for people who follow a log, besides the network.
 const GATHER: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, Default)]
 enum State {
     #[default]
     Well,
-    /// The last piece was not taken, and is tried again.
+    /// The last piece was not accepted, and is retried.
     Failing(RequestError),
-    /// The datastore will not have the log.
+    /// The datastore refuses the log permanently.
     Refused(RequestError),
 }
 
-/// Sends a spool in the background.
+/// Uploads a spool in the background.
 #[derive(Debug)]
 pub struct Shipper {
     spool: Arc<Spool>,
@@ -42,11 +42,11 @@ impl Shipper {
         Self { spool, state, hurry, task }
     }
 
-    /// Waits until the datastore has all that was written before; ends of phases included.
+    /// Waits until the datastore has everything written so far, including ends of phases.
     ///
     /// # Errors
-    /// What keeps it from that, when the datastore has taken nothing for as long as `limit`, or never will: a large log is not cut off
-    /// for its size while it is on its way.
+    /// The cause, if the datastore has accepted nothing for `limit` or refuses permanently. A large log is not cut off as long as
+    /// the upload progresses.
     pub async fn flush(&self, limit: Duration) -> Result<(), RequestError> {
         let mut state = self.state.clone();
         let mut until = Instant::now() + limit;
@@ -88,7 +88,7 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
         let Some(piece) = spool.next(most) else {
             said.send_replace(State::Well);
             spool.written.notified().await;
-            // What is written at once is sent at once; somebody who waits for the end does not wait for more lines.
+            // Lines written together are sent together. A `flush` ends the wait for more lines.
             let _ = timeout(GATHER, hurry.changed()).await;
             continue;
         };
@@ -102,7 +102,7 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
             Err(RequestError::Refused(problem))
                 if problem.reason == WRONG_OFFSET && problem.length.is_some_and(|l| l <= piece.offset + count) =>
             {
-                // An answer was lost, or the datastore lost a tail: it says where to go on.
+                // A response was lost, or the datastore lost a tail. Its length tells where to continue.
                 let length = problem.length.unwrap_or_default();
                 if length == piece.offset {
                     tries += 1;
@@ -114,7 +114,7 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
                 tries += 1;
                 let refused = matches!(error, RequestError::Refused(_));
                 tracing::info!(error = causes(&error), phase = piece.phase, "a piece of the log was not taken");
-                // Rights and tokens of a fresh pod may be late; after that a refusal stays one.
+                // A fresh pod's token and permissions may be late; after 8 attempts a refusal is permanent.
                 if refused && tries > 8 {
                     said.send_replace(State::Refused(error));
                     return;
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::datastore::spool::SpoolWriter;
 
-    /// A spool of 100 bytes, of which the datastore takes ten every ten seconds until it has so many.
+    /// Flushes a spool of 100 bytes to a datastore that accepts ten every ten seconds, up to `taken`.
     async fn flushed(taken: u64) -> Result<(), RequestError> {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::create(dir.path().join("log")).unwrap();
@@ -154,9 +154,9 @@ mod tests {
         Shipper { spool, state, hurry: Arc::default(), task }.flush(Duration::from_secs(15)).await
     }
 
-    /// Burrito 11.15: the log was read once, when the pod had ended, and lost with an error or with the pod.
+    /// Regression of Burrito 11.15: the log was read once, after the pod's end, and was lost with an error or with the pod.
     #[tokio::test(start_paused = true)]
-    async fn a_log_on_its_way_is_waited_for_and_one_that_nobody_takes_is_not() {
+    async fn flush_waits_for_progress_and_ends_without_it() {
         flushed(100).await.unwrap();
         let begun = Instant::now();
         assert!(flushed(30).await.is_err());

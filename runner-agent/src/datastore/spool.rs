@@ -1,6 +1,6 @@
-//! The log on disk until the datastore has it: one file a phase, written by the log's thread, read by the shipper. So memory is
-//! bounded, the tool never waits for a datastore, and nothing is lost while it is away. The files have no names, so that nobody who
-//! runs beside the agent puts something else in their place.
+//! Buffers the log on disk until the datastore has it: one file per phase, written by the log's thread, read by the shipper. So
+//! memory is bounded, the tool never waits for the datastore, and an outage loses nothing. The files have no names, so no other
+//! process of the pod can replace them.
 
 use std::{
     fs,
@@ -16,11 +16,11 @@ use tokio::sync::Notify;
 
 use crate::{files::Scratch, process::LogSink};
 
-/// What may wait on disk for a datastore that is away, in bytes, of all phases together.
+/// Maximum number of bytes on disk that wait for the datastore, over all phases.
 const MAX_WAITING: u64 = 1 << 30;
-/// Room that is left for the line that says what was cut.
+/// Bytes reserved for the line that reports dropped data.
 const MARKER: u64 = 256;
-/// What the datastore has is given back to the disk in pieces of this many bytes.
+/// Bytes that the datastore has are freed on disk in pieces of this size.
 const PUNCH: u64 = 16 << 20;
 
 #[derive(Debug)]
@@ -29,15 +29,15 @@ struct PhaseLog {
     file: Scratch,
     /// Bytes written.
     length: u64,
-    /// Bytes the datastore has.
+    /// Bytes that the datastore has.
     acked: u64,
-    /// Bytes given back to the disk.
+    /// Bytes freed on disk.
     punched: u64,
-    /// Bytes left out since the last that was kept.
+    /// Bytes dropped since the last one that was stored.
     cut: u64,
-    /// No more comes.
+    /// The phase has ended.
     sealed: bool,
-    /// The datastore knows that no more comes.
+    /// The datastore knows that the phase has ended.
     ended: bool,
 }
 
@@ -49,29 +49,29 @@ struct Inner {
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
-    /// The most bytes that wait, of all phases, and that one phase has.
+    /// Maximum number of waiting bytes over all phases, and of bytes of one phase.
     most: (u64, u64),
     inner: Mutex<Inner>,
-    /// Something was written, or a phase ended.
+    /// Notified of new data and of a phase's end.
     pub(super) written: Notify,
 }
 
-/// A piece that the datastore does not have yet.
+/// A piece that the datastore lacks.
 #[derive(Debug)]
 pub struct Piece {
     pub phase: &'static str,
     pub offset: u64,
-    /// Its bytes; none when only the end is to be said.
+    /// Its bytes; empty if only the end is reported.
     pub bytes: Vec<u8>,
-    /// Nothing follows it.
+    /// The phase ends with this piece.
     pub end: bool,
 }
 
 impl Spool {
-    /// A spool on the file system of a directory, which is made when it is not there.
+    /// Creates a spool in a directory, and the directory if it is missing.
     ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// The directory cannot be created.
     pub fn create(dir: PathBuf) -> io::Result<Arc<Self>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         Ok(Arc::new(Self { dir, most: (MAX_WAITING, MAX_LOG), inner: Mutex::default(), written: Notify::new() }))
@@ -81,7 +81,7 @@ impl Spool {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A phase begins; the one before it is at its end. A phase that has begun already goes on.
+    /// Begins a phase and ends the one before. No effect if the phase is the current one.
     pub fn enter(&self, phase: &'static str) {
         let mut inner = self.inner();
         if inner.phases.last().is_some_and(|last| last.name == phase) {
@@ -107,7 +107,7 @@ impl Spool {
         self.written.notify_one();
     }
 
-    /// Nothing is written any more.
+    /// Ends the log.
     pub fn seal(&self) {
         if let Some(last) = self.inner().phases.last_mut() {
             last.seal();
@@ -131,7 +131,7 @@ impl Spool {
         self.written.notify_one();
     }
 
-    /// The next piece to be sent, of at most `most` bytes.
+    /// The next piece to upload, of at most `most` bytes.
     pub fn next(&self, most: usize) -> Option<Piece> {
         let inner = self.inner();
         let phase = inner.phases.iter().find(|phase| phase.acked < phase.length || phase.sealed && !phase.ended)?;
@@ -148,7 +148,7 @@ impl Spool {
         Some(Piece { phase: name, offset, bytes, end })
     }
 
-    /// The datastore has so many bytes of a phase; `ended` when it knows that no more comes.
+    /// Records that the datastore has `length` bytes of a phase, and with `ended` that it knows of the phase's end.
     pub fn acked(&self, phase: &str, length: u64, ended: bool) {
         let mut inner = self.inner();
         let Some(log) = inner.phases.iter_mut().find(|log| log.name == phase) else { return };
@@ -158,7 +158,7 @@ impl Spool {
             let _ = log.file.file().set_len(0);
         } else if log.acked - log.punched >= PUNCH {
             let (from, count) = (log.punched, log.acked - log.punched);
-            // The bytes are with the datastore; a file system that cannot give them back keeps them until the phase ends.
+            // Without support for hole punching, the file system frees the bytes at the end of the phase.
             if let (Ok(from), Ok(count)) = (i64::try_from(from), i64::try_from(count)) {
                 let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 let _ = fallocate(log.file.file(), how, from, count);
@@ -167,7 +167,7 @@ impl Spool {
         }
     }
 
-    /// How many bytes wait, and whether the end of anything waits to be said.
+    /// Number of waiting bytes, and whether a phase's end is still to be reported.
     pub fn waiting(&self) -> (u64, bool) {
         let inner = self.inner();
         let bytes = inner.phases.iter().map(|phase| phase.length - phase.acked).sum();
@@ -179,7 +179,7 @@ impl PhaseLog {
     fn put(&mut self, bytes: &[u8]) {
         match self.file.file().write_all_at(bytes, self.length) {
             Ok(()) => self.length += bytes.len() as u64,
-            // A full disk: what does not fit is missing, and the next line that fits says so.
+            // The disk is full: drop the bytes, and report that with the next line that fits.
             Err(_) => self.cut += bytes.len() as u64,
         }
     }
@@ -199,7 +199,7 @@ impl PhaseLog {
     }
 }
 
-/// Takes what the log's thread writes.
+/// The log's thread writes to the spool through this.
 #[derive(Clone, Debug)]
 pub struct SpoolWriter(pub Arc<Spool>);
 
@@ -214,19 +214,19 @@ impl Write for SpoolWriter {
     }
 }
 
-/// Standard output and the spool.
+/// Writes to standard output and the spool.
 #[derive(Debug)]
 pub struct Both<W> {
-    /// Where `kubectl logs` reads.
+    /// Read by `kubectl logs`.
     pub out: W,
-    /// Where the datastore's log comes from.
+    /// Uploaded to the datastore.
     pub spool: SpoolWriter,
 }
 
 impl<W: Write> Write for Both<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.spool.0.append(bytes);
-        // A reader that is gone is no reason to keep nothing.
+        // A failed standard output must not stop the spool.
         let _ = self.out.write_all(bytes);
         Ok(bytes.len())
     }

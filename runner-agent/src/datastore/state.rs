@@ -1,9 +1,9 @@
-//! A managed state, offered to the tool on the pod's loopback as an `http` backend.
+//! Serves a managed state to the tool on the pod's loopback, as an `http` backend.
 //!
-//! The tool reads its credentials once and a projected token lives an hour, so the tool has none: the agent adds the token of the
-//! moment, and goes on trying while the datastore is away. A write is held on disk until it is acknowledged.
+//! The tool has no token of its own, since it reads credentials once, and a projected token expires after an hour. The agent adds
+//! its current token, and retries while the datastore is unavailable. A write is stored on disk until it is acknowledged.
 //!
-//! Everything in the pod can connect. Served is the tool's own process, as far as `/proc` says who that is.
+//! Every process of the pod can connect. The server accepts only the tool's own process, as identified by `/proc`.
 
 use std::{
     fmt::Write as _,
@@ -39,17 +39,17 @@ use tokio::{fs::File, io::AsyncWriteExt as _, net::TcpListener, task::AbortHandl
 use super::{Client, RequestError, client::put_state, retry_for};
 use crate::process::{Children, Log, is_of_tool};
 
-/// How long a read or a lock is tried for. The tool itself has no deadline here.
+/// Time limit for retries of a read or a lock. The tool itself has no timeout here.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a new state is tried for: behind it, the tool would write it to the pod's own disk.
+/// Time limit for retries of a write. After it, the tool writes the state to the pod's own disk.
 const WRITE_PATIENCE: Duration = Duration::from_secs(600);
 
-/// How often it is looked who asks, before it is nobody of ours: `/proc` is read while processes and connections come and go.
+/// Attempts to find the peer's process in `/proc` before a request is rejected. Processes and sockets may appear between two reads.
 const LOOKS: u32 = 3;
-/// Between two looks.
+/// Pause between two attempts.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The server; it ends with this value.
+/// The server. It stops when this value is dropped.
 #[derive(Debug)]
 pub struct StateServer {
     task: AbortHandle,
@@ -58,7 +58,7 @@ pub struct StateServer {
 }
 
 impl StateServer {
-    /// Who holds the lock with this ID, as the datastore said when it refused it. The tools read no more of it than the ID.
+    /// The holder of the lock with this ID, from the datastore's refusal. The tools report only the ID.
     pub fn holder(&self, id: &str) -> Option<StateLock> {
         let info = self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let text = |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
@@ -66,7 +66,7 @@ impl StateServer {
         Some(StateLock { id: clip(id, 128), who: text("Who")?, operation: text("Operation"), created: text("Created") })
     }
 
-    /// Why the datastore does not give the state out at all. The tools say nothing of it.
+    /// Why the datastore refuses the state. The tools do not report it.
     pub fn refusal(&self) -> Option<Problem> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -78,12 +78,12 @@ impl Drop for StateServer {
     }
 }
 
-/// Lets the tool in, and nobody else.
+/// Accepts requests of the tool only.
 struct PeerCheck {
     children: Children,
     here: SocketAddr,
     log: Log,
-    /// Somebody was refused: said once, as whoever is refused can come again as often as he likes.
+    /// A refusal was logged. Only the first is, since a refused process can retry without limit.
     told: AtomicBool,
 }
 
@@ -101,7 +101,8 @@ impl PeerCheck {
         false
     }
 
-    /// The routes behind it. Each request is looked at, not each connection: a connection may be handed on.
+    /// Puts the check before the routes. It checks each request, not each connection, since a connection may be passed to another
+    /// process.
     fn before(self, routes: Router) -> Router {
         routes.layer(middleware::from_fn_with_state(Arc::new(self), only_the_tool))
     }
@@ -126,14 +127,14 @@ struct Context {
     client: Client,
     dir: PathBuf,
     writes: AtomicU64,
-    /// The holder of the lock, as it was last named.
+    /// The lock's holder, as last reported.
     holder: Arc<Mutex<Value>>,
-    /// Why the state is not to be had.
+    /// Why the datastore refuses the state.
     refusal: Arc<Mutex<Option<Problem>>>,
 }
 
 impl Context {
-    /// Keeps a refusal that is one of the state itself, not of this request.
+    /// Remembers a refusal that concerns the state itself, not this request.
     fn note(&self, error: &RequestError) {
         if let RequestError::Refused(problem) = error
             && [FORMER_NAMESPACE, KEY_MISSING, CORRUPT].contains(&problem.reason.as_str())
@@ -143,7 +144,7 @@ impl Context {
     }
 }
 
-/// The backend's configuration for a state, as the code would have it.
+/// The backend configuration for a state, in Terraform's JSON syntax.
 pub fn backend(namespace: &str, id: &StateId) -> Value {
     let place = format!("{namespace}/{}/{}", id.stack, segment(&id.workspace));
     let state = format!("http://127.0.0.1:{STATE_PORT}/state/{place}");
@@ -152,12 +153,12 @@ pub fn backend(namespace: &str, id: &StateId) -> Value {
         "address": state, "update_method": "PUT",
         "lock_address": lock, "lock_method": "PUT",
         "unlock_address": lock, "unlock_method": "DELETE",
-        // The agent tries again by itself, and knows for how long.
+        // The agent retries itself, with its own time limits.
         "retry_max": 0,
     }}}})
 }
 
-/// A name as one segment of a path. Its own dots would be taken for directories.
+/// A name as one path segment. A name of dots only would be taken for a directory, so it is percent-encoded.
 fn segment(name: &str) -> String {
     if name.chars().all(|c| c == '.') {
         return name.bytes().fold(String::new(), |mut text, byte| {
@@ -168,10 +169,10 @@ fn segment(name: &str) -> String {
     name.to_owned()
 }
 
-/// Begins to serve the tool among `children`; states on their way are kept below `dir`.
+/// Starts the server for the tool among `children`. States to write are buffered below `dir`.
 ///
 /// # Errors
-/// When the port is taken or the directory cannot be made.
+/// The port is in use, or the directory cannot be created.
 pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> io::Result<StateServer> {
     tokio::fs::create_dir_all(dir).await?;
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
@@ -225,7 +226,7 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
     }
 }
 
-/// Writes a body to disk; its digest.
+/// Writes a body to disk. Returns its digest.
 async fn keep(body: Body, path: &Path) -> io::Result<String> {
     let mut options = tokio::fs::OpenOptions::new();
     let mut file: File = options.write(true).create(true).truncate(true).mode(0o600).open(path).await?;
@@ -273,7 +274,7 @@ fn lock_id(info: &Bytes) -> String {
     info["ID"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What the tool is told. It understands 423 with the holder's lock info, and shows other texts.
+/// The response to the tool. The tool parses 423 with the holder's lock info, and prints other texts.
 fn said(error: &RequestError) -> Response {
     match error {
         RequestError::Refused(problem) if problem.reason == LOCKED => match &problem.holder {
@@ -297,14 +298,14 @@ mod tests {
 
     impl LogSink for Kept {}
 
-    /// A log, and what is written to it.
+    /// A log and its output.
     fn kept() -> (Log, Arc<Mutex<Vec<u8>>>) {
         let kept = Kept::default();
         (Log::to(kept.clone()), kept.0)
     }
 
     #[test]
-    fn the_address_names_the_state() {
+    fn backend_address_contains_the_state() {
         let id = |workspace: &str| StateId { stack: "net-abcde".into(), workspace: workspace.into() };
         let of = |workspace| backend("team", &id(workspace))["terraform"]["backend"]["http"]["address"].clone();
         assert_eq!(of("prod"), "http://127.0.0.1:9417/state/team/net-abcde/prod");
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_the_tool_is_told_nothing() {
+    async fn other_processes_get_no_state() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let here = listener.local_addr().unwrap();
         let (children, (log, written)) = (Children::default(), kept());
@@ -347,12 +348,12 @@ mod tests {
             children.run(&command, &mut heard).await.unwrap();
             heard.0
         };
-        // The body has no end of a line, so that `read` gives the head alone.
+        // The body has no line end, so `read` returns the head only.
         let answer = run(ask("/state/a/b/c")).await;
         assert!(answer[0].ends_with("200 OK") && answer.iter().any(|line| line == "content-length: 9"), "{answer:?}");
         let mut refusals = Vec::new();
         for path in ["/state/a/b/c", "/lock/a/b/c", "/"] {
-            // Such a program as the tool runs: its own child.
+            // A child of the tool, such as a program that the tool runs.
             let quoted = ask(path).replace('\'', "'\\''");
             let mut answer = run(format!("bash -c '{quoted}'; true")).await;
             answer.retain(|line| !line.starts_with("date:"));
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_holder_of_that_very_lock_is_named() {
+    async fn holder_is_named_only_for_that_lock() {
         let info = json!({"ID": "a-b", "Who": "pawl@net-2xbdf-a1", "Created": "2026-01-01T00:00:00Z", "Operation": ""});
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
         let server = StateServer { task, holder: Arc::new(Mutex::new(info)), refusal: Arc::default() };
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_given_back_by_its_id() {
+    fn lock_is_released_by_its_id() {
         assert_eq!(lock_id(&Bytes::from_static(br#"{"ID":"a-b","Who":"x"}"#)), "a-b");
         assert_eq!(lock_id(&Bytes::from_static(b"{")), "");
     }

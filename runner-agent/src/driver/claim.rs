@@ -1,4 +1,4 @@
-//! The claim: what makes an approved plan this process's to apply, once.
+//! The claim: makes the approved plan this process's to apply, once.
 
 use crds::{Claim, whole_seconds};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
-    /// Writes the claim, which lands only where nothing that it rests on has changed (`api/write.rs`).
+    /// Writes the claim. The write succeeds only if nothing it depends on has changed (`api/write.rs`).
     pub(super) fn claim(&mut self) {
         let automatic = matches!(self.state, State::Claiming(Mode::Automatic, _));
         let checksum = self.view.checksum();

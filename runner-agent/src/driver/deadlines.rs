@@ -1,4 +1,4 @@
-//! How long each state may last, and what its timer means.
+//! The timeout of each state, and the event it produces.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::{
     ports::{Api, Clock, Work},
 };
 
-/// How long adoption may take before the process leaves it to the controller.
+/// Time limit for adoption. After it the process exits and the controller decides.
 const ADOPTION: Duration = Duration::from_secs(600);
-/// How long a command before the claim has after its SIGINT.
+/// Time that a command before the claim has after its SIGINT.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// What is kept of the pod's grace for the end of an apply that does not end: providers first, then the tool, then the report.
+/// Part of the pod's grace period reserved for an apply that does not end: kill the providers, then the tool, then report.
 const RESERVE: Duration = Duration::from_secs(20);
 
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
-    /// The one timer that counts in a state, and what it means.
+    /// The timer of the current state, and its event.
     pub(super) fn deadline(&self) -> Option<(Instant, Event)> {
         let timeouts = self.run.as_ref().map(|run| run.spec.timeouts).unwrap_or_default();
         let phase = |limit: Duration| Some((self.phase_since + limit, Event::Stop(Stop::Deadline)));
@@ -28,7 +28,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         match self.state {
             State::Adopting => phase(ADOPTION),
             State::Setup(_) => phase(timeouts.setup.0),
-            // The source is unpacked, and `init` runs.
+            // Includes unpacking the source and running `init`.
             State::Restoring => phase(timeouts.setup.0 + timeouts.init.0),
             State::RecordingInit(_) | State::Init(_) => phase(timeouts.init.0),
             State::RecordingPlan(_)
@@ -38,14 +38,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             | State::Claiming(_, None) => phase(timeouts.plan.0),
             State::Leasing => self.expires_at.map(|at| (at, Event::Timer(Timer::Expired))),
             State::Awaiting => {
-                // It has one once the plan is kept.
+                // Set once the plan is stored.
                 let hold = self.hold_until.map(|at| if self.requests.wanted { at.min(Instant::now()) } else { at });
                 let hold = hold.map(|at| (at, Event::Timer(Timer::HoldOver)));
-                // An approval that is recorded does not expire while it waits for its turn.
+                // A recorded approval does not expire while the plan is queued for the lease.
                 let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Timer(Timer::Expired)));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
             }
-            // An answer that does not come soon is not waited for when the process is wanted to end.
+            // If the process is told to end, it does not wait longer for the claim's result.
             State::Claiming(_, Some(_)) => {
                 Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
             }
@@ -55,7 +55,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             State::Preparing | State::VerifyingAgain | State::Applying => phase(timeouts.apply.0),
             State::Interrupting { stage, .. } => told(interrupted(stage, grace)),
-            // Anew: what is left of the phase may be nothing. A pod that is told to end leaves them all of its grace but the reserve.
+            // The timeout starts again, since nothing may be left of the phase's. A terminating pod leaves the hooks its grace
+            // period except for the reserve.
             State::Finishing(_) => {
                 let limit = if self.view.claimed().is_some() { timeouts.apply.0 } else { timeouts.setup.0 };
                 let told = self.terminated_at.map(|at| (at + grace.saturating_sub(reserve), Event::Timer(Timer::GraceOver)));
@@ -69,12 +70,12 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 }
 
-/// What is kept of a grace.
+/// The reserve of a grace period.
 fn reserved(grace: Duration) -> Duration {
     RESERVE.min(grace * 2 / 3)
 }
 
-/// How long after it was told to end an apply is left in a stage.
+/// Time after the signal at which an interrupted apply leaves a stage.
 fn interrupted(stage: Stage, grace: Duration) -> Duration {
     let reserve = reserved(grace);
     grace.saturating_sub(match stage {
@@ -84,7 +85,8 @@ fn interrupted(stage: Stage, grace: Duration) -> Duration {
     })
 }
 
-/// The same of the report: later than any end of the tool, so that it has its part of the reserve even when the tool had to be killed.
+/// Time after the signal at which the report is cut off. It is later than any end of the tool, so the report has its share of the
+/// reserve even if the tool had to be killed.
 fn ending(grace: Duration) -> Duration {
     grace.saturating_sub(reserved(grace) / 10)
 }
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_stage_has_its_time_and_all_is_over_before_the_pod_is_gone() {
+    fn stages_follow_each_other_within_the_grace_period() {
         for seconds in [1, 3, 9, 30, 31, 600, 86_400] {
             let grace = Duration::from_secs(seconds);
             let stages = [Stage::Asked, Stage::ProvidersKilled, Stage::ToolKilled].map(|stage| interrupted(stage, grace));

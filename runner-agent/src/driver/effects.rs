@@ -1,4 +1,4 @@
-//! What the machine orders, carried out.
+//! Performs the machine's effects.
 
 use crds::{
     Adopted, ApprovalMode, Changes, FailureClass, Operation, Phase, Reason, RunResult, TerraformRun, pod_env, release,
@@ -23,7 +23,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    /// Starts something whose outcome comes back with the number of its turn.
+    /// Starts a task. Its outcome returns with the task's number.
     pub(super) fn start(&mut self, work: impl Future<Output = Done> + Send + 'static) {
         self.turn += 1;
         let (turn, done) = (self.turn, self.done.0.clone());
@@ -151,8 +151,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     Ok(run) => {
                         writer.learn(&run);
                         if let Some(field) = run.unknown_word() {
-                            // A newer version may be about to go on, or to close the attempt: nothing is begun, and nothing
-                            // refused.
+                            // A newer version may be about to continue or close the attempt. Neither adopt nor refuse.
                             tracing::info!(field, "the run has a word that this version does not know; it is waited for");
                             tries += 1;
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
@@ -205,7 +204,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    /// Whether nobody is asked about a plan with these changes.
+    /// Whether a plan with these changes needs no approval.
     pub(super) fn is_automatic_for(&self, changes: &Changes) -> bool {
         self.run.as_ref().is_some_and(|run| run.spec.approval.is_automatic_for(changes))
     }
@@ -214,8 +213,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
     }
 
-    /// Delivers the end: to the termination message first, then to the datastore and to the run, or, where hooks follow, not to the run
-    /// yet. Outputs are published behind the delivery and before hooks, so that a pod that dies with one of these has published.
+    /// Delivers the end: first to the termination message, then to the datastore and the run. If hooks follow, the run comes after
+    /// them. Outputs are published after the delivery and before hooks, so that they are published even if a hook kills the pod.
     fn end(&mut self, ending: Ending) {
         self.abandon();
         let result = match ending {
@@ -233,7 +232,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let reason = self.requests.words(ending);
         let hooks = self.work.has_hooks_after(ending == Ending::Applied);
         if hooks {
-            // What the run says until they are over; the end itself is in the message and with the datastore first.
+            // An intermediate status. The end itself goes to the termination message and the datastore first.
             self.view.hooks_follow(result);
             self.write_progress();
         }
@@ -254,7 +253,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         }
     }
 
-    /// Leaves the end where the kubelet reads it.
+    /// Writes the termination message for the kubelet.
     fn leave_message(&self) -> TerminationMessage {
         let status = self.view.status(|text| self.work.redact(text));
         let text = status.message.clone().unwrap_or_default();
@@ -263,18 +262,18 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         message
     }
 
-    /// Whether the result is left with the datastore: that of a claimed run, for which there is no other proof should the API be away.
+    /// Whether to deliver the result to the datastore. Only a claimed run needs it, as proof should the API be unavailable.
     fn delivers(&self, message: &TerminationMessage) -> bool {
         self.view.claimed().is_some() && message.result.is_some()
     }
 
-    /// Whether the run asks for its outputs to be published at this end.
+    /// Whether the run's spec requests publishing outputs at this end.
     fn publishes(&self) -> bool {
         let succeeded = matches!(self.view.result(), Some(RunResult::Applied | RunResult::Destroyed | RunResult::NoChanges));
         succeeded && self.run.as_ref().is_some_and(|run| run.spec.outputs.is_some())
     }
 
-    /// Delivers the end to the run, and to the datastore where it is not yet.
+    /// Writes the end to the run, and delivers it to the datastore unless that is done.
     fn report(&mut self, message: TerminationMessage, delivers: bool) {
         let publishes = self.publishes() && !self.view.has_published();
         let claimed = self.view.claimed().is_some();
@@ -282,7 +281,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let (writer, work) = (self.writer.clone(), self.work.clone());
         self.start(async move {
             if publishes {
-                // A pod that dies from here on has applied all the same.
+                // The result is stored first, since the pod may die while it publishes.
                 if delivers {
                     work.deliver(message.clone()).await;
                 }
@@ -298,7 +297,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     tracing::info!(class = ?failure.class, reason = failure.reason, "failed");
                 }
             };
-            // A second way for the result of what was claimed, should the first one fail.
+            // A second path for the result of a claimed run, should the API write fail.
             let deliver = async {
                 if delivers && !publishes {
                     work.deliver(message).await;
@@ -310,10 +309,10 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 }
 
-/// Says why the attempt was not adopted where the controller reads it: the status is not this agent's to write.
+/// Reports in the termination message why the attempt was not adopted: this agent may not write the status.
 ///
-/// An image that the run or its plan names stays the same in each attempt, so the run fails at once. Any other image is the
-/// controller's: an upgrade is under way, and the next attempt gets the image of the new release.
+/// An image that the run or its plan names stays the same in each attempt, so the run fails at once. The controller chooses any other
+/// image: an upgrade is in progress, and the next attempt gets the image of the new release.
 fn leave_other_release(settings: &Settings, run: &TerraformRun, text: &str) {
     let text = format!("{text} but of version {}; nothing was begun", release::VERSION);
     tracing::error!("{text}");
@@ -324,7 +323,7 @@ fn leave_other_release(settings: &Settings, run: &TerraformRun, text: &str) {
     termination::write(&settings.termination_log, &termination::message(settings, None, &text, Some(failure)));
 }
 
-/// A step is given up together with the one who waits for it.
+/// Aborts a task when its waiter is dropped.
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {

@@ -1,4 +1,4 @@
-//! The run as it concerns an attempt at work: levels, of which the machine hears when they change.
+//! The run's levels that concern a running attempt. The machine gets an event when one changes.
 
 use std::time::Duration;
 
@@ -9,40 +9,40 @@ use crate::{
     machine::{Cause, Ending, Event, Permission, Stop},
 };
 
-/// The controller may not have the lease, or knows of none.
+/// Used while the controller has not written a condition on the lease.
 const NO_LEASE: &str = "waits for the lease on its state, which the controller has not given";
 
-/// What stands in the run.
+/// The levels read from the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Requests {
     pub(super) deleted: bool,
     pub(super) cancelled: Option<String>,
     pub(super) denied: Option<String>,
-    /// The approval of this plan is recorded.
+    /// An approval of this plan is recorded.
     pub(super) recorded: bool,
-    /// And the run holds the lease on the plan's state.
+    /// The approval is recorded, and the run holds the lease on the plan's state.
     pub(super) approved: bool,
-    /// The plan stands in the run, and the run holds the lease on its state.
+    /// The run contains the plan, and holds the lease on its state.
     pub(super) leased: bool,
-    /// Behind whom the run waits for that lease.
+    /// The message on what the run waits for before it gets the lease.
     pub(super) queued: Option<String>,
-    /// Another run applied to the state since the plan was made, in words.
+    /// Message if another run applied to the state since the plan was made.
     pub(super) stale: Option<String>,
     pub(super) approver: Option<String>,
-    /// Nobody is asked for an approval.
+    /// The run needs no approval.
     pub(super) automatic: bool,
-    /// Others wait for the slot of this attempt.
+    /// Other runs wait for this attempt's slot.
     pub(super) wanted: bool,
     pub(super) fenced: bool,
 }
 
-/// Whether this pod may make the plan, but not apply it: the apply has another account.
+/// Whether this pod may make the plan but not apply it, since the apply uses another ServiceAccount.
 pub(super) fn leaves_the_apply(run: &TerraformRun) -> bool {
     let restores = run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.restores.is_some());
     run.spec.runner.plan_service_account_name.is_some() && !restores
 }
 
-/// How long this pod waits for the approval before it leaves the plan to the datastore.
+/// Time this pod waits for the approval before it ends and leaves the plan in the datastore.
 pub(super) fn hold_for(run: &TerraformRun) -> Duration {
     if leaves_the_apply(run) { Duration::ZERO } else { run.spec.approval.hold_for.0 }
 }
@@ -76,17 +76,17 @@ impl Requests {
         }
     }
 
-    /// What a plan that is approved waits for, in words.
+    /// The message on what an approved plan waits for.
     pub(super) fn turn(&self) -> Option<&str> {
         self.recorded.then(|| self.queued.as_deref().unwrap_or(NO_LEASE))
     }
 
-    /// Whether a person wants the run to end.
+    /// Whether a user requested the run's end.
     pub(super) fn is_stopped(&self) -> bool {
         self.deleted || self.cancelled.is_some() || self.denied.is_some()
     }
 
-    /// What is new since `before`.
+    /// Events for the changes since `before`.
     pub(super) fn news(&self, before: &Self) -> Vec<Event> {
         let mut events = Vec::new();
         let mut when = |is: bool, event| {
@@ -105,7 +105,7 @@ impl Requests {
         events
     }
 
-    /// An ending in words; empty where the failure or the result says it.
+    /// The message of an ending; empty if the failure or result explains it.
     pub(super) fn words(&self, ending: Ending) -> String {
         match ending {
             Ending::Rejected => self.denied.clone().unwrap_or_default(),
@@ -130,7 +130,7 @@ mod tests {
     const SUM: &str = "sha256:1";
 
     #[test]
-    fn a_pod_whose_account_only_plans_leaves_at_once_and_applies_nothing() {
+    fn plan_only_account_leaves_at_once_and_applies_nothing() {
         let run = |account: Option<&str>, restores: Option<u32>| {
             let mut run = TerraformRun::new("a", TerraformRunSpec::default());
             run.spec.runner.plan_service_account_name = account.map(ToOwned::to_owned);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_approved_plan_waits_for_is_said_whatever_it_is() {
+    fn approved_plan_reports_every_cause_of_waiting() {
         let mut run = TerraformRun::new("a", TerraformRunSpec::default());
         for (reason, said) in
             [(reason::QUEUED, true), (reason::SLOTS_FULL, true), (reason::FROZEN, true), (reason::LEASE_REFUSED, false)]
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_says_of_the_state_counts_for_the_plan_that_stands() {
+    fn staleness_counts_only_for_the_current_plan() {
         let mut run = TerraformRun::new("a", TerraformRunSpec::default());
         let mut status = TerraformRunStatus {
             plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_once() {
+    fn changed_level_is_reported_once() {
         let (before, mut after) = (Requests::default(), Requests::default());
         after.cancelled = Some("cancelled: why".into());
         after.approved = true;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approved_plan_says_what_it_waits_for() {
+    fn approved_plan_reports_what_it_waits_for() {
         let mut requests = Requests { recorded: true, queued: Some("behind b".into()), ..Requests::default() };
         assert_eq!((requests.turn(), requests.words(Ending::Released).as_str()), (Some("behind b"), "behind b"));
         requests.queued = None;

@@ -1,5 +1,5 @@
-//! Whether anything happens: decided on times that come in as values. The status hears of it once a spell: when it has lasted, and
-//! with the first write after it is over.
+//! Detects silence of a command; a pure decision on times passed in. The status reports a spell of silence once when it has lasted
+//! long enough, and its end with the next write.
 
 use std::time::Duration;
 
@@ -13,52 +13,52 @@ use crate::{
     report::Ends,
 };
 
-/// What was heard of a command that runs.
+/// Activity of a running command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     heard: Instant,
     at: Timestamp,
-    /// When the status is due; none when it has been told.
+    /// When the status must report silence; `None` once it has.
     due: Option<Instant>,
     after: Duration,
 }
 
 impl Stall {
-    /// From now on, with silence after so long.
+    /// Starts now; `after` is the duration that counts as silence.
     pub(super) fn new(after: Duration, now: Instant, at: Timestamp) -> Self {
         Self { heard: now, at, due: Some(now + after), after }
     }
 
-    /// Something happened. Whether the status says that nothing does.
+    /// Records activity. Returns whether the status currently reports silence.
     pub(super) fn happened(&mut self, now: Instant, at: Timestamp) -> bool {
         let told = self.due.is_none();
         *self = Self::new(self.after, now, at);
         told
     }
 
-    /// When the status has to say that nothing happens.
+    /// When the status must report silence.
     pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// The status is told, once; since when nothing happened.
+    /// Marks silence as reported. Returns the time of the last activity.
     pub(super) fn tell(&mut self) -> Timestamp {
         self.due = None;
         self.at
     }
 
-    /// It was told and did not arrive: once more, as much later.
+    /// The report was lost: it is due again after the same duration.
     pub(super) fn missed(&mut self, now: Instant) {
         self.due.get_or_insert(now + self.after);
     }
 
-    /// For how long nothing happened.
+    /// Duration of the silence.
     pub(super) fn lasted(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.heard)
     }
 }
 
-/// Whether a command runs in a state, which may say something or not.
+/// Whether a command runs in a state.
 pub(super) const fn works(state: State) -> bool {
     matches!(
         state,
@@ -73,14 +73,14 @@ pub(super) const fn works(state: State) -> bool {
 }
 
 impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
-    /// Something happened: what the status says of silence goes with the next write, which is due.
+    /// Records activity. If the status reports silence, a corrected write is due.
     pub(super) fn happened(&mut self) {
         let told = self.stall.happened(Instant::now(), self.clock.now());
         self.view.heard();
         self.progress_due |= told;
     }
 
-    /// The state changed: a command begins, or is told to end, and has its time from here on.
+    /// Handles a state change: a command starts or is told to end, so its silence counts from here on.
     pub(super) fn listens(&mut self, before: State) {
         let told_to_end = matches!(self.state, State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. });
         if told_to_end && works(before) && !matches!(before, State::Interrupting { .. }) {
@@ -95,7 +95,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.stall.due().filter(|_| works(self.state) && !self.writer.is_busy())
     }
 
-    /// Nothing happened for so long that people are told.
+    /// Writes the report of silence.
     pub(super) fn write_stall(&mut self) {
         let at = |instant: Instant| self.clock.now().checked_add(instant.saturating_duration_since(Instant::now())).ok();
         let ends = match self.deadline() {
@@ -120,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_once_and_its_end_once() {
+    fn silence_and_its_end_are_reported_once_each() {
         let start = Instant::now();
         let second = |n: u64| start + Duration::from_secs(n);
         let mut stall = Stall::new(AFTER, start, at(0));
         assert_eq!(stall.due(), Some(second(60)));
-        // What happens in time puts it off, and is no news to the status.
+        // Activity in time postpones the report and needs no write.
         assert!(!stall.happened(second(59), at(59)));
         assert_eq!(stall.due(), Some(second(119)));
         assert_eq!(stall.tell(), at(59));
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_arrive_is_told_again_but_not_at_once() {
+    fn lost_report_of_silence_is_repeated_after_the_interval() {
         let start = Instant::now();
         let mut stall = Stall::new(AFTER, start, at(0));
         stall.tell();
         stall.missed(start + Duration::from_secs(61));
         assert_eq!(stall.due(), Some(start + Duration::from_secs(121)));
-        // Something that happened meanwhile counts, not the write that was missed.
+        // Activity since then counts, not the lost write.
         stall.happened(start + Duration::from_secs(70), at(70));
         stall.missed(start + Duration::from_secs(75));
         assert_eq!((stall.due(), stall.tell()), (Some(start + Duration::from_secs(130)), at(70)));

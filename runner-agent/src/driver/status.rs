@@ -1,4 +1,4 @@
-//! The agent's copy of the status: what it says while it works, and at the end.
+//! The agent's copy of the status, during the work and at the end.
 
 mod end;
 mod hooks;
@@ -19,10 +19,9 @@ use crate::{
     settings::Settings,
 };
 
-/// What the history says of an attempt on a node without Landlock.
+/// History entry of an attempt on a node without Landlock.
 const UNCONFINED: &str = "code of the stack is not confined (this node has no Landlock): it can read this pod's tokens";
 
-/// The agent's copy of the status.
 #[derive(Clone, Debug)]
 pub(super) struct StatusView {
     settings: Arc<Settings>,
@@ -35,15 +34,15 @@ pub(super) struct StatusView {
     approval: Approval,
     /// Another run applied to the state since the plan was made.
     stale: Option<String>,
-    /// The field of the spec that has the code, or its digest.
+    /// The field of the spec that fixes the code by content or digest.
     fixed: Option<&'static str>,
-    /// Nothing happens, since then, and when that comes to an end.
+    /// Since when nothing happens, and when the silence ends by force.
     stalled: Option<(Timestamp, Option<Ends>)>,
-    /// For how long nothing had happened when the command was told to end.
+    /// Duration of the silence when the command was told to end.
     stalled_for: Duration,
-    /// The hook that runs.
+    /// The running hook.
     hook: Option<(String, HookWhen)>,
-    /// The end is decided, and what fails now are hooks behind it.
+    /// The end is decided. Later failures are those of hooks at the end.
     ended: bool,
 }
 
@@ -67,7 +66,7 @@ impl StatusView {
         }
     }
 
-    /// The status to write, its free texts without secrets.
+    /// The status to write, with secrets redacted in its free texts.
     pub(super) fn status(&self, redact: impl Fn(&str) -> String) -> TerraformRunStatus {
         let mut status = self.status.clone();
         if let Some((since, ends)) = self.stalled {
@@ -92,7 +91,7 @@ impl StatusView {
         self.status = before.clone();
         self.status.start_time.get_or_insert_with(|| whole_seconds(now));
         if restores || self.restores() {
-            // It is the plan that waits, and it goes on waiting until it is claimed.
+            // The plan continues to wait until it is claimed.
             self.status.phase = Some(Phase::AwaitingApproval);
             self.status.message = Some("the plan is taken to where it was made".to_owned());
         } else {
@@ -100,7 +99,7 @@ impl StatusView {
             self.status.message = Some("the source is fetched and the tool found".to_owned());
         }
         self.status.next_step = None;
-        // A failure is of the newest attempt while the run goes on.
+        // While the run goes on, a failure describes the newest attempt.
         self.status.failure = None;
         self.status.progress = None;
         self.status.state_lock = None;
@@ -115,7 +114,7 @@ impl StatusView {
         self.since = Some(now);
     }
 
-    /// Whether the attempt was opened for a plan that an earlier one made.
+    /// Whether the attempt restores an earlier attempt's plan.
     pub(super) fn restores(&self) -> bool {
         self.status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some())
     }
@@ -125,18 +124,18 @@ impl StatusView {
         self.status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some())
     }
 
-    /// The claim of this process.
+    /// This process's claim.
     pub(super) fn claimed(&self) -> Option<Claim> {
         self.status.claim.clone().filter(|claim| claim.nonce == self.settings.nonce)
     }
 
-    /// When the plan is worth nothing any more.
+    /// Expiry time of the plan.
     pub(super) fn expires(&self, now: Timestamp) -> Timestamp {
         let made = self.status.plan.as_ref().and_then(|plan| plan.created_at.as_ref()).map_or(now, |at| at.0);
         made.checked_add(self.approval.expires_after.0).unwrap_or(Timestamp::MAX)
     }
 
-    /// Goes on with the plan that stands in the status, whichever process made it.
+    /// Continues with the plan in the status, whichever process made it.
     pub(super) fn restore(&mut self) {
         self.checksum = self.status.plan.as_ref().map(|plan| plan.checksum.clone()).unwrap_or_default();
     }
@@ -148,7 +147,7 @@ impl StatusView {
         self.stalled_for = Duration::ZERO;
     }
 
-    /// Nothing happens. What the status said besides is kept, and stands there again when something does.
+    /// Reports silence. The previous message is kept and returns with the next activity.
     pub(super) fn stalled(&mut self, since: Timestamp, ends: Option<Ends>) {
         self.stalled = Some((since, ends));
     }
@@ -161,7 +160,7 @@ impl StatusView {
         self.stalled = None;
     }
 
-    /// The command is told to end, and nothing had happened for so long.
+    /// Records the silence before the command was told to end.
     pub(super) fn stalled_for(&mut self, lasted: Duration) {
         self.stalled_for = lasted;
     }
@@ -174,7 +173,7 @@ impl StatusView {
     fn history(&mut self, phase: &str, text: &str, now: Timestamp) {
         let line = report::line(self.clocked(now), phase, text);
         self.status.history.push(line);
-        // The schema's bound, and `fit` again: what is dropped here is the oldest.
+        // The schema's bound; `fit` enforces it again. The oldest lines are dropped.
         let extra = self.status.history.len().saturating_sub(48);
         self.status.history.drain(..extra);
     }
@@ -250,19 +249,19 @@ impl StatusView {
         });
     }
 
-    /// What the controller says of the state that the plan was made of.
+    /// Records the controller's message on the state that the plan is based on.
     pub(super) fn stale(&mut self, said: Option<&str>) {
         self.stale = said.map(str::to_owned);
     }
 
-    /// The plan waits, with words of caution where they are due.
+    /// The message of a waiting plan, with warnings if any.
     fn waits(&self, until: Timestamp, held: Held) -> String {
         let text = self.settings.commands().awaiting(&self.summary(), until, held);
         let caution = self.status.plan.as_ref().and_then(PlanStatus::caution);
         caution.into_iter().chain(self.stale.clone()).fold(text, |text, caution| format!("{text}; {caution}"))
     }
 
-    /// The plan is approved and waits for its turn on the state, or waits for its approval again.
+    /// The plan is approved and queued for the lease, or waits for its approval again.
     pub(super) fn turn(&mut self, behind: Option<&str>, now: Timestamp) {
         match behind {
             Some(behind) => {
@@ -305,7 +304,7 @@ impl StatusView {
     }
 
     pub(super) fn progress(&mut self, progress: Progress) {
-        // A tool that works on objects has the lock.
+        // A tool that works on objects holds the lock.
         if self.status.state_lock.take().is_some() {
             self.status.message = Some(format!("{} runs", self.locking()));
         }
@@ -317,7 +316,7 @@ impl StatusView {
         if self.status.phase == Some(Phase::Apply) { "apply" } else { "plan" }
     }
 
-    /// Somebody holds the state's lock; whether that is news.
+    /// Records the holder of the state's lock. Returns whether it is new.
     pub(super) fn locked(&mut self, lock: StateLock) -> bool {
         let since = lock.created.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
         self.status.message =
@@ -334,7 +333,7 @@ impl StatusView {
     }
 
     pub(super) fn step_started(&mut self, name: &str, at: Timestamp) {
-        // Tries of a command that waits for a lock are one step.
+        // Attempts of a command that waits for a lock count as one step.
         let again = |s: &Step| s.name == name && s.attempt == self.settings.attempt && s.exit_code.is_some_and(|code| code != 0);
         if self.status.state_lock.is_some() && self.status.steps.last().is_some_and(again) {
             self.status.steps.pop();
@@ -364,7 +363,7 @@ impl StatusView {
         self.status.result
     }
 
-    /// What became of the objects of the apply.
+    /// Records the account of the apply's objects.
     pub(super) fn journal(&mut self, journal: Journal) {
         self.status.journal = Some(journal);
     }

@@ -1,6 +1,7 @@
-//! Where an attempt works: in a pod of its own, which ends with all that is in it, or on a person's machine, with what that person has.
+//! The environment of an attempt: its own pod, which is removed with everything in it, or a person's machine.
 //!
-//! [`Host`] has the questions on which the two differ. Phases ask it, and never where they are; `local` has the other answers.
+//! [`Host`] has all differences between the two. The phases ask it and never test which one they are in. `local` implements it for
+//! a person's machine.
 
 mod pod;
 
@@ -14,45 +15,46 @@ use crds::Failure;
 
 pub use pod::Pod;
 
-/// What keeps commands from asking: nobody sees the question.
+/// Disables interactive prompts, since no one can answer.
 pub const UNATTENDED: [(&str, &str); 3] = [("TF_IN_AUTOMATION", "1"), ("TF_INPUT", "0"), ("GIT_TERMINAL_PROMPT", "0")];
 
-/// A person who watches.
+/// A terminal with a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminal {
     /// Whether the plan is printed in colour.
     pub colour: bool,
 }
 
-/// Where an attempt works.
+/// The environment of an attempt.
 pub trait Host: fmt::Debug + Send + Sync + 'static {
-    /// What code of the stack may not read, which has an account of its own or not; none where it is not confined.
+    /// Paths that the stack's code may not read; it depends on whether that code has its own ServiceAccount. `None` if it is not
+    /// confined.
     fn hidden(&self, has_account: bool) -> Option<Vec<PathBuf>>;
-    /// The environment of the tool; `own` is what the run says of it.
+    /// The tool's environment. `own` is the run's part.
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)>;
-    /// Where the tool has its CLI configuration from, when that is ours to write.
+    /// Path of the tool's CLI configuration, if Pawl writes it.
     fn cli_config(&self) -> Option<PathBuf>;
-    /// The directory above which no version file is looked for, for a stack in the source `root`.
+    /// The topmost directory to search for version files, for a stack in the source `root`.
     fn version_root<'a>(&'a self, root: &'a Path) -> &'a Path;
-    /// Where the run asks for a version of the tool: `spec.tool.version`.
+    /// The name of the setting for the tool's version, e.g. `spec.tool.version`.
     fn version_option(&self) -> &'static str;
-    /// Whether digests of tools are remembered from one run to the next.
+    /// Whether digests of tools are cached across runs.
     fn remembers_tools(&self) -> bool;
-    /// Further arguments of `plan`, and of `apply` where that takes them: variables as the tool's own command line has them.
+    /// Additional arguments of `plan`, and of `apply` if it takes variables, in the syntax of the tool's command line.
     fn plan_args(&self) -> &[OsString];
-    /// The person who watches, and tries again himself.
+    /// The terminal with a person, who can retry.
     fn terminal(&self) -> Option<Terminal>;
-    /// Whether a state is kept, where `in_pod` is what is said of it in a pod.
+    /// Whether the state outlives the attempt. `in_pod` is the answer for a pod.
     ///
     /// # Errors
-    /// It would be lost; nothing has been planned or changed.
+    /// It would be lost. Nothing has been planned or changed.
     fn is_state_kept(&self, in_pod: Result<(), Failure>) -> Result<(), Failure>;
-    /// Whether somebody gives leases on states.
+    /// Whether there are leases on states.
     fn has_leases(&self) -> bool;
-    /// Whether what lies on the disk is there when the attempt has ended: a plan that waits, a state that could not be saved.
+    /// Whether files on disk outlive the attempt, e.g. a waiting plan, or a state that could not be saved.
     fn keeps_disk(&self) -> bool;
-    /// Directories besides the work directory that are emptied before a plan is applied; none where they are a person's own.
+    /// Directories besides the work directory that are emptied before an apply; `None` on a person's machine.
     fn emptied(&self) -> Option<Vec<PathBuf>>;
-    /// What goes when the attempt has ended, as far as it is there.
+    /// Paths to remove after the attempt, if they exist.
     fn leftovers(&self) -> Vec<PathBuf>;
 }

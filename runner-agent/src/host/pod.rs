@@ -1,4 +1,4 @@
-//! A pod of the attempt's own.
+//! The host of an attempt in its own pod.
 
 use std::{
     ffi::OsString,
@@ -12,7 +12,6 @@ use crds::{Failure, datastore, pod_env};
 use super::{Host, Terminal, UNATTENDED};
 use crate::settings::Settings;
 
-/// A pod of the attempt's own.
 #[derive(Clone, Debug)]
 pub struct Pod(Arc<Settings>);
 
@@ -23,19 +22,20 @@ impl Pod {
 }
 
 impl Host for Pod {
-    /// The pod's tokens, its Secrets, and the message that the agent leaves for the kubelet. Of Secrets the agent gives the code what the
-    /// run says; a credential for the source is none of that.
+    /// The pod's tokens, its Secrets and the termination message. The agent passes on the values from Secrets that the run
+    /// references; credentials for the source are not among them.
     fn hidden(&self, has_account: bool) -> Option<Vec<PathBuf>> {
         let own = (!has_account).then_some(pod_env::TOKEN_DIR);
         let fixed = [datastore::TOKEN_DIR, pod_env::TERMINATION_LOG].into_iter().chain(own).map(PathBuf::from);
         Some(fixed.chain([self.0.mirrors.clone(), self.0.secrets.clone()]).collect())
     }
 
-    /// Nothing of ours but what is listed here, then what the run says.
+    /// The listed variables, then those of the run. Nothing else of the agent's environment.
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
         let settings = &self.0;
         let mut env = settings.inherited.clone();
-        // One program reads the name of a proxy in capitals first, another the small one: a run that says either means both.
+        // Some programs prefer a proxy's name in upper case, others in lower case. If the run sets either, both of the agent's are
+        // dropped.
         let is_said = |name: &OsString| own.iter().any(|(own, _)| name.eq_ignore_ascii_case(own));
         let is_proxy = |name: &OsString| name.to_ascii_lowercase().to_string_lossy().ends_with("_proxy");
         env.retain(|(name, _)| !(is_proxy(name) && is_said(name)));

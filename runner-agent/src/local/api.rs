@@ -1,5 +1,5 @@
-//! A run in a file: what the API server is in a cluster, for one process. It tests what a patch tests, and it is the
-//! controller as well, so it records approvals.
+//! A run stored in a file: the API server for one local process. Applies patches with their tests. Also acts as the controller, so
+//! it records approvals.
 
 use std::{
     fs::File,
@@ -20,7 +20,6 @@ use crate::{
     ports::{Api, ApiError, Seen},
 };
 
-/// A run in a file.
 #[derive(Clone, Debug)]
 pub struct FileApi {
     stored: Arc<Mutex<Stored>>,
@@ -36,7 +35,7 @@ struct Stored {
 }
 
 impl FileApi {
-    /// A run that is written to `path` now, and at each change.
+    /// Creates a run that is written to `path` now and at each change.
     pub fn create(path: &Path, run: TerraformRun) -> io::Result<Self> {
         let api = Self {
             stored: Arc::new(Mutex::new(Stored { run, version: 0, path: path.to_owned() })),
@@ -47,8 +46,8 @@ impl FileApi {
         Ok(api)
     }
 
-    /// Has its history told: a write of the attempt is acknowledged when its line stands on the screen, so that nothing which the
-    /// attempt does next is shown before it.
+    /// Prints the run's history through `teller`. A write of the attempt is acknowledged only when its history line is printed, so
+    /// no later output of the attempt precedes it.
     pub fn told_by(&self, teller: Teller) {
         let _ = self.teller.set(teller);
     }
@@ -65,7 +64,7 @@ impl FileApi {
         self.changed.subscribe()
     }
 
-    /// Changes the run as somebody else than the attempt.
+    /// Changes the run as a client other than the attempt.
     pub fn change<T>(&self, change: impl FnOnce(&mut TerraformRun) -> T) -> io::Result<T> {
         let mut stored = self.lock();
         let mut run = stored.run.clone();
@@ -76,14 +75,14 @@ impl FileApi {
         Ok(result)
     }
 
-    /// What a person's annotation is in a cluster.
+    /// Sets an annotation, as a user does in a cluster.
     pub fn annotate(&self, name: &str, value: &str) -> io::Result<()> {
         self.change(|run| {
             run.metadata.annotations.get_or_insert_default().insert(name.to_owned(), value.to_owned());
         })
     }
 
-    /// A person's approval of a plan, and its record.
+    /// Sets a user's approval of a plan, and its record.
     pub fn approve(&self, checksum: &str, by: &str) -> io::Result<()> {
         self.annotate(names::APPROVE, checksum)?;
         self.change(|run| {
@@ -100,8 +99,8 @@ impl FileApi {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On disk first: a claim that is acknowledged has to be there after any crash, and what came of it as well. What is lost of
-    /// anything else with the power is a run that changed nothing.
+    /// Writes to disk first: an acknowledged claim and its outcome must survive a crash, so they are synced. Other writes may be
+    /// lost in a power failure, since such a run has changed nothing.
     fn commit(&self, stored: &mut Stored, mut run: TerraformRun) -> io::Result<News<'_>> {
         let version = stored.version + 1;
         run.metadata.resource_version = Some(version.to_string());
@@ -113,7 +112,7 @@ impl FileApi {
     }
 }
 
-/// A version that is there, and that others hear of when this goes out of scope.
+/// Notifies watchers of a written version when dropped.
 struct News<'a> {
     changed: &'a watch::Sender<u64>,
     version: u64,
@@ -125,7 +124,7 @@ impl Drop for News<'_> {
     }
 }
 
-/// Writes a run whole: the file is the old one or the new one at any moment, and with `durable` the new one from now on.
+/// Replaces the file atomically. With `durable`, the new content is on disk afterwards.
 fn write(path: &Path, run: &TerraformRun, durable: bool) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
@@ -137,7 +136,7 @@ fn write(path: &Path, run: &TerraformRun, durable: bool) -> io::Result<()> {
     }
     std::fs::rename(&fresh, path)?;
     if durable && let Some(dir) = path.parent() {
-        // The name is in the directory.
+        // Sync the rename, which changes the directory.
         File::open(dir)?.sync_all()?;
     }
     Ok(())
@@ -178,11 +177,11 @@ impl Api for FileApi {
 }
 
 impl FileApi {
-    /// What a patch makes of the run, written.
+    /// Applies a patch to the run and writes the result.
     fn patched(&self, operations: Vec<Value>) -> Result<(News<'_>, TerraformRun), ApiError> {
         let mut stored = self.lock();
         let mut object = serde_json::to_value(&stored.run).map_err(|error| refused(500, &error))?;
-        // Absent lists are not written, but are added to.
+        // An empty status is not serialised, but patches add to it.
         if object["status"].is_null() {
             object["status"] = json!({});
         }

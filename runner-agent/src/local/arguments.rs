@@ -14,7 +14,7 @@ use clap::{
 use crds::{Operation, ToolName};
 use serde_json::{Map, Value, json};
 
-/// What to do with a stack.
+/// The operation on a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Verb {
     /// Plan, and change nothing.
@@ -22,7 +22,7 @@ pub enum Verb {
     /// Plan, ask, and apply exactly that plan.
     #[default]
     Apply,
-    /// Plan the removal of everything, ask, and carry it out.
+    /// Plan the removal of everything, ask, and apply it.
     Destroy,
 }
 
@@ -45,7 +45,7 @@ impl Verb {
     }
 }
 
-/// What stands below the options, short help or long.
+/// The text below the options, for short and long help.
 macro_rules! after_help {
     () => {
         "\
@@ -81,22 +81,22 @@ Examples:
 
 /// Run a stack on this machine, without a cluster
 ///
-/// Plans a stack, shows the plan, asks, and applies exactly that plan: by the state machine of a pod,
-/// with the same plan checksum and the same results.
+/// Plans a stack, shows the plan, asks, and applies exactly that plan, with the state machine of a pod,
+/// the same plan checksum and the same results.
 ///
-/// The tool is OpenTofu or Terraform on PATH, when it satisfies the version that the code asks for.
-/// What DIR/pawl.yaml says, in the form of a TerraformRun without its source, counts
-/// where the command line says nothing else.
+/// The tool is OpenTofu or Terraform on PATH, if it satisfies the version that the code requires.
+/// Settings in DIR/pawl.yaml, in the form of a TerraformRun without its source, apply unless the
+/// command line overrides them.
 ///
-/// Records and logs of every run are in DIR/.pawl/runs, which git ignores. A plan that nobody answered
+/// Records and logs of every run are in DIR/.pawl/runs, which git ignores. A plan without an answer
 /// waits there: the next step of a CI job, or a person, applies it with --approve.
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 pub struct Arguments {
-    /// plan, apply or destroy; apply when it is left out
+    /// plan, apply or destroy; the default is apply
     #[arg(value_name = "VERB|DIR", value_parser = VerbOrPlace, hide_possible_values = true, value_hint = ValueHint::DirPath)]
     pub first: Option<String>,
-    /// The stack's directory, or a git URL; this directory when it is left out
+    /// The stack's directory, or a git URL; the default is this directory
     ///
     /// A git URL is written https://HOST/REPO.git//DIR?ref=BRANCH. The stack needs a backend then, and the records are in .pawl of
     /// this directory.
@@ -105,36 +105,36 @@ pub struct Arguments {
     /// Apply without asking
     #[arg(long, conflicts_with = "approve")]
     pub auto_approve: bool,
-    /// Apply the plan of an earlier run that waits, and no other
+    /// Apply the waiting plan with this checksum, and no other
     #[arg(long, value_name = "CHECKSUM", value_parser = checksum)]
     pub approve: Option<String>,
-    /// A variable; may be given several times
+    /// A variable; may be repeated
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
     pub variables: Vec<Typed>,
-    /// A file with variables; may be given several times. Of files and variables the last one wins
+    /// A file with variables; may be repeated. The last of all files and variables wins
     #[arg(long = "var-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub variable_files: Vec<Typed>,
-    /// Plan only this and what it depends on; may be given several times
+    /// Plan only this address and its dependencies; may be repeated
     #[arg(long = "target", value_name = "ADDRESS")]
     pub targets: Vec<String>,
-    /// Make this object anew; may be given several times
+    /// Replace this object; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     pub replace: Vec<String>,
-    /// Whether the plan reads what exists first; true when it is left out
+    /// Whether the plan refreshes the state first; the default is true
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub refresh: Option<bool>,
-    /// With plan: only look whether what exists differs from the state; exit code 2 when it does. Nothing is changed, the state neither
+    /// With plan: only compare the existing objects with the state; exit code 2 if they differ. Changes nothing, not even the state
     #[arg(long)]
     pub refresh_only: bool,
-    /// How many operations the tool carries out at once; 10 when it is left out
+    /// Number of concurrent operations of the tool; the default is 10
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallelism: Option<u16>,
-    /// An argument of a command of the tool: init=-upgrade, plan=-exclude=ADDRESS; may be given several times
+    /// An argument of a command of the tool: init=-upgrade, plan=-exclude=ADDRESS; may be repeated
     #[arg(long = "argument", value_name = "COMMAND=ARGUMENT", value_parser = argument)]
     pub arguments: Vec<(String, String)>,
-    /// The workspace of this run alone, as with TF_WORKSPACE; the one selected in the folder when it is left out
+    /// The workspace of this run alone, as with TF_WORKSPACE; the default is the folder's selected one
     ///
-    /// It is not selected in the folder. Only apply makes one that is not there.
+    /// Does not select it in the folder. Only apply creates a missing workspace.
     #[arg(long, value_name = "NAME")]
     pub workspace: Option<String>,
     /// The tool, and a version or constraint: terraform@1.5.7, "opentofu@~> 1.10"
@@ -149,10 +149,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The verb, and where the stack is.
+    /// The verb and the stack's place.
     ///
     /// # Errors
-    /// What is neither.
+    /// The first word is no verb although a second one follows.
     pub fn verb_and_place(&self) -> Result<(Verb, String), String> {
         let verb = |word: &String| Verb::from_str(word, true).ok();
         match (&self.first, &self.second) {
@@ -164,10 +164,10 @@ impl Arguments {
         }
     }
 
-    /// What the run does.
+    /// The run's operation.
     ///
     /// # Errors
-    /// When it is asked to apply what only looks.
+    /// `--refresh-only` with another verb than plan.
     pub fn operation(&self, verb: Verb) -> anyhow::Result<Operation> {
         match (self.refresh_only, verb) {
             (false, verb) => Ok(verb.operation()),
@@ -179,15 +179,15 @@ impl Arguments {
         }
     }
 
-    /// What the tool is given: variables, as its own command line has them.
+    /// Variables as arguments of the tool's command line.
     ///
     /// # Errors
-    /// When a file with variables is not there.
+    /// A variable file does not exist.
     pub fn plan_args(&self) -> anyhow::Result<Vec<OsString>> {
         let mut args: Vec<OsString> = Vec::new();
         for (option, word) in self.typed() {
             let word = if option == "var-file" {
-                // The tool runs in the stack's directory.
+                // Absolute, since the tool runs in the stack's directory.
                 let file = Path::new(word).canonicalize();
                 file.with_context(|| format!("there is no file {word}; nothing was changed"))?.into()
             } else {
@@ -198,7 +198,7 @@ impl Arguments {
         Ok(args)
     }
 
-    /// Variables and files with them, in the order in which they were typed.
+    /// Variables and variable files in the order on the command line.
     fn typed(&self) -> Vec<(&'static str, &str)> {
         let variables = self.variables.iter().map(|typed| (typed.at, "var", typed.word.as_str()));
         let mut all: Vec<_> = variables.chain(self.variable_files.iter().map(|t| (t.at, "var-file", t.word.as_str()))).collect();
@@ -206,7 +206,7 @@ impl Arguments {
         all.into_iter().map(|(_, option, word)| (option, word)).collect()
     }
 
-    /// What the command line says of a run's spec. It wins over what the folder says.
+    /// Sets the spec's fields from the command line, which overrides the folder's.
     pub fn put_into(&self, spec: &mut Map<String, Value>) {
         for (field, list) in [("targets", &self.targets), ("replace", &self.replace)] {
             if !list.is_empty() {
@@ -230,7 +230,7 @@ impl Arguments {
         }
     }
 
-    /// The command line again, without what is of this time only.
+    /// The command line to paste again, without the options for this call only.
     pub fn command(&self, verb: Verb, place: &str) -> String {
         let mut words = vec!["runner-agent".to_owned(), "local".to_owned(), verb.as_str().to_owned(), quoted(place)];
         for (option, word) in self.typed() {
@@ -253,7 +253,7 @@ impl Arguments {
     }
 }
 
-/// Any word, of which completion offers the verbs.
+/// Accepts any word; completion offers the verbs.
 #[derive(Clone, Copy, Debug)]
 struct VerbOrPlace;
 
@@ -275,7 +275,7 @@ fn checksum(text: &str) -> Result<String, String> {
     if whole { Ok(text.to_owned()) } else { Err("a checksum is `sha256:` and 64 hexadecimal digits, whole".to_owned()) }
 }
 
-/// A word of the command line, and whether it was typed before or after another one.
+/// A word of the command line with its position, relative to other such words.
 #[derive(Clone, Debug)]
 pub struct Typed {
     at: usize,
@@ -296,7 +296,7 @@ fn variable(text: &str) -> Result<Typed, String> {
     }
 }
 
-/// Commands of the tool that take further arguments.
+/// Commands of the tool that take additional arguments.
 const COMMANDS: [&str; 3] = ["init", "plan", "apply"];
 
 fn argument(text: &str) -> Result<(String, String), String> {
@@ -306,7 +306,7 @@ fn argument(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Reads `TOOL[@VERSION]`.
+/// Parses `TOOL[@VERSION]`.
 pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
     let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version.to_owned())));
     let name = match name.to_ascii_lowercase().as_str() {
@@ -318,7 +318,7 @@ pub fn tool(text: &str) -> Result<(ToolName, Option<String>), String> {
     Ok((name, version))
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%".contains(c);
     if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_later_wins_and_what_is_typed_wins_over_the_folder() {
+    fn later_option_wins_and_command_line_wins_over_folder() {
         let line = ["x", "--var", "a=1", "--var-file", "/dev/null", "--var", "a=2", "--target", "a.b", "--refresh=false"];
         let more = ["--parallelism", "3", "--argument", "plan=-exclude=a.c", "--argument=init=-upgrade"];
         let arguments = Line::try_parse_from(line.iter().chain(&more)).unwrap().arguments;
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_can_be_pasted_again() {
+    fn printed_command_can_be_pasted() {
         let line = Line::try_parse_from(["x", "apply", "my net", "--var", "a=it's", "--tool", "tofu@~> 1.10"]).unwrap();
         let (verb, place) = line.arguments.verb_and_place().unwrap();
         let command = line.arguments.command(verb, &place);

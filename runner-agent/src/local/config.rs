@@ -1,4 +1,4 @@
-//! `pawl.yaml` beside the code: a run in its own form, without its source, which is the folder.
+//! Reads `pawl.yaml` beside the code: a TerraformRun without its source, which is the folder.
 
 use std::{fs, io::ErrorKind, path::Path};
 
@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, bail};
 use crds::TerraformRunSpec;
 use serde_json::{Map, Value, json};
 
-/// Its name.
+/// Its file name.
 pub const FILE: &str = "pawl.yaml";
 
-/// The largest one: 1 MiB, more than an API server takes.
+/// Maximum size in bytes: 1 MiB, more than an API server accepts.
 const LARGEST: u64 = 1 << 20;
 
-/// What a folder has a say in. The rest of a spec is of a cluster, or is said by the command line.
+/// Fields that the file may set. The others apply to a cluster only, or the command line sets them.
 const HERE: [&str; 14] = [
     "arguments",
     "env",
@@ -30,13 +30,13 @@ const HERE: [&str; 14] = [
     "workspace",
 ];
 
-/// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
+/// Minimum similarity of two names for a suggestion: Jaro-Winkler, 0 to 1.
 const ALIKE: f64 = 0.7;
 
-/// The fields of the spec that a folder's file has; none when there is no file.
+/// The fields of the spec in the folder's file; empty without a file.
 ///
 /// # Errors
-/// What of it makes no sense, with what was meant, as far as that can be known. Nothing was begun.
+/// The file is invalid; the error suggests a similar name if there is one. Nothing was started.
 pub fn read(folder: &Path) -> Result<Map<String, Value>> {
     let path = folder.join(FILE);
     let text = match fs::metadata(&path) {
@@ -84,7 +84,7 @@ fn of(text: &str) -> Result<Map<String, Value>> {
     Ok(spec)
 }
 
-/// Compares a value with the schema of a run: names of fields, words of which there are only some, and bounds of numbers.
+/// Validates a value against the schema of a run: field names, enum values, and bounds of numbers.
 fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
     match value {
         _ if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_folder_says_is_read_in_the_form_of_a_run() {
+    fn folders_file_is_read_in_the_form_of_a_run() {
         let spec = read_of(
             "  variables:\n    - {name: zone, value: [1, {any: thing}]}\n  variableFiles:\n    - path: prod.tfvars\n  \
              env: [{name: A, value: b}]\n  targets: [a.b]\n  parallelism: 3\n  arguments: {plan: [-compact-warnings]}\n",
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_is_taken_is_one_of_a_run() {
+    fn accepted_fields_are_fields_of_a_run() {
         let crd = crds::crd::terraform_run();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         assert!(HERE.iter().all(|name| schema.get(name).is_some()));
     }
 
     #[test]
-    fn what_is_unknown_is_named_with_what_was_meant() {
+    fn unknown_field_is_named_with_a_suggestion() {
         let rows = [
             ("  variablefiles: []\n", "there is no field spec.variableFiles (did you mean variableFiles?)"),
             ("  target: []\n", "there is no field spec.target (did you mean targets?)"),

@@ -1,4 +1,4 @@
-//! `.pawl` in a stack's folder: a directory per run, and the lock that keeps two runs of one folder apart.
+//! `.pawl` in a stack's folder: one directory per run, and a lock against concurrent runs.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -14,10 +14,10 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::api;
 
-/// How many runs are kept besides those that wait or whose end is not known.
+/// Number of ended runs to retain. Waiting runs and those with an unknown end are always retained.
 const KEPT: usize = 20;
 
-/// The records of a folder, held by this process alone.
+/// The records of a folder, locked by this process.
 #[derive(Debug)]
 pub struct Folder {
     runs: PathBuf,
@@ -25,7 +25,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the records below `dir`, and makes them if need be; an error while another run works there.
+    /// Opens the records below `dir` and creates them if needed. Fails while another run works there.
     pub fn open(dir: &Path) -> Result<Self> {
         let pawl = dir.join(".pawl");
         let runs = pawl.join("runs");
@@ -44,14 +44,14 @@ impl Folder {
             .write(true)
             .open(&path)
             .with_context(|| format!("{} cannot be opened", path.display()))?;
-        // The kernel ends it with its holder, however that ends.
+        // The kernel releases the lock when the process ends, for any reason.
         let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
             bail!("another run works on {}; wait for its end; nothing was changed", dir.display());
         };
         Ok(Self { runs, _lock: lock })
     }
 
-    /// Makes the directory of a new run; its name is the time.
+    /// Creates the directory of a new run. Its name is the current time.
     pub fn begin(&self) -> Result<(String, PathBuf)> {
         let stem = Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
         for n in 1..100 {
@@ -66,14 +66,14 @@ impl Folder {
         bail!("{} has a hundred runs of this very second", self.runs.display())
     }
 
-    /// All runs that can be read, the newest first.
+    /// All readable runs, newest first.
     pub fn all(&self) -> Vec<(PathBuf, TerraformRun)> {
         let mut dirs: Vec<_> = fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
         dirs.sort();
         dirs.into_iter().rev().filter_map(|dir| api::read(&dir.join("run.json")).ok().map(|run| (dir, run))).collect()
     }
 
-    /// Removes the oldest runs that have ended.
+    /// Removes the oldest ended runs.
     pub fn prune(&self) {
         let ended = |run: &TerraformRun| {
             run.status.as_ref().is_some_and(|s| s.is_terminal() && s.result != Some(crds::RunResult::Indeterminate))
@@ -85,7 +85,7 @@ impl Folder {
         }
     }
 
-    /// The plans that wait.
+    /// The runs with a waiting plan.
     pub fn waiting(&self) -> Vec<(PathBuf, TerraformRun)> {
         let waits = |run: &TerraformRun| {
             run.status.as_ref().is_some_and(|s| s.phase == Some(Phase::AwaitingApproval) && s.claim.is_none())

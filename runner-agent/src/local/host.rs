@@ -1,4 +1,4 @@
-//! A person's machine: environment, credentials and the tool's own configuration are that person's, and so is what lies on the disk.
+//! A person's machine. Environment, credentials and the tool's configuration are that person's, and so are the files on disk.
 
 use std::{
     ffi::OsString,
@@ -18,14 +18,14 @@ use crate::{
 #[derive(Debug)]
 pub struct Laptop {
     settings: Arc<Settings>,
-    /// The top of the repository that the folder is in.
+    /// The top of the repository that contains the folder.
     top: Option<PathBuf>,
     plan_args: Vec<OsString>,
     colour: bool,
 }
 
 impl Laptop {
-    /// A machine for a run with these settings, whose person gave such arguments.
+    /// Creates the host for a run with these settings and the person's plan arguments.
     pub fn new(settings: Arc<Settings>, plan_args: Vec<OsString>, colour: bool) -> Self {
         Self { top: settings.folder.as_deref().map(top_of), settings, plan_args, colour }
     }
@@ -36,7 +36,7 @@ impl Host for Laptop {
         None
     }
 
-    /// The person's own environment, then what the run says; only what would ask is kept from asking.
+    /// The person's environment, then the run's. Only interactive prompts are disabled.
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
         let unattended = UNATTENDED.map(|(name, value)| (name.into(), value.into()));
         let own = own.iter().map(|(name, value)| (name.into(), value.into()));
@@ -55,7 +55,7 @@ impl Host for Laptop {
         "--tool"
     }
 
-    /// A plan that waited is compared with the bytes themselves, since what ran in between may have written to our memory.
+    /// For a waiting plan the tool's bytes are hashed again, since code that ran in between may have written to the digest cache.
     fn remembers_tools(&self) -> bool {
         !self.settings.restores
     }
@@ -68,7 +68,7 @@ impl Host for Laptop {
         Some(Terminal { colour: self.colour })
     }
 
-    /// A folder stays, and so does a state in it.
+    /// A folder is permanent, and so is a state in it.
     fn is_state_kept(&self, in_pod: Result<(), Failure>) -> Result<(), Failure> {
         if self.settings.folder.is_some() {
             return Ok(());
@@ -89,7 +89,7 @@ impl Host for Laptop {
         None
     }
 
-    /// Record and log stay, and a plan that waits.
+    /// The record, the log and a waiting plan remain.
     fn leftovers(&self) -> Vec<PathBuf> {
         vec![self.settings.tmp(), self.settings.out()]
     }
@@ -105,7 +105,7 @@ mod tests {
     use std::fs;
 
     #[tokio::test]
-    async fn on_a_machine_all_stays_as_it_is() {
+    async fn persons_machine_is_left_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = vec![dir.path().join("scratch")];
         let settings = Arc::new(Settings { scratch, ..Settings::below(dir.path()) });

@@ -1,17 +1,17 @@
-//! `runner-agent local`: the machine of a pod, with a terminal and a folder in place of API and datastore.
+//! `runner-agent local`: the state machine of a pod, with a terminal and a folder in place of API and datastore.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | the command line |
-//! | [`config`] | what a folder says of its runs, in `pawl.yaml` |
-//! | [`typed`] | the command line as fingers type it for the tools |
-//! | [`host`] | a person's machine, where a pod is something else |
+//! | [`config`] | a folder's settings for its runs, in `pawl.yaml` |
+//! | [`typed`] | converts the tools' spelling of options |
+//! | [`host`] | a person's machine in place of a pod |
 //! | [`target`] | a folder or a repository |
-//! | [`folder`] | the records of a folder's runs, and the lock on them |
-//! | [`overtaken`] | plans that no longer wait, since a newer apply changed what they were made of |
-//! | [`api`] | a run in a file |
-//! | [`screen`] | what a person sees |
-//! | [`session`] | one run: watched, asked about, cancelled, ended |
+//! | [`folder`] | the records of a folder's runs, and their lock |
+//! | [`overtaken`] | waiting plans made stale by a newer apply |
+//! | [`api`] | a run stored in a file |
+//! | [`screen`] | the output for a person |
+//! | [`session`] | one run: observed, approved, cancelled, ended |
 
 pub mod api;
 pub mod arguments;
@@ -53,10 +53,10 @@ use host::Laptop;
 use screen::Screen;
 use target::Target;
 
-/// Variables of a person's environment that would lead the tool elsewhere than where Pawl looks.
+/// Variables of a person's environment that would make the tool use other paths than Pawl.
 const NOT_INHERITED: [&str; 2] = ["TF_DATA_DIR", "TF_WORKSPACE"];
 
-/// Runs a stack; the exit code.
+/// Runs a stack. Returns the exit code.
 pub async fn run(arguments: &Arguments) -> u8 {
     let (verb, place) = match arguments.verb_and_place() {
         Ok(read) => read,
@@ -76,7 +76,7 @@ pub async fn run(arguments: &Arguments) -> u8 {
     }
 }
 
-/// An error for people; one that nobody can read any more is no fault.
+/// Prints an error. Ignores a closed standard error.
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "error: {text}");
 }
@@ -96,14 +96,14 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     session::play(ready, screen).await
 }
 
-/// A run that is ready to be worked on.
+/// A run with its settings, ready to start.
 struct Ready {
     api: FileApi,
     settings: Arc<Settings>,
     host: Arc<Laptop>,
 }
 
-/// Ends what a process that was killed left open, truthfully: behind the claim nobody knows what was applied.
+/// Ends runs that a killed process left open. After the claim, the result is unknown.
 fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
     for (dir, run) in folder.all() {
         let status = run.status.clone().unwrap_or_default();
@@ -115,7 +115,7 @@ fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
         api.change(|run| {
             let status = run.status.get_or_insert_default();
             if restored {
-                // Killed while it looked at a plan that waits: it waits on.
+                // Killed while it verified a waiting plan: the plan continues to wait.
                 status.phase = Some(Phase::AwaitingApproval);
             } else {
                 end_untold(status);
@@ -127,7 +127,7 @@ fn settle(folder: &Folder, screen: &Screen) -> Result<()> {
     Ok(())
 }
 
-/// Ends a run of which nobody has told how it ended: behind the claim nobody knows what was applied.
+/// Ends a run whose process did not report an end. After the claim, the result is unknown.
 fn end_untold(status: &mut TerraformRunStatus) {
     let (result, reason, changes, text) = if status.claim.is_some() {
         let text =
@@ -139,7 +139,7 @@ fn end_untold(status: &mut TerraformRunStatus) {
     (status.phase, status.result) = (Some(result.phase()), Some(result));
     status.completion_time = Some(whole_seconds(Timestamp::now()));
     status.message = Some(match &status.failure {
-        // An attempt that failed and would be tried again in a cluster.
+        // A failed attempt that a cluster would retry.
         Some(failure) if status.claim.is_none() => format!("{}; nothing was changed", failure.message),
         Some(_) | None => text.to_owned(),
     });
@@ -161,11 +161,11 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let (asked, version) =
         arguments.tool.clone().map_or((of_folder.name, of_folder.version), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
-    // Code that is not here yet may ask for either. What is on PATH never says which it is: a cluster would take the other one.
+    // Code that is still to be fetched may need either tool. The tools on PATH do not decide: a cluster would choose by the code.
     let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
     let mut tools = tool::path::tools(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tool::path::installed(wanted) {
-        // What is on PATH is what this person runs by hand.
+        // The version on PATH wins, since the person uses it by hand.
         if !tools.iter().any(|other| (other.name, &other.version) == (one.name, &one.version)) {
             tools.push(one);
         }
@@ -200,7 +200,7 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     Ok(Ready { api: FileApi::create(&work.join("run.json"), run)?, settings, host })
 }
 
-/// The run whose plan waits, approved.
+/// Approves and resumes the run with the waiting plan.
 fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsString>, command: &str) -> Result<Ready> {
     let waiting = folder.waiting();
     let Some((work, mut run)) = waiting.iter().find(|(_, run)| checksum_of(run) == checksum).cloned() else {
@@ -222,7 +222,7 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
     }
     let number = run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number + 1);
     open_attempt(&mut run, number);
-    // Whatever waits no longer asks the person who has answered now.
+    // The restored run does not ask again: the person has approved on the command line.
     let settings = Arc::new(Settings { restores: true, ..settings(&run, &work, target, command) });
     let host = Arc::new(Laptop::new(settings.clone(), plan_args, false));
     let api = FileApi::create(&work.join("run.json"), run)?;
@@ -230,7 +230,7 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
     Ok(Ready { api, settings, host })
 }
 
-/// The checksum of a run's plan; empty when there is none.
+/// The checksum of a run's plan; empty without a plan.
 fn checksum_of(run: &TerraformRun) -> String {
     run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.clone()).unwrap_or_default()
 }
@@ -260,7 +260,7 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
     });
     let name = run.metadata.name.clone().unwrap_or_default();
     let below = Settings::below(work);
-    // What a Secret holds in a cluster, git does not see here.
+    // Values of Secrets in a cluster come from files below `.pawl`, which git ignores.
     let of_objects = |kind: &str, none: &Path| target.folder().map_or(none.to_owned(), |folder| folder.join(".pawl").join(kind));
     Settings {
         secrets: of_objects("secrets", &below.secrets),
@@ -277,7 +277,7 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
     }
 }
 
-/// The log of a run, appended to by each process that works on it.
+/// Opens the log of a run. Each process that works on the run appends to it.
 fn log_file(work: &Path) -> Result<std::fs::File> {
     let path = work.join("log");
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);

@@ -1,4 +1,4 @@
-//! Plans that no longer wait: a newer apply of the same stack changed what they were made of.
+//! Ends waiting plans that a newer apply of the same stack made stale.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{api::FileApi, checksum_of, folder::Folder};
 
-/// Ends each plan that waits though a run was applied after it was made. The tool would refuse it too, but behind the claim.
+/// Ends each waiting plan if a run was applied after it was made. The tool would refuse it too, but only after the claim.
 pub(super) fn end(folder: &Folder) -> io::Result<()> {
     let all = folder.all();
     for (dir, run) in folder.waiting() {
@@ -26,14 +26,14 @@ pub(super) fn end(folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// Why the plan of this checksum no longer waits, if that is so.
+/// Why the plan with this checksum no longer waits, if so.
 pub(super) fn why(folder: &Folder, checksum: &str) -> Option<String> {
     let overtaken = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.result == Some(RunResult::Superseded));
     let found = folder.all().into_iter().find(|(_, run)| checksum_of(run) == checksum && overtaken(run));
     found.and_then(|(_, run)| run.status?.message)
 }
 
-/// Whether a run changed the state of the same stack after a plan of it was made. Records of a git URL are beside those of others.
+/// Whether a run changed the state of the same stack after a plan of it was made. Records of a git URL lie beside those of others.
 fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
     let state = |run: &TerraformRun| (run.spec.source.clone(), run.spec.workspace.clone());
     let Some(status) = &other.status else { return false };
@@ -41,7 +41,8 @@ fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
     if state(other) != state(plan) || status.failure.as_ref().is_some_and(|failure| failure.changes == Changed::None) {
         return false;
     }
-    // One that was begun later is: runs of a folder follow each other. One that was begun before and approved later is when its time says so.
+    // True for runs that started later, since runs of a folder follow each other; and for those that started earlier and were
+    // claimed later.
     let made = plan.status.as_ref().and_then(|status| status.plan.as_ref()?.created_at.clone());
     other.metadata.name > plan.metadata.name || made.is_some_and(|made| claim.at.0 > made.0)
 }
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_overtaken_by_an_apply_after_it_and_by_nothing_else() {
+    fn only_a_later_apply_makes_a_waiting_plan_stale() {
         let made = "2026-01-01T10:00:05Z".parse::<Timestamp>().unwrap();
         let plan = PlanStatus { created_at: Some(whole_seconds(made)), ..PlanStatus::default() };
         let plan = run("20260101-100000", &json!({"phase": "AwaitingApproval", "plan": plan}));

@@ -1,4 +1,4 @@
-//! What a person sees of a local run: lines as they come, and a bar below them where there is a terminal.
+//! The output of a local run: lines, and a progress bar below them on a terminal.
 
 use std::{
     fs::File,
@@ -18,19 +18,19 @@ use crate::process::Log;
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 const BAR: &str = "{spinner} apply [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
 
-/// How things are shown.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// On a terminal: lines, and a bar.
+    /// Lines with a bar.
     Terminal {
         colour: bool,
     },
     Plain,
-    /// The status as JSON, a line for each change.
+    /// The status as JSON, one line per change.
     Json,
 }
 
-/// The screen. Cloned freely.
+/// The output. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Screen {
     mode: Mode,
@@ -48,7 +48,7 @@ impl Screen {
         };
         let bar = matches!(mode, Mode::Terminal { .. }).then(ProgressBar::no_length);
         let screen = Self { mode, bar };
-        // Before it is drawn for the first time.
+        // Set before the bar is drawn for the first time.
         screen.spin("starts");
         screen.wake();
         screen
@@ -62,17 +62,17 @@ impl Screen {
         self.mode != Mode::Json && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
-    /// Lines for people.
+    /// Prints lines for people.
     pub fn line(&self, text: &str) {
         match (&self.bar, self.mode) {
             (_, Mode::Json) => {}
-            // Written by ourselves: the bar's own way pads lines to the terminal's width, and prints nothing where there is no bar.
+            // The bar's own method pads lines to the terminal's width, and prints nothing without a bar.
             (Some(bar), _) => bar.suspend(|| put(text)),
             (None, _) => put(text),
         }
     }
 
-    /// A line that counts: an end, a question's head.
+    /// Prints an emphasised line: a result, or the head of a question.
     pub fn strong(&self, text: &str, good: bool) {
         if self.has_colour() {
             self.line(&format!("\x1b[1;{}m{text}\x1b[0m", if good { 32 } else { 31 }));
@@ -87,7 +87,7 @@ impl Screen {
 
     fn bar(&self, template: &str, text: &str) {
         let Some(bar) = &self.bar else { return };
-        // The prefix is not shown; it keeps which template is in use. The time is that of what is being done now.
+        // The prefix is not shown; it stores the current template. The time counts from the start of the current activity.
         if bar.prefix() != template {
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("=> "));
@@ -100,7 +100,7 @@ impl Screen {
         bar.set_message(text.to_owned());
     }
 
-    /// Shows a status: history from `shown` on, and how far the tool is. How much of the history is shown now.
+    /// Shows a status: the history from `shown` on, and the tool's progress. Returns the length of the shown history.
     pub fn show(&self, status: &TerraformRunStatus, shown: usize) -> usize {
         if self.mode == Mode::Json {
             if let Ok(text) = serde_json::to_string(status) {
@@ -109,7 +109,7 @@ impl Screen {
             return status.history.len();
         }
         for line in status.history.iter().skip(shown.min(status.history.len())) {
-            // The last word of the run says it again, whole.
+            // The final message repeats this failure in full.
             if status.failure.as_ref().is_some_and(|failure| is_said_by(line, &failure.reason, &failure.message)) {
                 continue;
             }
@@ -130,7 +130,7 @@ impl Screen {
         status.history.len()
     }
 
-    /// Puts the bar away, so that a question or the shell has the last line.
+    /// Removes the bar, so that a question or the shell has the last line.
     pub fn rest(&self) {
         if let Some(bar) = &self.bar {
             bar.disable_steady_tick();
@@ -138,7 +138,7 @@ impl Screen {
         }
     }
 
-    /// Brings the bar back.
+    /// Shows the bar again.
     pub fn wake(&self) {
         if let Some(bar) = &self.bar {
             bar.reset();
@@ -147,23 +147,22 @@ impl Screen {
     }
 }
 
-/// Whether a line of the history is of this failure; such a line may have been cut.
+/// Whether a history line reports this failure. The line may be truncated.
 fn is_said_by(line: &str, reason: &str, message: &str) -> bool {
     let told = line.split_once(&format!("{reason}: ")).map(|(_, told)| told.trim_end_matches('…'));
     told.is_some_and(|told| !told.is_empty() && message.starts_with(told))
 }
 
-/// Writes to standard output. That nobody reads there any more, be it a closed pipe or a terminal that is gone, is no reason to
-/// end in the middle of an apply.
+/// Writes to standard output. Ignores a closed pipe or terminal, which must not end a running apply.
 fn put(text: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// How long a line of the history waits for what the tool said before it.
+/// Maximum wait for the tool's earlier output before a history line is printed.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// Tells the history of a run as it is written: each line stands behind what the log had until then, and before all that comes after.
+/// Prints a run's history as it is written: each line after the log output so far, and before later output.
 #[derive(Clone, Debug)]
 pub struct Teller {
     screen: Screen,
@@ -172,12 +171,12 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Tells it on this screen, on which this log is shown as well.
+    /// Prints on the screen that also shows this log.
     pub fn new(screen: Screen, log: Log) -> Self {
         Self { screen, log, told: Arc::default() }
     }
 
-    /// Tells what is new. JSON has the history in each of its lines.
+    /// Prints the new lines. In JSON mode each status contains the history.
     pub async fn tell(&self, status: &TerraformRunStatus) {
         if self.screen.mode == Mode::Json || self.told.load(Ordering::Relaxed) >= status.history.len() {
             return;
@@ -188,7 +187,7 @@ impl Teller {
     }
 }
 
-/// The log of a run: kept in a file without colours, and shown as it comes.
+/// The log of a run: written to a file without colours, and shown.
 #[derive(Debug)]
 pub struct Tee {
     file: File,
@@ -210,7 +209,7 @@ impl Write for Tee {
         let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { return Ok(bytes.len()) };
         let whole: Vec<u8> = self.partial.drain(..=end).collect();
         let text = String::from_utf8_lossy(&whole[..end]);
-        // The last word of a run is shown with its result.
+        // The result shows the run's final message.
         let shown: Vec<&str> = text.split('\n').filter(|line| !line.starts_with("pawl: ")).collect();
         if !shown.is_empty() {
             self.screen.line(&shown.join("\n"));
@@ -225,7 +224,7 @@ impl Write for Tee {
     }
 }
 
-/// A text without the sequences that set colours.
+/// Removes colour sequences from a text.
 fn plain(text: &str) -> String {
     let mut parts = text.split("\x1b[");
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -241,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_has_no_colours() {
+    fn log_file_has_no_colours() {
         assert_eq!(plain("\x1b[1m\x1b[32;1mok\x1b[0m and [0m\x1b[m"), "ok and [0m");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");

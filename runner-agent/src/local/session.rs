@@ -1,4 +1,4 @@
-//! One local run: watched, asked about, cancelled, ended.
+//! One local run: observed, approved, cancelled, ended.
 
 use std::{
     io::{BufRead as _, Write as _},
@@ -28,17 +28,17 @@ use crate::{
     settings::Settings,
 };
 
-/// Exit code when a plan waits for an answer.
+/// Exit code for a plan that waits for an approval.
 const EXIT_WAITS: u8 = 2;
-/// How many files are named of those that changed.
+/// Maximum number of changed files in a message.
 const NAMED: usize = 3;
-/// How long the end of a run waits for its log, and for what is left of its processes.
+/// Time limit at a run's end for its log, and for its remaining processes.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// All of the history is the teller's to show.
+/// The teller prints the whole history, so the screen prints none.
 const HISTORY: usize = usize::MAX;
 
-/// Who answers at this terminal.
+/// The name of the person at this terminal.
 pub(super) fn person() -> String {
     ["USER", "LOGNAME"]
         .iter()
@@ -46,7 +46,7 @@ pub(super) fn person() -> String {
         .unwrap_or_else(|| "local".to_owned())
 }
 
-/// Works on a run until it ends or waits; the exit code.
+/// Works on a run until it ends or waits. Returns the exit code.
 pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     let Ready { api, settings, host } = ready;
     let mut changes = api.changes();
@@ -58,7 +58,7 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     api.told_by(teller.clone());
     let work = Arc::new(PhaseRunner::new(settings.clone(), host, children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
-    // The person's words reach the machine through the run, as they do in a cluster; the process has no other end.
+    // The person's input reaches the machine through the run, as in a cluster. No stop signal is sent directly.
     let (_stop, stops) = mpsc::unbounded_channel();
     let mut driver = tokio::spawn(driver.run(stops));
     let mut signals = Signals::listen()?;
@@ -117,7 +117,7 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     Ok(say(screen, &status, &settings.work.display().to_string(), waits))
 }
 
-/// What tells a run to end. A terminal that is closed does; otherwise its end would be the end of the tool in mid-apply.
+/// Signals that cancel a run. Includes a closed terminal, which would otherwise kill the tool during an apply.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -144,10 +144,10 @@ impl Signals {
 }
 
 enum Told {
-    /// Nothing runs: the plan waits on.
+    /// Nothing runs: the plan continues to wait.
     Leave,
     Cancel,
-    /// It was told before.
+    /// The run is cancelled already.
     Again,
 }
 
@@ -156,7 +156,7 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
         return Told::Leave;
     }
     let again = std::mem::replace(told, true);
-    // What has begun to be applied is not called cancelled: how it ends is told in the end.
+    // A running apply is not reported as cancelled; the final message tells how it ended.
     let head = match (again, status.claim.is_some()) {
         (true, _) => "Still waiting",
         (false, true) => "Interrupted",
@@ -166,7 +166,7 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
     if again { Told::Again } else { Told::Cancel }
 }
 
-/// What a run that was told to end waits for.
+/// What a cancelled run waits for.
 fn waits_for(status: &TerraformRunStatus) -> &'static str {
     match status.phase.unwrap_or(Phase::Pending) {
         _ if status.claim.is_some() => {
@@ -181,7 +181,7 @@ fn waits_for(status: &TerraformRunStatus) -> &'static str {
     }
 }
 
-/// Asks, and sends the answer; none when there is nobody to answer.
+/// Asks, and sends the answer; `None` at the end of input.
 fn ask(screen: &Screen, status: &TerraformRunStatus, answers: mpsc::UnboundedSender<Option<bool>>) {
     let plan = status.plan.clone().unwrap_or_default();
     screen.rest();
@@ -199,7 +199,7 @@ fn ask(screen: &Screen, status: &TerraformRunStatus, answers: mpsc::UnboundedSen
     });
 }
 
-/// Closes the attempt, as a controller would. Nothing is tried again by itself: a person is there to say so.
+/// Closes the attempt, as the controller does. Never retries: the person can.
 fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
     api.change(|run| {
         let status = run.status.get_or_insert_default();
@@ -219,14 +219,14 @@ fn close(api: &super::FileApi, commands: &Commands) -> Result<()> {
     Ok(())
 }
 
-/// Says which files are other ones than those of the plan, where the checksum alone says that something is.
+/// Names the files that changed since the plan, since the checksum only shows that something changed.
 fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
     let is_other = api.status().failure.is_some_and(|failure| failure.reason == reason::CHECKSUM_MISMATCH);
     let (Some(stack), true) = (&settings.folder, is_other) else { return Ok(()) };
     let planned = std::fs::metadata(settings.plan_file()).and_then(|plan| plan.modified());
     let changed = planned.map(|at| plan_checksum::changed_since(stack, at)).unwrap_or_default();
     let names = match changed.as_slice() {
-        // A file that was taken away, or another tool.
+        // A removed file, or another tool.
         [] => return Ok(()),
         names if names.len() > NAMED => format!("{} and {} more", names[..NAMED].join(", "), names.len() - NAMED),
         names => names.join(", "),
@@ -238,7 +238,7 @@ fn name_changed(api: &super::FileApi, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The last words, and the exit code.
+/// Prints the final message. Returns the exit code.
 fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) -> u8 {
     let message = status.message.clone().unwrap_or_default();
     if waits {
@@ -262,7 +262,7 @@ fn say(screen: &Screen, status: &TerraformRunStatus, record: &str, waits: bool) 
         screen.line(&format!("The log is in {record}/log"));
     }
     match status.failure.as_ref().map(|failure| failure.changes) {
-        // What the exit codes say of a result is less than what is known of this one.
+        // The failure knows more about the changes than the result.
         Some(Changed::Unknown) => pod_env::exit_code(RunResult::Indeterminate),
         Some(Changed::None | Changed::Some) | None => pod_env::exit_code(result),
     }

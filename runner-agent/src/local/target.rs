@@ -1,4 +1,4 @@
-//! What `runner-agent local` works on: a folder, or a directory of a git repository.
+//! The target of `runner-agent local`: a folder, or a directory of a git repository.
 
 use std::{
     io::ErrorKind,
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A folder, where it lies.
+    /// A folder, used in place.
     Folder(PathBuf),
     /// A directory of a repository, fetched for the run.
     Git {
@@ -61,7 +61,7 @@ impl Target {
     }
 }
 
-/// The top of the repository that a folder is in, or the folder.
+/// The top of the repository that contains a folder, else the folder.
 pub fn top_of(folder: &Path) -> PathBuf {
     folder.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(folder).to_owned()
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_folder_or_a_repository() {
+    fn place_is_a_folder_or_a_repository() {
         let git =
             |url: &str, revision: &str, path: &str| Target::Git { url: url.into(), revision: revision.into(), path: path.into() };
         assert_eq!(Target::read("https://h/r.git").unwrap(), git("https://h/r.git", "HEAD", "."));

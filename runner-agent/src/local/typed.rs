@@ -1,4 +1,4 @@
-//! A command line as fingers type it for the tools: with one dash, and with options that are none of Pawl's.
+//! Accepts the tools' spelling of options: with one dash, and options that Pawl does not have.
 
 use std::ffi::OsString;
 
@@ -6,21 +6,21 @@ use Word::{Argument, Bool, Fixed, Flag, Instead, Value};
 
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// Pawl's own, with a value.
+    /// An option of Pawl with a value.
     Value,
-    /// Pawl's own, without one.
+    /// An option of Pawl without a value.
     Flag,
-    /// Pawl's own, true or false, and true when it stands alone.
+    /// A boolean option of Pawl; true without a value.
     Bool,
-    /// An argument of these commands of the tool, with a value or without one.
+    /// An argument of these commands of the tool, with or without a value.
     Argument(&'static [&'static str], bool),
-    /// Pawl has this value always, and of any other this is said.
+    /// Pawl always uses this value; the message refuses any other.
     Fixed(&'static str, &'static str),
-    /// Not Pawl's: what to do instead.
+    /// Not supported: the text tells the alternative.
     Instead(&'static str),
 }
 
-/// Options of `local`, and of `plan`, `apply`, `destroy` and `init` of the tools, without their dashes.
+/// Options of `local`, and of the tools' `plan`, `apply`, `destroy` and `init`, without dashes.
 const WORDS: &[(&str, Word)] = &[
     ("approve", Value),
     ("argument", Value),
@@ -58,10 +58,10 @@ const WORDS: &[(&str, Word)] = &[
     ("state", Instead("the state is where the code's backend has it")),
 ];
 
-/// A command line as Pawl reads it: options of `local` with two dashes, and each value within its option.
+/// Converts a command line: options of `local` get two dashes, and each value is joined to its option.
 ///
 /// # Errors
-/// One line for an option that Pawl has not, which names what it has.
+/// An unsupported option: one line that names the alternative.
 pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, String> {
     let mut line = line.into_iter();
     let mut read: Vec<OsString> = line.by_ref().take(2).collect();
@@ -74,7 +74,7 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
             read.push(word);
             break;
         }
-        // `-h` is short for Pawl's own, and `-` an operand.
+        // `-h` is Pawl's own short option, and `-` is an operand.
         let option = word.to_str().and_then(|text| text.strip_prefix('-')).filter(|text| text.len() > 1);
         let Some(option) = option else {
             read.push(word);
@@ -104,7 +104,7 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
             (Some(Flag), None | Some("true")) => read.push(format!("--{name}").into()),
             (Some(Flag), Some("false")) => {}
             (Some(Flag), Some(_)) => return Err(format!("-{name} is either true or false")),
-            // A flag of the tools that stands alone is true.
+            // A flag of the tools without a value is true.
             (Some(Fixed(fixed, why)), value) => {
                 if value.unwrap_or("true") != fixed {
                     return Err(format!("-{name} is no option of local: {why}"));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pawl_has_too_is_read_with_one_dash_as_with_two() {
+    fn supported_option_is_read_with_one_dash_as_with_two() {
         let rows: &[(&[&str], &str)] = &[
             (&["plan", "-var", "x=1", "net"], "plan|--var=x=1|net"),
             (&["plan", "-var=x=1", "--var", "y=-target", "--var=z=a=b"], "plan|--var=x=1|--var=y=-target|--var=z=a=b"),
@@ -156,7 +156,7 @@ mod tests {
             (&["-help"], "--help"),
             (&["-h"], "-h"),
             (&["plan", "--unknown", "--", "-var"], "plan|--unknown|--|-var"),
-            // What is missing is told by whoever reads options.
+            // The option parser reports a missing value.
             (&["plan", "-var"], "plan|--var"),
         ];
         for (typed, wanted) in rows {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pawl_has_not_is_one_line_that_names_what_it_has() {
+    fn unsupported_option_is_refused_with_an_alternative() {
         let rows = [
             ("-backend-config=a=b", "TF_CLI_ARGS_init='-backend-config=…'"),
             ("-destroy", "`runner-agent local destroy`"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_are_left_alone() {
+    fn other_commands_are_unchanged() {
         let line = ["runner-agent", "tool", "-target"].map(OsString::from);
         assert_eq!(read(line.clone()).unwrap(), line);
         assert_eq!(read([OsString::from("runner-agent")]).unwrap().len(), 1);

@@ -1,37 +1,37 @@
-//! What has to be done.
+//! Effects that the machine orders.
 
 use crds::Phase;
 
-/// Why an attempt or a run failed; the failure's texts are the driver's.
+/// Cause of a failed attempt or run. The driver adds the failure's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     Step,
-    /// A phase passed its deadline.
+    /// A phase exceeded its timeout.
     Deadline,
     /// The process was told to end.
     Terminated,
-    /// An apply, or a claim that was granted, was cancelled.
+    /// A running apply or a granted claim was cancelled.
     Cancelled,
-    /// The manifest does not match.
+    /// The manifest differs from the plan's.
     Mismatch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ending {
     NoChanges,
-    /// The plan was all that was asked for.
+    /// The run requested a plan only.
     Planned,
     Applied,
-    /// A person denied the plan.
+    /// A user denied the plan.
     Rejected,
-    /// A person cancelled the run.
+    /// A user cancelled the run.
     Canceled,
     Deleted,
-    /// Nobody approved in time.
+    /// The approval did not come in time.
     Expired,
-    /// The attempt ends and the plan waits on: it is kept outside of the pod.
+    /// The attempt ends, and the plan continues to wait outside the pod.
     Released,
-    /// The attempt ends, since another run applies to the state; when it is this run's turn, a further one plans anew.
+    /// The attempt ends, since another run applies to the state. A new attempt plans again when it is this run's turn.
     Queued,
     Failed(Cause),
     /// The attempt failed; another may follow.
@@ -44,27 +44,27 @@ pub enum Effect {
     Adopt,
     /// Fetch the source, find the tool, write the inputs.
     RunSetup,
-    /// Find again what a plan was made with.
+    /// Restore the inputs that a plan was made with.
     RunRestore,
     Record(Phase),
     RunInit,
-    /// Run `plan` and read it.
+    /// Run `plan` and read its result.
     RunPlan,
     KillOthers,
     /// Compute the manifest again, and prove that a claim can be recorded.
     VerifyManifest,
     /// Write the claim.
     Claim,
-    /// Record the claim where it outlives the pod, and run the hooks before the apply.
+    /// Record the claim where it outlives the pod, then run the hooks before the apply.
     RunHooksBefore,
-    /// Compute the manifest once more, behind those hooks.
+    /// Compute the manifest again after those hooks.
     VerifyAgain,
     RunApply,
     /// Send the one SIGINT.
     Interrupt,
     KillProviders,
     KillTool,
-    /// Deliver the end; where hooks follow, to where it outlives the pod.
+    /// Deliver the end; if hooks follow, only to where it outlives the pod.
     End(Ending),
     /// Run the hooks at the end.
     RunHooksAfter(Ending),

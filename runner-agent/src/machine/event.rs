@@ -1,90 +1,90 @@
-//! What happened.
+//! Events of the machine.
 
 use super::state::{Stop, Terms};
 
-/// What happened, by its kind.
+/// An event, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
     Stop(Stop),
-    /// A write was answered.
+    /// The result of a write.
     Write(Write),
-    /// What was ordered is done.
+    /// The result of an ordered task.
     Task(Task),
-    /// Whether the plan may be applied was said.
+    /// A change of the permission to apply.
     Permission(Permission),
     Timer(Timer),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Write {
-    /// The attempt is this process's, and phase Setup is acknowledged.
+    /// The attempt is adopted by this process, and phase Setup is acknowledged.
     Adopted(Terms),
-    /// The attempt is this process's, and goes on with the plan that an earlier one made.
+    /// The attempt is adopted by this process, and restores an earlier attempt's plan.
     AdoptedPlan,
-    /// The attempt is closed, another's, or cannot be had.
+    /// The attempt is closed, belongs to another process, or cannot be adopted.
     AdoptionRefused,
-    /// The write that was ordered last is acknowledged.
+    /// The last write is acknowledged.
     Recorded,
-    /// The claim is in the API, with the nonce of this process.
+    /// The API contains the claim with this process's nonce.
     ClaimGranted {
         /// Whether hooks run before the apply.
         hooks: bool,
     },
-    /// The claim is not in the API.
+    /// The API does not contain the claim.
     ClaimRefused,
-    /// The end has been left where it outlives the pod, or could not be: then no hook runs.
+    /// Delivery of the end to where it outlives the pod has succeeded or failed. After a failure no hook runs.
     Delivered {
         /// Whether hooks run.
         hooks: bool,
     },
-    /// The end is delivered, or cannot be.
+    /// The end is delivered to the run, or cannot be.
     Reported,
 }
 
-/// How what was ordered went.
+/// The result of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Task {
     SetupDone,
     InitDone,
-    /// `plan` is done and read.
+    /// `plan` has ended and its result is read.
     PlanDone {
         /// Whether there is anything to apply.
         changes: bool,
-        /// Whether an Automatic run applies it without a person.
+        /// Whether an Automatic run applies it without an approval.
         harmless: bool,
     },
-    /// What is on disk is what was approved.
+    /// The files on disk match the approved plan.
     ManifestMatched,
-    /// What is on disk is something else.
+    /// The files on disk differ from the approved plan.
     ManifestDiffers,
-    /// The hooks are done that were ordered.
+    /// The ordered hooks have ended.
     HooksDone,
-    /// `apply` ended well.
+    /// `apply` succeeded.
     ApplyDone,
     StepFailed {
-        /// Whether its class is retried before the claim.
+        /// Whether its failure class is retried before the claim.
         retried: bool,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Permission {
-    /// A person approved this plan, the controller recorded it, and the run holds the lease on its state.
+    /// A user approved this plan, the controller recorded it, and the run holds the lease on its state.
     Approved,
-    /// The approval is gone.
+    /// The approval was withdrawn.
     Withdrawn,
     /// The run holds the lease on the state of its plan.
     Leased,
-    /// Another run holds it.
+    /// Another run holds the lease.
     Queued,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Timer {
-    /// The plan waited too long.
+    /// The plan expired.
     Expired,
-    /// The pod was held long enough for an approval; the plan is kept outside of it.
+    /// The pod's hold for an approval is over. The plan is stored outside the pod.
     HoldOver,
-    /// The time given to something that was told to end is over.
+    /// The grace period of an interrupted command is over.
     GraceOver,
 }

@@ -1,7 +1,7 @@
 //! The state machine of an attempt: pure, without clock, I/O or await.
 //!
-//! [`next`] answers every pair of a state and an event; what has to be done is said in [`Effect`]s, which the driver carries
-//! out. Pairs that cannot happen, and events that come too late, leave the state as it is and order nothing.
+//! [`next`] handles every pair of state and event. It orders [`Effect`]s, which the driver performs. Impossible pairs and late
+//! events leave the state unchanged and order nothing.
 
 mod effect;
 mod event;

@@ -1,6 +1,6 @@
 //! The transition function.
 //!
-//! No arm is `_`: a kind of events that a state has no use for is named, and of a kind that it uses, every event is.
+//! No arm is `_`: a state names each kind of event that it ignores, and lists every event of a kind that it handles.
 
 use crds::Phase;
 
@@ -12,7 +12,7 @@ use super::{
 
 type Step = (State, Vec<Effect>);
 
-/// The first state, and what it orders.
+/// The first state, and its effects.
 pub fn begin() -> Step {
     (State::Adopting, vec![Effect::Adopt])
 }
@@ -25,7 +25,7 @@ pub fn next(state: &State, event: &E) -> Step {
         State::Setup(terms) => {
             working(state, event, Task::SetupDone, || (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)]))
         }
-        // It is the plan that waits, not a new one: nothing is planned and nobody is asked anew.
+        // The waiting plan continues to wait: it is not planned again and needs no new approval.
         State::Restoring => working(state, event, Task::SetupDone, || {
             (State::RecordingResult(Mode::Manual), vec![Effect::Record(Phase::AwaitingApproval)])
         }),
@@ -77,12 +77,12 @@ fn failed(retried: bool) -> Step {
     end(if retried { Ending::Attempt(Cause::Step) } else { Ending::Failed(Cause::Step) })
 }
 
-/// How what was claimed ends before its apply begins: it is never retried, nor Canceled.
+/// Ends a claimed run before its apply begins. Such an end is never retried, nor Canceled.
 fn not_applied(cause: Cause) -> Step {
     end(Ending::Failed(cause))
 }
 
-/// What a stop behind the claim is a failure of.
+/// The cause of a failure by a stop after the claim.
 fn cause(stop: Stop) -> Cause {
     match stop {
         Stop::Deadline => Cause::Deadline,
@@ -91,7 +91,7 @@ fn cause(stop: Stop) -> Cause {
     }
 }
 
-/// How a stop ends an attempt that has no claim.
+/// The end of an attempt without a claim that is stopped.
 fn stopped(stop: Stop) -> Step {
     match stop {
         Stop::Terminated => end(Ending::Attempt(Cause::Terminated)),
@@ -107,7 +107,7 @@ fn adopting(event: E) -> Step {
     match event {
         E::Write(Write::Adopted(terms)) => (State::Setup(terms), vec![Effect::RunSetup]),
         E::Write(Write::AdoptedPlan) => (State::Restoring, vec![Effect::RunRestore]),
-        // Nothing is adopted yet: what a person wants of the run now is the controller's to carry out.
+        // Nothing is adopted yet, so the controller handles the user's request.
         E::Write(Write::AdoptionRefused) | E::Stop(_) => leave(),
         E::Write(
             Write::Recorded | Write::ClaimGranted { .. } | Write::ClaimRefused | Write::Delivered { .. } | Write::Reported,
@@ -124,7 +124,7 @@ fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> S
         E::Task(Task::StepFailed { retried }) => failed(retried),
         E::Task(task) if task == done => then(),
         E::Stop(stop) => (State::Stopping { stop, killed: false }, vec![Effect::Interrupt]),
-        // What another command has done is no end of this one.
+        // A late result of another command does not end this one.
         E::Task(
             Task::SetupDone
             | Task::InitDone
@@ -144,7 +144,7 @@ fn planned(terms: Terms, changes: bool, harmless: bool) -> Step {
     match (changes, terms.plan_only, if harmless { terms.mode } else { Mode::Manual }) {
         (false, _, _) => end(Ending::NoChanges),
         (true, true, _) => end(Ending::Planned),
-        // The plan has to stand in the API before the claim that names it.
+        // The API must contain the plan before the claim that names it.
         (true, false, Mode::Automatic) => {
             (State::RecordingResult(Mode::Automatic), vec![Effect::KillOthers, Effect::Record(Phase::Plan)])
         }
@@ -154,12 +154,12 @@ fn planned(terms: Terms, changes: bool, harmless: bool) -> Step {
     }
 }
 
-/// A write is under way and nothing runs.
+/// A write is in progress and no command runs.
 fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
     match event {
         E::Write(Write::Recorded) => then(),
         E::Stop(stop) => stopped(stop),
-        // An approval that comes before the acknowledgement is seen again by the driver once the plan waits.
+        // The driver reports an approval again once the plan waits.
         E::Permission(_)
         | E::Write(
             Write::Adopted(_)
@@ -175,8 +175,8 @@ fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
     }
 }
 
-/// Nobody is asked: what is waited for is the lease, or the word that another run has it. Then this plan will be of a state that
-/// has changed, so no pod is held for it.
+/// No approval is needed. Waits for the lease, or for the message that another run holds it. In that case this plan's state will
+/// change, so the pod does not wait.
 fn leasing(event: E) -> Step {
     match event {
         E::Permission(Permission::Leased) => (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]),
@@ -214,7 +214,7 @@ fn verifying(mode: Mode, event: E) -> Step {
             Mode::Automatic => stay(state),
         },
         E::Stop(stop) => stopped(stop),
-        // Expiry counts until an approval is recorded.
+        // Expiry no longer applies: an approval is recorded.
         E::Timer(_)
         | E::Permission(Permission::Approved | Permission::Leased | Permission::Queued)
         | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
@@ -226,7 +226,7 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
     let state = State::Claiming(mode, stop);
     match event {
         E::Write(Write::ClaimGranted { hooks }) => match stop {
-            // A denial or a deletion that came while the claim was on its way came too late.
+            // A denial or deletion during the write of the claim comes too late.
             None | Some(Stop::Denied | Stop::Deleted) if hooks => (State::Preparing, vec![Effect::RunHooksBefore]),
             None | Some(Stop::Denied | Stop::Deleted) => (State::Applying, vec![Effect::RunApply]),
             Some(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
@@ -239,13 +239,13 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
             (None, Mode::Manual) => (State::Awaiting, vec![]),
             (None, Mode::Automatic) => (State::Leasing, vec![]),
         },
-        // Whether the claim stands is not known, so the end must be one that a claimed run may have.
+        // Whether the API contains the claim is unknown, so the end must be valid for a claimed run.
         E::Stop(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
         E::Stop(Stop::Fenced) => leave(),
         E::Stop(later @ (Stop::Terminated | Stop::Cancelled | Stop::Denied | Stop::Deleted)) => {
             (State::Claiming(mode, Some(stop.map_or(later, |before| before.and(later)))), vec![])
         }
-        // A withdrawal is in the claim's own tests.
+        // The claim's own tests cover a withdrawal.
         E::Permission(_)
         | E::Write(
             Write::Adopted(_)
@@ -279,7 +279,7 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
     }
 }
 
-/// Hooks before the apply run, behind the claim.
+/// Hooks before the apply run, after the claim.
 fn preparing(event: E) -> Step {
     match event {
         E::Task(Task::HooksDone) => (State::VerifyingAgain, vec![Effect::KillOthers, Effect::VerifyAgain]),
@@ -302,7 +302,7 @@ fn preparing(event: E) -> Step {
     }
 }
 
-/// Hooks before the apply were told to end. However they do, nothing is applied.
+/// Hooks before the apply were told to end. Whatever their result, nothing is applied.
 fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
     match event {
         E::Task(Task::HooksDone | Task::StepFailed { .. }) => not_applied(cause(stop)),
@@ -328,7 +328,7 @@ fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
     }
 }
 
-/// Nothing runs, and nothing was applied.
+/// No command runs, and nothing was applied.
 fn verifying_again(event: E) -> Step {
     match event {
         E::Task(Task::ManifestMatched) => (State::Applying, vec![Effect::RunApply]),
@@ -350,7 +350,7 @@ fn applying(event: E) -> Step {
         E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
             (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
         }
-        // Behind the claim the API no longer matters, a denial comes too late, and a deletion waits.
+        // After the claim, losing the API does not matter, a denial comes too late, and a deletion waits.
         E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
         | E::Task(
             Task::SetupDone
@@ -377,7 +377,7 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
             Stage::ProvidersKilled => (State::Interrupting { stop, stage: Stage::ToolKilled }, vec![Effect::KillTool]),
             Stage::ToolKilled => failed(),
         },
-        // One signal is all a tool gets.
+        // The tool gets only one signal.
         E::Stop(_)
         | E::Task(
             Task::SetupDone
@@ -401,8 +401,8 @@ fn ending(end: Ending, event: E) -> Step {
     }
 }
 
-/// What the run has come to stands outside of the pod, and no hook changes it. They have their time, and that of a pod that is told to
-/// end.
+/// The result is stored outside the pod, and hooks cannot change it. They have their own timeout, and the grace period of a
+/// terminating pod.
 fn finishing(end: Ending, event: E) -> Step {
     match event {
         E::Task(Task::HooksDone | Task::StepFailed { .. }) => (State::Reporting(end), vec![Effect::Report]),
@@ -425,7 +425,7 @@ fn finishing(end: Ending, event: E) -> Step {
     }
 }
 
-/// The end is on its way to the run.
+/// The end is being written to the run.
 fn reporting(state: State, event: E) -> Step {
     match event {
         E::Write(Write::Reported) | E::Stop(Stop::Fenced) | E::Timer(Timer::GraceOver) => leave(),

@@ -1,17 +1,17 @@
-//! Where an attempt is.
+//! States of an attempt.
 
 use super::effect::Ending;
 
-/// Who lets a plan be applied.
+/// Who permits the apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// A person.
+    /// A user approves.
     Manual,
-    /// Nobody.
+    /// No approval is needed.
     Automatic,
 }
 
-/// What the run asks for, as far as the machine cares.
+/// The run's settings that concern the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Terms {
     /// The run ends with its plan.
@@ -19,24 +19,24 @@ pub struct Terms {
     pub mode: Mode,
 }
 
-/// Why an attempt is being stopped.
+/// Reason why an attempt is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stop {
     /// The process was told to end.
     Terminated,
-    /// The phase passed its deadline.
+    /// The phase exceeded its timeout.
     Deadline,
-    /// A person cancelled the run.
+    /// A user cancelled the run.
     Cancelled,
-    /// A person denied the plan.
+    /// A user denied the plan.
     Denied,
     Deleted,
-    /// The attempt is closed or another's: nothing may be written any more.
+    /// The attempt is closed or belongs to another process: nothing may be written any more.
     Fenced,
 }
 
 impl Stop {
-    /// What counts when a further reason comes: to be fenced above all, then what a person said first, then a deadline.
+    /// The reason that wins if a further one comes: fencing first, then a user's first request, then a deadline.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         if later.weight() > self.weight() { later } else { self }
@@ -52,7 +52,7 @@ impl Stop {
     }
 }
 
-/// How hard an apply that is told to end has been pushed.
+/// Escalation stage of an interrupted apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
     /// The tool got its one SIGINT.
@@ -63,37 +63,37 @@ pub enum Stage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// The run is read and the attempt adopted, phase Setup included.
+    /// The run is read and the attempt adopted, including phase Setup.
     Adopting,
     /// Source, tool and inputs are prepared.
     Setup(Terms),
-    /// What a plan of an earlier process was made with is found again.
+    /// The inputs of an earlier process's plan are restored.
     Restoring,
     /// Phase Init is being acknowledged.
     RecordingInit(Terms),
     Init(Terms),
     /// Phase Plan is being acknowledged.
     RecordingPlan(Terms),
-    /// `plan` runs, and is read.
+    /// `plan` runs, and its result is read.
     Planning(Terms),
     /// The plan and the phase that follows it are being acknowledged.
     RecordingResult(Mode),
     /// The plan of an Automatic run waits for the lease on its state.
     Leasing,
-    /// The plan waits for a person, and then for the lease on its state.
+    /// The plan waits for an approval, and then for the lease on its state.
     Awaiting,
     /// The manifest is computed again.
     Verifying(Mode),
-    /// The claim is being acknowledged; a stop that comes meanwhile is kept until its outcome is known.
+    /// The claim is being acknowledged. A stop that comes meanwhile is remembered until the outcome is known.
     Claiming(Mode, Option<Stop>),
     /// The plan is claimed, and hooks before the apply run.
     Preparing,
-    /// They were told to end: nothing is applied.
+    /// These hooks were told to end: nothing is applied.
     HoldingBack {
         stop: Stop,
         killed: bool,
     },
-    /// They have ended, and the manifest is computed once more.
+    /// These hooks have ended, and the manifest is computed again.
     VerifyingAgain,
     /// A command before the claim was told to end.
     Stopping {
@@ -106,17 +106,17 @@ pub enum State {
         stop: Stop,
         stage: Stage,
     },
-    /// The end is being delivered; where hooks follow, to where it outlives the pod.
+    /// The end is being delivered; if hooks follow, only to where it outlives the pod.
     Ending(Ending),
-    /// It stands there, and hooks run.
+    /// The end is delivered there, and hooks run.
     Finishing(Ending),
-    /// They are over, and the end is being delivered to the run.
+    /// The hooks have ended, and the end is being delivered to the run.
     Reporting(Ending),
     Ended,
 }
 
 impl State {
-    /// Name, without what the state holds.
+    /// The state's name without its fields.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Adopting => "Adopting",
@@ -144,7 +144,7 @@ impl State {
         }
     }
 
-    /// Whether the plan is claimed by this process, as far as it knows.
+    /// Whether this process has claimed the plan, as far as it knows.
     pub const fn is_claimed(&self) -> bool {
         matches!(
             self,

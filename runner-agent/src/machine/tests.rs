@@ -1,4 +1,4 @@
-//! The machine, tested over every state, every event and every sequence.
+//! Tests the machine over every state, every event and every sequence.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -38,7 +38,7 @@ fn events() -> Vec<Event> {
     events
 }
 
-/// Does not compile when there is another event, which then has to be listed above as well.
+/// Fails to compile if there is a new event, which must then be added to the list above.
 const fn is_listed(event: Event) {
     use {Permission as P, Task as T, Write as W};
     match event {
@@ -108,7 +108,7 @@ fn states() -> Vec<State> {
 }
 
 #[test]
-fn every_pair_is_answered_and_the_end_is_final() {
+fn every_pair_is_handled_and_the_end_is_final() {
     for state in states() {
         for event in events() {
             let (after, effects) = next(&state, &event);
@@ -126,12 +126,12 @@ fn every_pair_is_answered_and_the_end_is_final() {
             if state == State::Ended {
                 assert_eq!((after, effects), (State::Ended, vec![]));
             } else if let State::Ending(end) | State::Finishing(end) | State::Reporting(end) = state {
-                // What was decided stays, whatever a hook does.
+                // Hooks do not change the decided end.
                 let then = [State::Ending(end), State::Finishing(end), State::Reporting(end), State::Ended];
                 let at = then.iter().position(|one| *one == state);
                 assert!(then.iter().position(|one| *one == after) >= at, "{state:?} {event:?} {after:?}");
             }
-            // Behind the claim no end may promise that nothing was applied.
+            // After the claim no end may promise that nothing was applied.
             if let (true, State::Ending(end)) = (state.is_claimed(), after) {
                 assert!(matches!(end, Ending::Applied | Ending::Failed(_)), "{state:?} {event:?} {end:?}");
             }
@@ -139,7 +139,7 @@ fn every_pair_is_answered_and_the_end_is_final() {
     }
 }
 
-/// What a sequence of events did so far.
+/// The facts about a sequence of events so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Trace {
     state: State,
@@ -164,7 +164,7 @@ fn step(trace: Trace, event: Event) -> Trace {
         Event::Permission(Permission::Withdrawn) => t.unapproved = true,
         Event::Permission(Permission::Approved) => t.unapproved = false,
         Event::Permission(Permission::Leased) => t.leased |= before == State::Leasing,
-        // The policy may have refused for want of the lease.
+        // The admission policy may have refused the claim because the lease is missing.
         Event::Write(Write::ClaimRefused) if matches!(before, State::Claiming(..)) => t.leased = false,
         _ => {}
     }
@@ -259,19 +259,19 @@ fn no_sequence_of_events_breaks_a_rule() {
     assert!(graph.len() > 200, "{} situations are too few to be all", graph.len());
     assert!(graph.keys().any(|t| t.applies == 1), "an apply is reachable");
     assert!(graph.keys().any(|t| t.state == State::Ended));
-    // Every state of the table can be reached, or stands there for nothing.
+    // Every state of the table is reachable.
     let reached: BTreeSet<_> = graph.keys().map(|t| t.state.name()).collect();
     assert_eq!(reached, states().iter().map(State::name).collect::<BTreeSet<_>>());
 }
 
 #[test]
 fn every_accepted_stop_leads_to_an_end() {
-    // After a stop, what the driver supplies by itself is enough: outcomes of what runs, timers, the delivery of the end.
+    // After a stop, the driver's own events lead to an end: outcomes of running tasks, timers, the delivery of the end.
     for (trace, _) in explore() {
         if !trace.stop_seen || trace.state == State::Ended {
             continue;
         }
-        // Deletion, denial and fencing do not end an apply that is already claimed; its own outcome does.
+        // Deletion, denial and fencing do not end a claimed apply; its own outcome does.
         let mut state = trace.state;
         let mut steps = 0;
         while state != State::Ended {
@@ -292,7 +292,7 @@ fn every_accepted_stop_leads_to_an_end() {
 }
 
 #[test]
-fn an_apply_is_interrupted_in_its_order() {
+fn apply_is_interrupted_in_stages() {
     let (mut state, mut seen) = (State::Applying, Vec::new());
     for event in [
         Event::Stop(Stop::Terminated),
@@ -310,7 +310,7 @@ fn an_apply_is_interrupted_in_its_order() {
 }
 
 #[test]
-fn a_person_outranks_a_signal() {
+fn users_request_outranks_a_signal() {
     let state = State::Stopping { stop: Stop::Terminated, killed: false };
     let (state, _) = next(&state, &Event::Stop(Stop::Cancelled));
     let (state, _) = next(&state, &Event::Stop(Stop::Denied));
@@ -319,7 +319,7 @@ fn a_person_outranks_a_signal() {
 
 type Answer = (State, Vec<Effect>);
 
-/// The machine as a table: one row for each answer, "nothing" last.
+/// The machine as a table: one row per outcome, "nothing" last.
 fn table() -> String {
     let manual = Terms { plan_only: false, mode: Mode::Manual };
     let short = |text: String| {
@@ -404,7 +404,7 @@ fn table() -> String {
 }
 
 #[test]
-fn the_table_in_the_design_is_this_machine() {
+fn table_in_the_design_equals_the_machine() {
     const BEGIN: &str = "<!-- table: generated, UPDATE=1 cargo test --release --workspace the_table -->\n";
     const END: &str = "<!-- /table -->";
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../design/0003-state-machine.md"));

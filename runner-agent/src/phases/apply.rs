@@ -1,4 +1,4 @@
-//! Apply: the plan file, and nothing else.
+//! Applies the plan file, and nothing else.
 
 use std::{
     ffi::OsString,
@@ -14,15 +14,15 @@ use crate::{
     ports::{ApplyReport, Notice, Notices},
 };
 
-/// Where the tool leaves a state that it could not save: in the directory that it ran in, which is another one than the stack's where
-/// Terragrunt made it.
+/// Path of the state file that the tool writes when it cannot save the state remotely. The tool writes it to its working directory,
+/// which differs from the stack's directory if Terragrunt created a working directory.
 pub(super) fn rescued(stack: &Path, ran_in: Option<PathBuf>) -> PathBuf {
     ran_in.unwrap_or_else(|| stack.to_owned()).join("errored.tfstate")
 }
 
 impl PhaseRunner {
     pub(super) async fn run_apply(&self, planned: &Planned, claim: &Claim, notices: &Notices) -> Result<ApplyReport, Failure> {
-        // It is recorded before the hooks that run before the apply.
+        // With hooks before the apply, `run_hooks_before` has recorded the claim already.
         if !self.has_hooks_before_apply() {
             self.record_claim(claim).await?;
         }
@@ -41,10 +41,10 @@ impl PhaseRunner {
             args.push(file.clone());
             let command = self.command(shell, args)?;
             let mut events = self.events(&shell.stack, notices).total(planned.operations).journaled(journal);
-            // Until its end is seen nobody can say what it changed.
+            // Unknown until the command's end has been read.
             *guard(&self.changed) = Changed::Unknown;
             let exit = self.step("apply", &command, &mut events, notices).await.inspect_err(|failure| {
-                // It was never started.
+                // The command was never started.
                 if failure.reason == reason::TERMINATED {
                     *guard(&self.changed) = Changed::None;
                 }
@@ -55,7 +55,7 @@ impl PhaseRunner {
             let rescue = rescued(&shell.stack, self.ran_in());
             journal = events.journal();
             let said = events.said();
-            // Terragrunt ends well where it was told to ignore an error; what was approved has not been carried out all the same.
+            // Terragrunt exits with 0 if it is configured to ignore an error. The approved plan was still not applied.
             if exit.code == 0 && !shell.ignored(&said) {
                 if let Some(journal) = &mut journal {
                     journal.ended(exit, !rescue.is_file());
@@ -63,9 +63,10 @@ impl PhaseRunner {
                 return Ok(ApplyReport { done: operations.done, outputs: events.outputs() });
             }
             let failure = classify::failure("apply", exit, &said);
-            // The tool takes the lock before anything else: one that was refused it, and began nothing, has spent nothing of the plan.
+            // The tool takes the lock before anything else. A tool that was refused the lock and began no operation has not used up
+            // the plan.
             let refused = failure.reason == reason::STATE_LOCKED && changed == Changed::None && !rescue.is_file();
-            // What is left of its time has to be enough for the apply itself.
+            // Retry only while at least half of the apply timeout remains for the apply itself.
             if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {
                 break (exit, changed, rescue, failure);
             }
@@ -84,12 +85,12 @@ impl PhaseRunner {
         if rescue.is_file() {
             reason::STATE_NOT_SAVED.clone_into(&mut failure.reason);
             failure.message = format!("the state could not be saved; {}; {}", self.rescue_state(&rescue).await, failure.message);
-            // The tool changed something, or there would be nothing to save.
+            // The tool changed something, or there would be no state to save.
             failure.changes = Changed::Some;
         }
         if let Some(journal) = journal {
             let account = self.account(shell, journal).await;
-            // A recovery counts what an earlier run made.
+            // The journal of a recovery also counts objects of an earlier run, so it cannot refine this run's changes.
             if !planned.recovers {
                 failure.changes = account.refined(failure.changes);
             }

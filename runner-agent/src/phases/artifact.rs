@@ -1,4 +1,4 @@
-//! An artifact: an archive from a web server, compared with the digest that the run names, and then unpacked.
+//! Downloads an artifact (an archive on a web server), compares it with the digest in the run's spec, then unpacks it.
 
 use std::{
     path::Path,
@@ -19,17 +19,17 @@ use crate::{
     process::RunError,
 };
 
-/// The largest archive, in bytes: 256 MiB.
+/// Maximum archive size in bytes: 256 MiB.
 const MOST: u64 = 256 << 20;
-/// What may be in one: 1 GiB, 50000 files and directories, 200 times what is packed.
+/// Limits of the unpacked content: 1 GiB, 50000 files and directories, 200 times the archive's size.
 const LIMITS: Limits = Limits { size: 1 << 30, ratio: 200, entries: 50_000 };
-/// How long unpacking may take.
+/// Time limit for unpacking.
 const UNPACKING: Duration = Duration::from_secs(120);
-/// Between two words that something comes.
+/// Bytes between two progress notices.
 const TELL: u64 = 1 << 20;
 
 impl PhaseRunner {
-    /// Fetches and unpacks an artifact into an empty directory; what it is, for people.
+    /// Downloads and unpacks an artifact into an empty directory. Returns its description for people.
     pub(super) async fn fetch_artifact(
         &self,
         artifact: &ArtifactSource,
@@ -75,7 +75,7 @@ impl PhaseRunner {
         Ok(format!("artifact {digest} of {at}, {}", files(count)))
     }
 
-    /// What a Secret holds to ask the server with: credentials for it alone, and an authority that it is trusted by.
+    /// Reads a Secret's credentials and certificate authority. Both are used for this server only.
     fn artifact_secret(&self, secret: &str) -> Result<(Auth, Option<String>), Failure> {
         let dir = self.settings.secrets.join(secret);
         let credentials = ::source::Credentials::of(|key| inputs::mounted(&dir, key));
@@ -98,7 +98,7 @@ impl PhaseRunner {
     }
 }
 
-/// Compares an archive with its digest, and unpacks it after that; how many files it has.
+/// Compares an archive with its digest and unpacks it only if they match. Returns the number of files.
 fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
     let found = packed.digest().map_err(|error| internal("the artifact cannot be read", &error))?;
     if found != wanted {

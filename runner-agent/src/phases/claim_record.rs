@@ -1,4 +1,5 @@
-//! The record of a claim with the datastore: proven to be writable before there is a claim, and written before anything is applied.
+//! Records a claim in the datastore. A probe proves before the claim that the record can be written; the record is written before
+//! the apply.
 
 use crds::{Changed, Claim, Failure, TerraformRun};
 
@@ -9,10 +10,10 @@ use crate::{
 };
 
 impl PhaseRunner {
-    /// Proves that the record of a claim can be written, before there is a claim that it would be missing of.
+    /// Proves that the datastore can record a claim, so that no claim is made that could not be recorded.
     pub(super) async fn prove_claim(&self, run: &TerraformRun) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
-        // What its phase has of time is longer than this, so that it is not the deadline that fails the run.
+        // At most half of the phase's timeout, so that this error fails the run and not the phase's deadline.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         match retry_for(patience, || remote.client.prove_claim()).await {
             Ok(()) => Ok(()),
@@ -22,8 +23,8 @@ impl PhaseRunner {
         }
     }
 
-    /// Writes the record of the claim. Without it nothing is applied: should the cluster be restored from before the claim, nobody
-    /// else would say that the plan is spent. An interrupt ends the wait for it.
+    /// Writes the record of the claim. Nothing is applied without it: if the cluster is restored from a backup older than the
+    /// claim, this record alone shows that the plan is used up. An interrupt ends the wait.
     pub(super) async fn record_claim(&self, claim: &Claim) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
         let recorded = tokio::select! {
@@ -34,7 +35,7 @@ impl PhaseRunner {
     }
 }
 
-/// The failure to record a claim. A record of another process means that the plan may have been applied.
+/// Failure to record a claim. If another process has recorded one, the plan may have been applied.
 fn unclaimed(what: &str, trouble: &RequestError) -> Failure {
     let mut failure = failure(what, trouble);
     if trouble.is(crds::datastore::ALREADY_CLAIMED) {
@@ -56,7 +57,7 @@ mod tests {
         settings::Store,
     };
 
-    /// Work whose datastore answers nobody.
+    /// Work with an unreachable datastore.
     fn work(dir: &Path) -> PhaseRunner {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let token = dir.join("token");
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_claimed_or_applied_while_a_claim_cannot_be_recorded() {
+    async fn unreachable_datastore_blocks_claim_and_apply() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(dir.path());
         let claim = claim();
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interrupt_ends_the_wait_for_the_record() {
+    async fn interrupt_ends_the_wait_for_the_record() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(dir.path());
         work.children.interrupt();

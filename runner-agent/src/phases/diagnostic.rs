@@ -1,10 +1,10 @@
-//! A diagnostic of the tool, as its `-json` output has it: shown as the tool words it for people, and put in short for a status.
+//! A diagnostic of the tool's `-json` output: rendered as the tool prints it for people, and summarised for a status.
 
 use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-/// Values that are put before the explanation, for a status.
+/// Maximum number of expression values before the explanation in a status.
 const VALUES: usize = 6;
 
 #[derive(Deserialize, Debug)]
@@ -50,7 +50,7 @@ struct Snippet {
     function_call: Option<Call>,
 }
 
-/// What an expression was, where that helps: `count.index is 1`.
+/// The value of an expression that the tool reports with a diagnostic, e.g. `count.index is 1`.
 #[derive(Deserialize, Debug)]
 struct Known {
     #[serde(default)]
@@ -66,7 +66,7 @@ struct Call {
 }
 
 impl ToolDiagnostic {
-    /// As the tool prints it where it does not print JSON.
+    /// Renders the diagnostic as the tool prints it without `-json`.
     pub(super) fn text(&self) -> String {
         let head = if self.severity == "warning" { "Warning" } else { "Error" };
         let mut text = format!("{head}: {}\n", self.summary);
@@ -89,7 +89,7 @@ impl ToolDiagnostic {
         text
     }
 
-    /// The explanation, behind what the expressions were: without that, errors of several instances look the same.
+    /// The explanation, preceded by the values of expressions. Without the values, errors of several instances look the same.
     pub(super) fn explained(&self) -> String {
         let values = self.snippet.iter().flat_map(|snippet| snippet.values.iter().take(VALUES));
         let values: Vec<String> = values.map(|known| format!("{} {}", known.traversal, known.statement)).collect();
@@ -100,7 +100,7 @@ impl ToolDiagnostic {
         }
     }
 
-    /// The address of the object, or `var.NAME` where the tool speaks of a variable of the stack by the block that declares it.
+    /// The object's address, or `var.NAME` if the tool reports a variable by the block that declares it.
     pub(super) fn address(&self) -> Option<String> {
         let declared = || {
             let snippet = self.snippet.as_ref().filter(|snippet| snippet.context.is_none())?;

@@ -1,4 +1,4 @@
-//! A disk that is full: whether the run itself filled it, which another try would not change.
+//! Tells a disk that the run filled itself, where a retry cannot help, from one that others filled.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -7,11 +7,11 @@ use nix::sys::statvfs::statvfs;
 
 use super::PhaseRunner;
 
-/// What is said of a disk that the run filled.
+/// Suffix of the message if the run filled the disk.
 const OWN: &str = "most of what is on it is this run's own; it needs a larger disk, or less on it";
 
 impl PhaseRunner {
-    /// How a step ended. Where its disk is full of the run's own files it is the stack's doing, and is not tried again.
+    /// Classifies a full disk: if the run's own files filled it, the failure is one of configuration and is not retried.
     pub(super) async fn whose_disk<T>(&self, ended: Result<T, Failure>) -> Result<T, Failure> {
         match ended {
             Err(failure) if failure.reason == reason::DISK_FULL => {
@@ -32,14 +32,14 @@ fn judged(failure: Failure, own: bool) -> Failure {
     Failure { class: FailureClass::Configuration, message, ..failure }
 }
 
-/// Whether what is below a directory is more than half of what is in use on its disk.
+/// Whether the files below a directory use more than half of the used space on their disk.
 fn is_own(dir: &Path) -> bool {
     let Ok(disk) = statvfs(dir) else { return false };
     let used = disk.blocks().saturating_sub(disk.blocks_free()) * disk.fragment_size();
     below(dir) > used / 2
 }
 
-/// Bytes on disk of what is below a directory. Links are not followed.
+/// Disk usage in bytes of the files below a directory. Does not follow links.
 fn below(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -57,7 +57,7 @@ mod tests {
     use crds::Reason;
 
     #[test]
-    fn what_the_run_filled_is_not_tried_again() {
+    fn disk_full_by_own_files_is_not_retried() {
         let full = || Reason::DiskFull.failure("plan failed: no space left on device");
         assert_eq!(judged(full(), false), full());
         let own = judged(full(), true);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_is_counted_once_and_links_are_not_followed() {
+    fn disk_usage_counts_files_once_and_follows_no_links() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| {
             let path = dir.path().join(name);

@@ -1,5 +1,5 @@
-//! Home and temporary directories are as in a pod that restores the plan before anything is claimed: what plan-time code left there, a
-//! `~/.aws/config` for one, would have a say in what was approved.
+//! Empties the home and temporary directories before the apply, as in a pod that restores the plan before the claim. A file that
+//! plan-time code left there, such as `~/.aws/config`, would change the apply of the approved plan.
 
 use std::{
     fs, io,
@@ -13,11 +13,11 @@ use crds::{Failure, Reason};
 use super::PhaseRunner;
 use crate::{classify::internal, process::kill_others};
 
-/// How long what still runs may take to be gone once it is killed.
+/// Time limit for killed processes to disappear.
 const GONE: Duration = Duration::from_secs(5);
 
 impl PhaseRunner {
-    /// Refuses a plan whose providers lie where nothing is left of them when it is applied, before anybody approves it.
+    /// Refuses, before the approval, a plan with providers in a directory that is emptied before the apply.
     pub(super) fn keeps_its_providers(&self, stack: &Path) -> Result<(), Failure> {
         let emptied = self.host.emptied().unwrap_or_default();
         let Some(provider) = borrowed(&stack.join(".terraform"), &emptied) else { return Ok(()) };
@@ -29,8 +29,8 @@ impl PhaseRunner {
         Err(Reason::InitFailed.failure(text))
     }
 
-    /// Ends whatever runs, which could put it back, and empties `HOME`, `TMPDIR` and what else the pod's code may write to but its source,
-    /// its tool and its providers. Where these are a person's own, nothing is done.
+    /// Kills the other processes, which could write the files again, then empties `HOME`, `TMPDIR` and every other directory that
+    /// the pod's code may write to, except the source, the tool and the providers. Does nothing on a person's own machine.
     pub(crate) async fn empty_home(&self) -> Result<(), Failure> {
         let (settings, Some(dirs)) = (&self.settings, self.host.emptied()) else { return Ok(()) };
         let failed = |error: &dyn std::fmt::Display| {
@@ -39,7 +39,7 @@ impl PhaseRunner {
         if !kill_others(&self.children, GONE).await {
             return Err(failed(&"processes that it left do not end"));
         }
-        // Tools look for their files also in the directories above the source.
+        // Tools also look for their files in the directories above the source.
         let work = settings.work.clone();
         let stay = [
             settings.source_dir(),
@@ -58,8 +58,8 @@ impl PhaseRunner {
     }
 }
 
-/// An empty directory. One that is there stays the same one: it may be mounted, or be what rights were granted to. What belongs to
-/// other users stays, since nothing that this pod ran has made it.
+/// Creates or empties a directory. An existing directory keeps its inode, since it may be a mount point or have an access rule.
+/// Files of other users remain, since no process of this pod created them.
 pub(super) fn make_empty(dir: &Path) -> io::Result<()> {
     if fs::symlink_metadata(dir).is_ok_and(|meta| !meta.is_dir()) {
         fs::remove_file(dir)?;
@@ -72,12 +72,12 @@ pub(super) fn make_empty(dir: &Path) -> io::Result<()> {
     remove_but(dir, &[])
 }
 
-/// Removes what is in a directory and belongs to this process's user, but for what is to stay.
+/// Removes the entries of a directory that belong to this process's user, except those in `stay`.
 fn remove_but(dir: &Path, stay: &[PathBuf]) -> io::Result<()> {
     let own = nix::unistd::geteuid().as_raw();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        // An earlier look at the plan that was broken off may still be at it.
+        // A verification of the plan that was interrupted may still be removing files.
         if !stay.contains(&path)
             && let Err(error) = remove(&path, own)
             && error.kind() != io::ErrorKind::NotFound
@@ -97,7 +97,7 @@ fn remove(path: &Path, own: u32) -> io::Result<()> {
         return fs::remove_file(path);
     }
     match fs::remove_dir_all(path) {
-        // Go keeps its modules in directories without the right to write.
+        // Go creates its module directories without write permission.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             take_rights(path)?;
             fs::remove_dir_all(path)
@@ -106,7 +106,7 @@ fn remove(path: &Path, own: u32) -> io::Result<()> {
     }
 }
 
-/// A provider of the stack that is a link into a directory that is made anew before the claim: the apply would not find it.
+/// Finds a provider of the stack that is a link into an emptied directory. The apply would not find it.
 fn borrowed(data: &Path, emptied: &[PathBuf]) -> Option<PathBuf> {
     let mut dirs = vec![data.join("providers")];
     while let Some(dir) = dirs.pop() {
@@ -127,7 +127,7 @@ fn borrowed(data: &Path, emptied: &[PathBuf]) -> Option<PathBuf> {
     None
 }
 
-/// Gives the owner all rights to a directory and those below it.
+/// Gives the owner all permissions on a directory and the directories below it.
 fn take_rights(dir: &Path) -> io::Result<()> {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
@@ -148,7 +148,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn all_goes_but_the_directory_itself_and_what_links_lead_to() {
+    fn make_empty_retains_directory_and_link_targets() {
         let dir = tempfile::tempdir().unwrap();
         let (home, other) = (dir.path().join("home"), dir.path().join("other"));
         fs::create_dir_all(&other).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
         let meta = fs::metadata(&home).unwrap();
         assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o700));
-        // A link in its place.
+        // A link in the directory's place.
         fs::remove_dir(&home).unwrap();
         symlink(&other, &home).unwrap();
         make_empty(&home).unwrap();

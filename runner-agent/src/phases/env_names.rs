@@ -1,9 +1,10 @@
-//! Names of the environment that are not a run's to set, nor a hook's.
+//! Names of environment variables that neither a run nor a hook may set.
 //!
-//! What is approved says which tool, providers, code and scripts run, by their bytes; the value of a variable is in no checksum. So a name
-//! by which one of these programs takes other code than its own is refused. A script that wants one sets it for itself, where its bytes say so.
+//! An approval covers the tool, providers, code and scripts by their digests; no checksum covers the value of a variable. So each
+//! name that makes one of these programs load other code is refused. A script may set such a name itself, since its digest covers
+//! that.
 
-/// They steer the tool's command line, its files, or the processes themselves.
+/// Names that control the tool's command line, its files, or the processes.
 const STEERING: &[&str] = &[
     "TF_DATA_DIR",
     "TF_WORKSPACE",
@@ -18,25 +19,25 @@ const STEERING: &[&str] = &[
 ];
 const STEERING_PREFIXES: &[&str] = &["PAWL_", "TF_CLI_ARGS", "LD_"];
 
-/// They bring other code.
+/// Names that load other code.
 const CODE: &[&str] = &[
-    // The tools: providers that already run somewhere, and those of a cache that the lock file does not have to know.
+    // The tools: providers that already run, and a provider cache that the lock file need not know.
     "TF_REATTACH_PROVIDERS",
     "TF_PLUGIN_CACHE_DIR",
     "TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE",
-    // The C library and OpenSSL: modules that they load.
+    // The C library and OpenSSL: modules to load.
     "GCONV_PATH",
     "GLIBC_TUNABLES",
     "OPENSSL_CONF",
     "OPENSSL_ENGINES",
     "OPENSSL_MODULES",
-    // Shells. `ENV` is read by those that somebody types into.
+    // Shells. Interactive shells read `ENV`.
     "BASH_ENV",
     "BASHOPTS",
     "SHELLOPTS",
     "PS4",
     "CDPATH",
-    // What runs scripts besides: places of modules, and options.
+    // Interpreters: module paths and options.
     "PYTHONHOME",
     "PYTHONPATH",
     "PYTHONUSERBASE",
@@ -52,11 +53,11 @@ const CODE: &[&str] = &[
     "JDK_JAVA_OPTIONS",
     "_JAVA_OPTIONS",
 ];
-/// The same of Terragrunt, behind `TG_` and, before its version 0.73, `TERRAGRUNT_`.
+/// Terragrunt's names of the same kind, after the prefix `TG_` or, before version 0.73, `TERRAGRUNT_`.
 const CODE_OF_TERRAGRUNT: &[&str] =
     &["CONFIG", "DOWNLOAD", "DOWNLOAD_DIR", "SOURCE", "SOURCE_MAP", "SOURCE_UPDATE", "TFPATH", "TF_PATH", "WORKING_DIR"];
 
-/// What setting a name would do, where that is refused.
+/// The effect of setting a refused name, or `None` if the name is allowed.
 pub(super) fn refused(name: &str) -> Option<&'static str> {
     if STEERING.contains(&name) || STEERING_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return Some("would steer the tool or the agent itself");
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_brings_code_that_nobody_approved() {
+    fn names_that_load_unapproved_code_are_refused() {
         for name in [
             "TF_REATTACH_PROVIDERS",
             "TF_PLUGIN_CACHE_DIR",

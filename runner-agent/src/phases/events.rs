@@ -1,4 +1,4 @@
-//! What a command prints: shown as the tool words it, and read for diagnostics and progress.
+//! Processes a command's output: shows it as the tool prints it, and reads diagnostics and progress from it.
 
 mod buffered;
 mod value;
@@ -30,20 +30,20 @@ use crate::{
     report::sanitize::sanitize,
 };
 
-/// Lines that are kept for the classification of a failure.
+/// Lines retained for the classification of a failure.
 const TAIL: usize = 60;
-/// Diagnostics that are kept.
+/// Maximum number of diagnostics retained.
 const DIAGNOSTICS: usize = 16;
-/// Bytes that are let go at once.
+/// Bytes of buffered output written at once.
 const LET_GO: usize = 32 << 10;
-/// Characters that are kept of a line, of a part of a diagnostic, and of an address, for what is said of a failure.
+/// Characters retained of a line, of a part of a diagnostic, and of an address, for the description of a failure.
 const MAX_TEXT: usize = 2_000;
 const MAX_DETAIL: usize = 8_000;
 const MAX_ADDRESS: usize = 512;
-/// The least time between two words that something happens: it is told by the second, and a flood is no reason for more.
+/// Minimum time between two activity notices. Observers show seconds, so more would not help.
 const SIGN_EVERY: Duration = Duration::from_secs(1);
 
-/// An event of the tool's `-json` output; unknown fields and types are ignored.
+/// An event of the tool's `-json` output. Unknown fields and types are ignored.
 #[derive(Deserialize, Debug)]
 struct Line {
     #[serde(rename = "@level", default)]
@@ -63,7 +63,7 @@ struct Line {
 }
 
 impl Line {
-    /// Whether the plan as text, the list of outputs or the title of the tool says the same.
+    /// Whether the plan's text, the list of outputs or the tool's title repeats this event.
     fn is_said_again(&self) -> bool {
         match self.kind.as_str() {
             "version" | "planned_change" | "resource_drift" | "outputs" => true,
@@ -72,7 +72,7 @@ impl Line {
         }
     }
 
-    /// Whether it says no more than that the tool still waits for somebody.
+    /// Whether the event only reports that the tool is still waiting.
     fn is_heartbeat(&self) -> bool {
         matches!(self.kind.as_str(), "apply_progress" | "ephemeral_op_progress")
     }
@@ -113,16 +113,16 @@ struct Output {
     kind: Value,
 }
 
-/// A text without the mark of colours that `init` of either tool leaves before the words for wrong code.
+/// Strips the colour mark that `init` of both tools leaves at the start of messages about invalid code.
 fn unmarked(text: &str) -> &str {
     text.strip_prefix("[reset]").unwrap_or(text)
 }
 
-/// What is shown of a command's standard output.
+/// The part of a command's standard output that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Render {
     Messages,
-    /// All lines as they are: no event is read from what is no tool.
+    /// All lines unchanged. No events are parsed, since the command is not the tool.
     Lines,
     Nothing,
 }
@@ -132,12 +132,12 @@ pub enum Render {
 pub(super) struct Operations {
     pub begun: u32,
     pub done: u32,
-    /// Operations in all, when the plan said so.
+    /// Total number of operations, if the plan is known.
     pub total: u32,
 }
 
 impl Operations {
-    /// Whether anything was changed, as far as the events say. An operation that began and did not end, or failed, may have.
+    /// Whether the events report a change. An operation that began and did not end, or failed, may have changed something.
     pub(super) fn changed(self) -> Changed {
         match (self.done, self.begun) {
             (0, 0) => Changed::None,
@@ -147,7 +147,7 @@ impl Operations {
     }
 }
 
-/// Takes the output of a command.
+/// Consumes the output of a command.
 #[derive(Debug)]
 pub struct Events {
     log: Log,
@@ -163,7 +163,7 @@ pub struct Events {
     outputs: u32,
     current: Vec<String>,
     progressed: bool,
-    /// Something else than a heartbeat came with this chunk.
+    /// This chunk contains something other than a heartbeat.
     happened: bool,
     told_at: Option<Instant>,
     copy: Option<BufWriter<File>>,
@@ -197,24 +197,24 @@ impl Events {
         }
     }
 
-    /// What becomes of each object goes into a journal.
+    /// Records each object's operations in a journal.
     pub(super) fn journaled(mut self, journal: Option<Journal>) -> Self {
         self.journal = journal;
         self
     }
 
-    /// The journal, as far as it came.
+    /// Takes the journal with the entries so far.
     pub(super) fn journal(&mut self) -> Option<Journal> {
         self.journal.take()
     }
 
-    /// What is shown goes into a file as well.
+    /// Copies the shown output to a file as well.
     pub(super) fn copied(mut self, file: File) -> Self {
         self.copy = Some(BufWriter::new(file));
         self
     }
 
-    /// The file is complete.
+    /// Completes the copy: flushes it, or returns its first write error.
     pub(super) fn finish_copy(&mut self) -> std::io::Result<()> {
         match self.copy_error.take() {
             Some(error) => Err(error),
@@ -222,7 +222,7 @@ impl Events {
         }
     }
 
-    /// The directory the command runs in, relative to the source.
+    /// Sets the directory the command runs in, relative to the source.
     pub(super) fn below(mut self, below: PathBuf) -> Self {
         self.said.below = below;
         self
@@ -233,13 +233,13 @@ impl Events {
         self
     }
 
-    /// Leaves out what the text of the plan says again; for somebody who looks on.
+    /// Leaves out the events that the plan's text repeats. Used with a terminal.
     pub(super) fn brief(mut self, brief: bool) -> Self {
         self.brief = brief;
         self
     }
 
-    /// Colours stay; for somebody who looks on at a terminal.
+    /// Retains colours. Used with a terminal.
     pub(super) fn coloured(mut self, colour: bool) -> Self {
         self.colour = colour;
         self
@@ -250,19 +250,19 @@ impl Events {
         self
     }
 
-    /// What is printed is no tool's.
+    /// Treats the output as a script's: no events are parsed.
     pub(super) fn of_a_script(mut self) -> Self {
         self.render = Render::Lines;
         self
     }
 
-    /// Nothing is shown until it is let go.
+    /// Buffers the output until `let_go` or `drop_held`.
     pub(super) fn held(mut self, held: bool) -> Self {
         self.held = held.then(Buffered::default);
         self
     }
 
-    /// Shows what was held back, now that all is masked that has to be.
+    /// Shows the buffered output, now that the redactor knows all secrets.
     pub(super) async fn let_go(&mut self) {
         let Some(held) = self.held.take() else { return };
         for (source, line, cut) in held.lines() {
@@ -274,7 +274,7 @@ impl Events {
         self.chunk().await;
     }
 
-    /// Shows a line in place of what was held back.
+    /// Discards the buffered output and shows a line in its place.
     pub(super) async fn drop_held(&mut self, why: &str) {
         if self.held.take().is_some() {
             self.plain(Source::Err, why, 0);
@@ -282,7 +282,7 @@ impl Events {
         }
     }
 
-    /// What was said, for the classification of a failure.
+    /// Takes the retained output for the classification of a failure.
     pub fn said(&mut self) -> Said {
         self.said.tail = self.tail.drain(..).collect();
         std::mem::take(&mut self.said)
@@ -296,8 +296,8 @@ impl Events {
         self.outputs
     }
 
-    /// A text for people, or for what is said of a failure: without secrets, and without what steers a terminal. It is cleaned before it
-    /// is shortened, for half a secret is not found any more.
+    /// Redacts secrets and escapes terminal control sequences. Call it before truncation, since the redactor cannot find part of a
+    /// secret.
     fn clean(&self, text: &str) -> String {
         self.redactor.redact(&sanitize(text, false)).into_owned()
     }
@@ -307,7 +307,7 @@ impl Events {
         self.put(text, &clean);
     }
 
-    /// Shows what was cleaned, in the colours it came with where that is wanted and they do not stand within a secret.
+    /// Shows a cleaned text. Retains the original colours if wanted and if no colour sequence splits a secret.
     fn put(&mut self, text: &str, clean: &str) {
         let text = if self.colour && sanitize(text, false) == clean { sanitize(text, true) } else { clean.into() };
         self.out.extend_from_slice(text.as_bytes());
@@ -320,7 +320,7 @@ impl Events {
         }
     }
 
-    /// Keeps a line for what is said of a failure: its beginning, since a line of a program may be huge.
+    /// Retains the beginning of a line for the description of a failure, since a program's line may be huge.
     fn keep(&mut self, clean: &str) {
         if self.tail.len() == TAIL {
             self.tail.pop_front();
@@ -350,7 +350,7 @@ impl Events {
             self.show(unmarked(&event.message));
         }
         if event.level == "error" && event.diagnostic.is_none() {
-            // `init` words errors of a backend so.
+            // `init` reports backend errors this way.
             for line in unmarked(&event.message).lines() {
                 let clean = self.clean(line);
                 self.keep(&clean);
@@ -380,7 +380,7 @@ impl Events {
     }
 
     fn diagnostic(&mut self, told: &ToolDiagnostic) {
-        // Line by line, since secrets of several lines are masked so.
+        // Line by line, since the redactor masks multi-line secrets by line.
         for line in told.text().lines() {
             self.show(line);
         }
@@ -405,7 +405,7 @@ impl Events {
     }
 
     fn print_outputs(&mut self, outputs: &BTreeMap<String, Output>) {
-        // The plan's event of the same type has actions in place of values.
+        // The plan's event of this type has actions instead of values.
         if outputs.values().any(|o| o.action.is_some()) {
             return;
         }
@@ -418,7 +418,7 @@ impl Events {
                 (_, true) | (None, false) => "<sensitive>".to_owned(),
                 (Some(value), false) => value::written(value, &output.kind),
             };
-            // Line by line, since secrets of several lines are masked so.
+            // Line by line, since the redactor masks multi-line secrets by line.
             for line in format!("{name} = {value}").split('\n') {
                 self.show(line);
             }
@@ -452,8 +452,8 @@ impl Sink for Events {
             self.happened = true;
             return held.keep(source, line, cut);
         }
-        // An event is an object with a type, or at least a message (`init -json` of OpenTofu has such lines); anything else is
-        // shown as it is. Terragrunt writes a carriage return when it is interrupted, before whatever its tool says next.
+        // An event is an object with a type, or at least a message (lines of OpenTofu's `init -json`). Any other line is shown
+        // unchanged. When interrupted, Terragrunt writes a carriage return before the next output of its tool.
         let object = line.trim_start_matches('\r');
         if source == Source::Out
             && self.render != Render::Lines
@@ -470,7 +470,7 @@ impl Sink for Events {
     }
 
     async fn chunk(&mut self) {
-        // What comes within the same second is not told later, when it would look like something new.
+        // Activity within `SIGN_EVERY` is dropped, not reported later, when it would look new.
         if std::mem::take(&mut self.happened) && self.told_at.is_none_or(|at| at.elapsed() >= SIGN_EVERY) {
             self.told_at = Some(Instant::now());
             let _ = self.notices.send(Notice::Happened);

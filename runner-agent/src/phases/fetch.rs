@@ -1,4 +1,4 @@
-//! The source of a run, whichever it is, brought to disk.
+//! Fetches a run's source, of any kind, to disk.
 
 use std::{
     collections::BTreeMap,
@@ -11,23 +11,23 @@ use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec};
 use super::{PhaseRunner, source};
 use crate::{classify::internal, ports::Notices};
 
-/// How often the files of a ConfigMap or Secret are read again when the kubelet replaces them meanwhile.
+/// Attempts to read a ConfigMap's or Secret's files while the kubelet replaces them.
 const TRIES: usize = 5;
-/// Names that a source does not have: what is read from there is not what a reviewer has seen.
+/// Names that a source may not contain: tools read files below them that a reviewer has not seen.
 const REFUSED: [&str; 2] = [".git", ".terraform"];
 
-/// A source that is on disk.
+/// A source on disk.
 pub(super) struct Fetched {
-    /// What it is, for people.
+    /// Description for people.
     pub(super) source: String,
-    /// The commit, or the digest of the archive.
+    /// The commit, or the archive's digest.
     pub(super) revision: Option<String>,
-    /// Why contents of large files are not there, where some are not.
+    /// Why contents of large files are missing, if any are.
     pub(super) without: Option<Failure>,
 }
 
 impl PhaseRunner {
-    /// Brings the source of a run into an empty directory.
+    /// Fetches a run's source into an empty directory.
     pub(super) async fn fetch(&self, spec: &TerraformRunSpec, root: &Path, notices: &Notices) -> Result<Fetched, Failure> {
         let plain = |source: String| Fetched { source, revision: None, without: None };
         let needed = "the source needs exactly one of git, inline, configMapRef, secretRef, artifact and repository";
@@ -63,7 +63,7 @@ pub(super) fn files(count: usize) -> String {
     format!("{count} file{}", if count == 1 { "" } else { "s" })
 }
 
-/// Copies the files of a mounted ConfigMap or Secret, all of one version of it.
+/// Copies the files of a mounted ConfigMap or Secret, all from the same version of it.
 fn write_object(dir: &Path, object: &ObjectSource, (kind, reason): (&str, Reason), root: &Path) -> Result<usize, Failure> {
     let name = &object.name;
     let read = one_version(&dir.join(name)).map_err(|error| internal(&format!("{kind} {name} cannot be read"), &error))?;
@@ -81,13 +81,13 @@ fn write_object(dir: &Path, object: &ObjectSource, (kind, reason): (&str, Reason
     Ok(files.len())
 }
 
-/// The files by their paths, or the first key that is missing.
+/// The files by path, or the first missing key as the error.
 fn chosen(mut read: BTreeMap<String, Vec<u8>>, object: &ObjectSource) -> Result<BTreeMap<String, Vec<u8>>, String> {
     if object.items.is_empty() {
         return Ok(read);
     }
     let items = object.items.iter();
-    // One key may be several files.
+    // Several items may name the same key.
     let last = |n: usize, key: &str| object.items.iter().skip(n + 1).all(|other| other.key != key);
     items
         .enumerate()
@@ -98,7 +98,8 @@ fn chosen(mut read: BTreeMap<String, Vec<u8>>, object: &ObjectSource) -> Result<
         .collect()
 }
 
-/// What is mounted, by key. The kubelet makes a new directory for each version, leads a link to it, and removes the one before.
+/// Reads a mounted volume, by key. For each version the kubelet creates a new directory, points a link at it, and removes the
+/// previous one.
 fn one_version(dir: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     let read = || {
         let at: PathBuf = match dir.join("..data").canonicalize() {
@@ -133,7 +134,7 @@ mod tests {
     use serde_json::json;
     use std::os::unix::fs::symlink;
 
-    /// As the kubelet mounts it.
+    /// The kubelet's layout of a mounted volume.
     fn mounted(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let version = dir.path().join("net/..2026_1");
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_an_object_are_files() {
+    fn keys_of_an_object_become_files() {
         let dir = mounted(&[("main.tf", "a"), ("vars.tf", "b")]);
         assert_eq!(written(dir.path(), &json!([])).unwrap(), ["main.tf=a", "vars.tf=b"]);
         let items = json!([{"key": "main.tf", "path": "main.tf"}, {"key": "main.tf", "path": "modules/x/main.tf"}]);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_refused_is_named() {
+    fn missing_keys_and_refused_paths_are_named() {
         let dir = mounted(&[("main.tf", "a"), (".terraform", "x")]);
         let said = |dir: &Path, items| {
             let failure = written(dir, &items).unwrap_err();

@@ -1,8 +1,8 @@
-//! Files of Secrets and ConfigMaps for the tool: in its home, or beside the code.
+//! Files of Secrets and ConfigMaps for the tool, in its home or beside the code.
 //!
-//! A file of a ConfigMap beside the code is code: it is counted by the checksum and kept with the plan. What is of a Secret is neither; so
-//! that it cannot be another one when the plan is applied, the agent puts it there again from its own memory before it looks at the disk
-//! for the claim, or from the Secret in another pod, where the Secret is still what it was.
+//! A ConfigMap's file beside the code is code: the checksum and the bundle include it. A Secret's file is in neither. So that it
+//! cannot change before the apply, the agent writes it again before it verifies the disk for the claim: from its own memory, or in
+//! another pod from the Secret, provided that the Secret is unchanged.
 
 use std::{
     collections::BTreeMap,
@@ -22,35 +22,35 @@ use super::{
 };
 use crate::{classify::internal, files, report::redact::Redactor, settings::Settings};
 
-/// Code, and what the tools read as code: nobody could review what is not shown.
+/// Suffixes of code, and of files that the tools read as code. They may not come from a Secret, whose content no reviewer sees.
 const CODE: [&str; 7] = [".tf", ".tofu", ".tf.json", ".tofu.json", ".tfvars", ".tfvars.json", ".hcl"];
 
 #[derive(Debug)]
 pub(super) struct GivenFile {
-    /// Below the directory that it is put in.
+    /// Relative to the directory of its place.
     path: PathBuf,
     place: FilePlace,
     secret: bool,
     overwrite: bool,
-    /// `Home .aws/credentials`.
+    /// E.g. `Home .aws/credentials`.
     name: String,
-    /// `secret aws/credentials`.
+    /// E.g. `secret aws/credentials`.
     origin: String,
     bytes: Vec<u8>,
 }
 
 impl GivenFile {
-    /// Its name and origin, for the manifest.
+    /// Name and origin, for the manifest.
     pub(super) fn fact(&self) -> (String, String) {
         (self.name.clone(), self.origin.clone())
     }
 
-    /// Whether it is one of a Secret beside the code.
+    /// Whether the file comes from a Secret and lies beside the code.
     const fn is_apart(&self) -> bool {
         self.secret && matches!(self.place, FilePlace::Source)
     }
 
-    /// Puts it below a directory, in place of a file that has its name. No link is followed.
+    /// Writes the file below a directory and replaces a file of its name. Follows no link.
     fn put(&self, dir: &Path) -> Result<(), Failure> {
         let path = dir.join(&self.path);
         let put = || {
@@ -63,7 +63,7 @@ impl GivenFile {
             }
             files::create(&path)?.write_all(&self.bytes)
         };
-        // Something else than a directory is on the way, or a directory in its place.
+        // A parent is not a directory, or the path itself is one.
         let is_taken = |error: &io::Error| {
             let code = error.raw_os_error().map(Errno::from_raw);
             matches!(code, Some(Errno::ENOTDIR | Errno::EISDIR | Errno::ELOOP))
@@ -82,7 +82,7 @@ fn invalid(message: impl AsRef<str>) -> Failure {
     Reason::InvalidSpec.failure(message)
 }
 
-/// Reads the files of a spec, and notes in `taken` what is in those that the plan is not kept with.
+/// Reads the files of a spec. Records in `taken` the digests of files that the bundle does not include.
 pub(super) fn gather(
     spec: &TerraformRunSpec,
     settings: &Settings,
@@ -124,7 +124,7 @@ pub(super) fn gather(
     Ok(given)
 }
 
-/// Puts files beside the code of a fresh source.
+/// Writes the files of place `Source` into a freshly fetched source.
 pub(super) fn put_beside(given: &[GivenFile], stack: &Path) -> Result<(), Failure> {
     for file in given.iter().filter(|file| file.place == FilePlace::Source) {
         if !file.overwrite && fs::symlink_metadata(stack.join(&file.path)).is_ok() {
@@ -140,7 +140,7 @@ pub(super) fn put_beside(given: &[GivenFile], stack: &Path) -> Result<(), Failur
     Ok(())
 }
 
-/// Puts those of Secrets beside the code again, which no checksum counts.
+/// Writes the Secrets' files beside the code again, which no checksum covers.
 pub(super) fn put_apart_again(given: &[GivenFile], stack: &Path) -> Result<(), Failure> {
     given.iter().filter(|file| file.is_apart()).try_for_each(|file| file.put(stack))
 }
@@ -157,7 +157,8 @@ pub(super) fn check_terragrunt(given: &[GivenFile]) -> Result<(), Failure> {
     })
 }
 
-/// What of a source is neither counted nor kept: files of Secrets, below its top. `below` is the stack's directory.
+/// Paths of Secrets' files relative to the source's top; neither the checksum nor the bundle includes them. `below` is the stack's
+/// directory.
 pub(super) fn apart(given: &[GivenFile], below: &Path) -> Vec<PathBuf> {
     given.iter().filter(|file| file.is_apart()).map(|file| below.join(&file.path)).collect()
 }
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_put_where_they_are_wanted_and_those_of_secrets_again() {
+    fn files_go_to_their_places_and_secret_files_are_rewritten() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let (home, stack) = (top.join("home"), top.join("stack"));
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(fs::metadata(home.join(".aws/credentials")).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_to_string(stack.join("conf/plain")).unwrap(), "plain");
         assert_eq!(apart(&given, Path::new("live")), [Path::new("live/conf/key")]);
-        // Code that was run in between made others of them.
+        // Code that ran in between changed them.
         for file in ["conf/key", "conf/plain"] {
             fs::write(stack.join(file), "evil").unwrap();
         }
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(fs::read_to_string(stack.join("conf/key")).unwrap(), "t0k3n");
         assert_eq!(fs::read_to_string(stack.join("conf/plain")).unwrap(), "evil", "the checksum counts it");
         assert_eq!(fs::read_to_string(home.join(".aws/credentials")).unwrap(), "t0k3n");
-        // A link in the place of a directory is not followed.
+        // A link in a directory's place is not followed.
         fs::remove_dir_all(stack.join("conf")).unwrap();
         symlink(&home, stack.join("conf")).unwrap();
         assert!(put_apart_again(&given, &stack).is_err());
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_the_source_is_replaced_only_where_that_is_asked_for() {
+    fn source_file_is_replaced_only_with_overwrite() {
         let dir = tempfile::tempdir().unwrap();
         let stack = dir.path().canonicalize().unwrap();
         fs::write(stack.join("plain"), "of the source").unwrap();
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_before_anything_is_fetched() {
+    fn invalid_files_are_refused_before_the_fetch() {
         let dir = tempfile::tempdir().unwrap();
         let rows = [
             (of("../x", "Home", true), "no path below Home"),

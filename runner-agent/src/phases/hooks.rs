@@ -1,4 +1,4 @@
-//! Hooks: their scripts are fixed at Setup, and each runs as a step of its phase, with the tool's environment and what it may do.
+//! Hooks. Setup fixes their scripts; each runs as a step of its phase, with the tool's environment and permissions.
 
 use std::{
     env,
@@ -21,47 +21,47 @@ use crate::{
     process::{Command, Role, RunError, kill_others},
 };
 
-/// How long what a hook left may take to be gone once it is killed.
+/// Time limit for killed processes of a hook to disappear.
 const GONE: std::time::Duration = std::time::Duration::from_secs(5);
-/// The hooks of a plan that waits in a folder.
+/// File name of the stored hooks of a plan in a folder.
 const KEPT: &str = "hooks.json";
-/// The largest file of that name, in bytes.
+/// Maximum size of that file in bytes.
 const MAX_KEPT: u64 = 8 << 20;
 
-/// The hooks of an attempt from Setup on.
+/// The hooks of an attempt, from Setup on.
 #[derive(Debug, Default)]
 pub(super) struct Fixed {
     run: Arc<TerraformRun>,
     hooks: Arc<Vec<Hook>>,
-    /// The environment of commands, for hooks before the stack is there.
+    /// The environment of commands, for hooks that run before the stack is fetched.
     env: Vec<(OsString, OsString)>,
-    /// What hooks handed over: names of the environment, and values that may be secret.
+    /// Values that hooks handed over: environment names and values. Values may be secret.
     values: Vec<(String, String)>,
-    /// The plan is one of an earlier process.
+    /// An earlier process made the plan.
     restores: bool,
 }
 
-/// Facts for hooks besides those that all have.
+/// Environment variables besides those that all hooks get.
 pub(super) type More = Vec<(&'static str, OsString)>;
 
 impl PhaseRunner {
-    /// The hooks, as far as they are fixed.
+    /// The hooks fixed so far.
     pub(super) fn fixed_hooks(&self) -> Arc<Vec<Hook>> {
         guard(&self.hooks).hooks.clone()
     }
 
-    /// What hooks have handed over so far, for commands that follow.
+    /// The values that hooks have handed over so far, for later commands.
     pub(super) fn handed_over(&self) -> Vec<(String, String)> {
         guard(&self.hooks).values.clone()
     }
 
-    /// Takes back what was handed over beyond the first so many values: that of hooks around the plan ends with it, since a pod that
-    /// restores the plan does not have it either.
+    /// Truncates the values to the first `first`. Values of hooks around the plan end with the plan phase, since a pod that
+    /// restores the plan does not have them either.
     pub(super) fn take_back(&self, first: usize) {
         guard(&self.hooks).values.truncate(first);
     }
 
-    /// What stands in the manifest for hooks.
+    /// The hooks' entries in the manifest.
     pub(super) fn hook_facts(&self) -> Vec<String> {
         self.fixed_hooks().iter().map(Hook::fact).collect()
     }
@@ -70,7 +70,7 @@ impl PhaseRunner {
         self.fixed_hooks().iter().any(|hook| hook.when == when)
     }
 
-    /// Before or after the apply of this run, which may destroy.
+    /// The moment before or after the apply. Its name depends on whether the run destroys.
     fn around_apply(&self, before: bool) -> HookWhen {
         let destroys = guard(&self.hooks).run.spec.operation == Operation::Destroy;
         match (destroys, before) {
@@ -81,7 +81,7 @@ impl PhaseRunner {
         }
     }
 
-    /// Fixes the scripts that are there before the source is.
+    /// Fixes the scripts that are available before the source is fetched.
     pub(super) fn fix_hooks(&self, run: &Arc<TerraformRun>, env: &[(String, String)]) -> Result<(), Failure> {
         if run.spec.hooks.is_empty() {
             return Ok(());
@@ -93,7 +93,7 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// Fixes those of the source besides. From here on all bytes stand.
+    /// Fixes the scripts of the source as well. All scripts are final from here on.
     pub(super) fn fix_hooks_of_source(&self, stack: &Path, root: &Path) -> Result<(), Failure> {
         let (run, known, env) = {
             let fixed = guard(&self.hooks);
@@ -122,7 +122,7 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// Goes on with the hooks of a plan that an earlier process made.
+    /// Restores the hooks of a plan that an earlier process made.
     pub(super) fn restore_hooks(&self, run: &Arc<TerraformRun>, env: &[(String, String)], hooks: Vec<Hook>) {
         if !hooks.is_empty() {
             let env = self.host.tool_env(env);
@@ -130,7 +130,7 @@ impl PhaseRunner {
         }
     }
 
-    /// Those that lie beside a plan in a folder.
+    /// Reads the hooks stored with a plan in a folder.
     pub(super) fn kept_hooks(&self, run: &TerraformRun) -> Result<Vec<Hook>, Failure> {
         if run.spec.hooks.is_empty() {
             return Ok(Vec::new());
@@ -146,7 +146,7 @@ impl PhaseRunner {
         files::create(&self.settings.kept.join(KEPT))?.write_all(serde_json::to_string(hooks)?.as_bytes())
     }
 
-    /// A script that is in the run or in a ConfigMap.
+    /// Reads a script from the run's spec or from a ConfigMap.
     fn own_script(&self, spec: &crds::Hook, env: &[(OsString, OsString)]) -> Result<Hook, Failure> {
         let name = &spec.name;
         let bytes = match (&spec.inline, &spec.config_map_key_ref) {
@@ -192,7 +192,7 @@ impl PhaseRunner {
         read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))
     }
 
-    /// The hook with its bytes, which something can run.
+    /// Builds the hook and checks that its interpreter exists.
     fn fixed(&self, spec: &crds::Hook, bytes: Vec<u8>, env: &[(OsString, OsString)]) -> Result<Hook, Failure> {
         let hook = Hook::of(spec, bytes).map_err(|text| Reason::HookInvalid.failure(text))?;
         let (program, argument) = hook.interpreter();
@@ -200,7 +200,7 @@ impl PhaseRunner {
             let text = format!("hook {}: its #! line wants {what}, which is not there", hook.name);
             Err(Reason::HookInvalid.failure(text))
         };
-        // What is made below the work directory by hooks before it is there later.
+        // An earlier hook may create a program below the work directory later, so those paths are not checked.
         if !Path::new(program).starts_with(&self.settings.work) && !Path::new(program).is_file() {
             return missing(program);
         }
@@ -214,7 +214,7 @@ impl PhaseRunner {
         Ok(hook)
     }
 
-    /// Runs the hooks of a moment one after the other. The first that fails ends it, unless it lets its phase go on.
+    /// Runs the hooks of a moment in order. The first failure ends it, unless that hook continues on failure.
     pub(super) async fn run_hooks(
         &self,
         when: HookWhen,
@@ -233,8 +233,8 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// Makes place for the source behind hooks before Setup. What they left running could read what the source is fetched with, and what
-    /// they put where it comes to lie would steer the fetch, such as a configuration of git, or lead it elsewhere, such as a link.
+    /// Empties the source directory after hooks before Setup and kills their remaining processes. Such a process could read the
+    /// credentials of the fetch. A file there, such as a git configuration or a link, could change or redirect the fetch.
     pub(super) async fn clear_for_source(&self) -> Result<(), Failure> {
         if !self.has_hook(HookWhen::BeforeSetup) {
             return Ok(());
@@ -243,19 +243,19 @@ impl PhaseRunner {
         make_empty(&self.settings.source_dir()).map_err(|error| internal("the directory of the source cannot be emptied", &error))
     }
 
-    /// Kills what hooks left running; `text` is said of what does not die.
+    /// Kills processes that hooks left running. Fails with `text` if one does not die.
     async fn end_what_is_left(&self, text: &str) -> Result<(), Failure> {
         if kill_others(&self.children, GONE).await { Ok(()) } else { Err(Reason::HookFailed.failure(text)) }
     }
 
-    /// Runs those before `init` once more, for what they hand over and leave outside of the source.
+    /// Runs the hooks before `init` again, for the values they hand over and the files they write outside the source.
     pub(super) async fn run_hooks_again(&self, shell: &Shell, notices: &Notices) -> Result<(), Failure> {
         self.run_hooks(HookWhen::BeforeSetup, None, &More::new(), notices).await?;
         self.run_hooks(HookWhen::AfterSetup, Some(shell), &More::new(), notices).await?;
         self.run_hooks(HookWhen::BeforeInit, Some(shell), &More::new(), notices).await
     }
 
-    /// A failure that ends nothing.
+    /// Reports a failure without ending the phase.
     async fn pass_over(&self, hook: &Hook, failure: Failure, notices: &Notices) {
         self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
         let failed = FailedHook { name: hook.name.clone(), when: hook.when, message: failure.message };
@@ -298,7 +298,7 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// What a hook hands over; only when that is masked, what the hook printed is shown.
+    /// Reads the values of a hook and registers its secrets with the redactor. Only then shows the hook's output.
     async fn take_values(&self, out: Option<&Path>, events: &mut Events) -> io::Result<String> {
         let Some(out) = out else { return Ok(String::new()) };
         let text = files::left(out, MAX_VALUES as u64).and_then(io::read_to_string);
@@ -313,7 +313,7 @@ impl PhaseRunner {
         text
     }
 
-    /// Writes the script where code of the stack cannot change it, and the empty file for what it may hand over.
+    /// Writes the script where the stack's code cannot change it, and the empty file for values.
     fn hook_command(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: Option<&Path>) -> io::Result<Command> {
         let settings = &self.settings;
         let dir = settings.kept.join("hooks");
@@ -330,7 +330,7 @@ impl PhaseRunner {
         Ok(Command { program: program.into(), args, env, dir, role: Role::Other })
     }
 
-    /// The tool's environment, what hooks handed over, the tool on the path, and what a hook is told.
+    /// The tool's environment, the values of hooks, the tool's directories on `PATH`, and the facts about the hook.
     fn hook_env(&self, hook: &Hook, shell: Option<&Shell>, more: &More, out: Option<&Path>) -> Vec<(OsString, OsString)> {
         let (settings, fixed) = (&self.settings, guard(&self.hooks));
         let mut env = shell.map_or_else(|| fixed.env.clone(), |shell| shell.env.clone());
@@ -361,7 +361,7 @@ impl PhaseRunner {
         env
     }
 
-    /// Those after the plan end before anything of it is measured, as does what they leave running.
+    /// Runs the hooks after the plan and kills the processes they leave, before the plan is measured.
     pub(super) async fn hooks_after_plan(&self, shell: &Shell, changes: bool, notices: &Notices) -> Result<(), Failure> {
         if !self.has_hook(HookWhen::AfterPlan) {
             return Ok(());
@@ -375,7 +375,7 @@ impl PhaseRunner {
         self.has_hook(self.around_apply(true))
     }
 
-    /// Records the claim, so that these hooks run once whatever becomes of the cluster, and runs them.
+    /// Records the claim first, so that these hooks run only once even if the cluster is restored. Then runs them.
     pub(super) async fn run_hooks_before(&self, claim: &Claim, notices: &Notices) -> Result<(), Failure> {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;
@@ -385,7 +385,7 @@ impl PhaseRunner {
         self.run_hooks(self.around_apply(true), Some(&planned.shell), &more, notices).await
     }
 
-    /// What is on disk behind these hooks, none of which left anything that could still change it.
+    /// Verifies the disk after the hooks before the apply. Kills their remaining processes first, since they could still change it.
     pub(super) async fn verify_behind_hooks(&self) -> Result<Verified, Failure> {
         let planned = self.stage().planned()?;
         self.end_what_is_left("what the hooks before the apply left does not end; nothing was applied").await?;
@@ -399,7 +399,7 @@ impl PhaseRunner {
         self.has_hook(HookWhen::Always) || applied && self.has_hook(self.around_apply(false))
     }
 
-    /// Each of them runs, whatever became of those before.
+    /// Runs each hook, whatever the results of earlier ones.
     pub(super) async fn run_hooks_at_the_end(&self, applied: bool, result: Option<RunResult>, notices: &Notices) {
         let shell = self.stage().shell().cloned();
         let result = result.map_or("", RunResult::as_str);
@@ -417,7 +417,7 @@ impl PhaseRunner {
     }
 }
 
-/// The bytes of a script; of one that is too large as many as show it.
+/// Reads a script; of one that is too large, one byte above the limit.
 fn read(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(file)?.take(MAX_SCRIPT as u64 + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,5 @@
-//! Workload identity: the environment in which SDKs of clouds and Vault look for a token of the run's account, and what they need besides.
+//! Workload identity: environment variables by which the SDKs of clouds and Vault find a token of the run's ServiceAccount, and
+//! related settings.
 
 use std::{io::Write as _, path::PathBuf};
 
@@ -8,14 +9,14 @@ use serde_json::{Value, json};
 use super::{PhaseRunner, inputs, preflight};
 use crate::{classify::internal, files, settings::Settings};
 
-/// The longest name of a session that AWS takes.
+/// Maximum length of a session name in AWS.
 const SESSION: usize = 64;
 
-/// A variable of the environment: the field of `spec.credentials`, its name, its value.
+/// An environment variable: the field of `spec.credentials`, its name, its value.
 type Variable = (&'static str, &'static str, String);
 
 impl PhaseRunner {
-    /// All that the run gives to its code, after a look at whether all of it is there. `fetches`: the source is fetched as well.
+    /// Gathers all inputs of the run's code after the preflight check. `fetches`: the source is fetched as well.
     pub(super) async fn inputs(&self, run: &TerraformRun, fetches: bool) -> Result<inputs::Inputs, Failure> {
         let (spec, settings) = (&run.spec, &self.settings);
         preflight::check(spec, settings, fetches, jiff::Timestamp::now())?;
@@ -47,21 +48,21 @@ impl PhaseRunner {
     }
 }
 
-/// Where the file lies that Google's libraries read. Code of the stack cannot change it.
+/// Path of the credentials file for Google's libraries. The stack's code cannot change it.
 fn gcp_file(settings: &Settings) -> PathBuf {
     settings.kept.join("gcp.json")
 }
 
-/// The file of a token, by its field. The kubelet renews it in its place.
+/// Path of a field's token. The kubelet renews the file in place.
 fn token(settings: &Settings, field: &str) -> String {
     settings.identity.join(field).join("token").display().to_string()
 }
 
-/// What the SDKs are told.
+/// The environment variables for the SDKs.
 fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> {
     let mut env: Vec<Variable> = Vec::new();
     if let Some(AwsIdentity { role_arn, region, audience: _ }) = credentials.aws.as_deref() {
-        // Who looks through the events of the cloud finds the run.
+        // The session name lets a reader of the cloud's audit log find the run.
         let session: String = format!("pawl-{}", settings.run).chars().take(SESSION).collect();
         env.extend([
             ("aws", "AWS_ROLE_ARN", role_arn.clone()),
@@ -75,7 +76,7 @@ fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> 
         env.extend(project.clone().map(|project| ("gcp", "GOOGLE_PROJECT", project)));
     }
     if let Some(AzureIdentity { client_id, tenant_id, subscription_id, audience: _ }) = credentials.azure.as_deref() {
-        // The first three are the SDK's, the others the provider's and the backend's.
+        // The SDK reads the first three, the provider and the backend the others.
         env.extend([
             ("azure", "AZURE_CLIENT_ID", client_id.clone()),
             ("azure", "AZURE_TENANT_ID", tenant_id.clone()),
@@ -94,7 +95,8 @@ fn environment(credentials: &Credentials, settings: &Settings) -> Vec<Variable> 
     env
 }
 
-/// A credential configuration of workload identity federation (<https://google.aip.dev/auth/4117>): no secret, but where one is.
+/// A credential configuration of workload identity federation (<https://google.aip.dev/auth/4117>). It contains the path of the
+/// token, no secret.
 fn external_account(gcp: &GcpIdentity, token: &str) -> Value {
     let mut config = json!({
         "type": "external_account",
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn sdks_are_told_where_the_tokens_are() {
+    fn sdk_environment_names_the_token_files() {
         let dir = tempfile::tempdir().unwrap();
         let settings = Settings { identity: "/pawl/identity".into(), kept: "/pawl/kept".into(), ..settings(dir.path()) };
         let env = environment(&credentials(), &settings);

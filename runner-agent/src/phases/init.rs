@@ -1,4 +1,4 @@
-//! Init: `init`, the workspace, and the refusal of a state that would die with the pod.
+//! The Init phase: `init`, the workspace, and the refusal of a state that would be lost with the pod.
 
 use std::{io, path::Path};
 
@@ -13,15 +13,15 @@ use crate::{
     process::{Sink, Source},
 };
 
-/// The tool's own word for the workspace of one command.
+/// The tools' variable that selects a workspace for one command.
 const WORKSPACE: &str = "TF_WORKSPACE";
 
 impl Shell {
-    /// Has the tool work in a workspace from now on. By its environment, as a person does for one command: a folder keeps the one that is selected
-    /// in it, and whoever comes next does not work in this one unawares.
+    /// Makes the tool use a workspace from now on. Sets an environment variable, as a person does for one command: a person's
+    /// folder retains its selected workspace, so later commands there do not use this one by accident.
     pub(super) fn enter_workspace(&mut self, workspace: &str) {
         self.env.retain(|(name, _)| name != WORKSPACE);
-        // A managed state has its workspace in its address.
+        // The address of a managed state contains the workspace.
         if !self.managed && workspace != selected(&self.stack) {
             self.env.push((WORKSPACE.into(), workspace.into()));
         }
@@ -40,7 +40,7 @@ impl PhaseRunner {
         let options = made.shell.options.clone();
         let mut args = vec!["init", "-input=false", "-no-color"];
         args.extend(options.init.iter().map(String::as_str));
-        // Terragrunt looks for what it tries again or ignores in the tool's words, and not in JSON.
+        // Terragrunt matches the tool's plain output, not JSON, against its patterns for retries and ignored errors.
         if made.shell.tool.found.has_init_json() && !made.shell.is_terragrunt() {
             args.push("-json");
         }
@@ -51,14 +51,14 @@ impl PhaseRunner {
         }
         let unnamed = Backend::read(stack).is_ok_and(|backend| !backend.is_named());
         if self.remote.is_some() && unnamed && !made.shell.managed {
-            // The word that was found in the code was no backend.
+            // The text match in the code was not a backend after all.
             self.name_managed_state(run, stack).await?;
             made.shell.managed = true;
             args.push("-reconfigure");
             self.init_step(&mut made, &args, notices).await?;
         }
         if made.shell.managed {
-            // The backend has one workspace; the state is that of the run's all the same.
+            // The `http` backend has one workspace only; the state's address contains the run's workspace.
             self.know_backend(&mut made)?;
             let id = StateId::of(&self.settings.run, &run.spec);
             return Ok((InitReport { backend: format!("managed (stack {})", id.stack), workspace }, made));
@@ -69,11 +69,11 @@ impl PhaseRunner {
             backend.push_str(" (no lock: others may change the state during the apply)");
         }
         if is_new {
-            // The plan of an apply makes it, as the tool does where TF_WORKSPACE names one that is not there.
+            // The plan of an apply creates the workspace; the tool does so if TF_WORKSPACE names a missing one.
             return Ok((InitReport { backend, workspace: format!("{workspace} (new)") }, made));
         }
         if workspace != selected(stack) {
-            // Its state may need other providers than that of the one which is selected.
+            // Its state may need other providers than that of the selected workspace.
             let text = format!("pawl: init once more, for the providers of the state of workspace {workspace}");
             self.log.line(&self.redactor.clean(&text)).await;
             self.init_step(&mut made, &args, notices).await?;
@@ -87,7 +87,7 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// Whether a workspace is there. Only an apply may be of one that is not.
+    /// Whether a workspace exists. Only an apply may use a missing one.
     async fn has_workspace(&self, made: &Initialised, notices: &Notices) -> Result<bool, Failure> {
         let (shell, workspace) = (&made.shell, &made.facts.workspace);
         let mut list = Workspaces { events: self.events(&shell.stack, notices).quiet(), names: Vec::new() };
@@ -104,13 +104,13 @@ impl PhaseRunner {
         Err(Reason::InvalidSpec.failure(self.redactor.clean(&message)))
     }
 
-    /// Reads which backend is in force, and enters the workspace; the type of the backend.
+    /// Reads the configured backend and enters the workspace. Returns the backend's type.
     pub(super) fn know_backend(&self, made: &mut Initialised) -> Result<String, Failure> {
         let Initialised { run, shell, facts, state_key, .. } = made;
         let backend = Backend::read(&shell.stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
         self.host.is_state_kept(backend.check())?;
         let (namespace, id) = (&self.settings.namespace, StateId::of(&self.settings.run, &run.spec));
-        // Where nobody gives leases the state's own lock is what there is.
+        // Without leases only the state's own lock protects it.
         *state_key = self.host.has_leases().then(|| {
             if shell.managed {
                 state_key::managed(namespace, &id)
@@ -124,7 +124,7 @@ impl PhaseRunner {
         Ok(backend.kind)
     }
 
-    /// Runs a command of the tool that has to end with 0.
+    /// Runs a command of the tool. Any exit code other than 0 is a failure.
     pub(super) async fn tool_step(
         &self,
         shell: &Shell,
@@ -146,13 +146,13 @@ impl PhaseRunner {
     }
 }
 
-/// The workspace that is selected in a stack's directory. A person's folder keeps the last one; one of a pod has none but the first.
+/// The workspace selected in a stack's directory. A person's folder retains the last one; in a pod it is always the first.
 fn selected(stack: &Path) -> String {
     let text = files::regular(&stack.join(".terraform/environment")).and_then(io::read_to_string);
     Some(text.unwrap_or_default().trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned())
 }
 
-/// What `workspace list` prints: a name a line, `*` before the one that is selected.
+/// Parses `workspace list`: one name per line, with `*` before the selected one.
 struct Workspaces {
     events: Events,
     names: Vec<String>,
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_workspaces_are_read_and_nothing_else() {
+    fn only_workspace_names_are_parsed() {
         let (notices, _unseen) = tokio::sync::mpsc::unbounded_channel();
         let events =
             Events::new(crate::process::Log::to(io::sink()), crate::report::redact::Redactor::default(), notices).quiet();

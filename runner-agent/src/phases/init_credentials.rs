@@ -1,5 +1,5 @@
-//! What `init` asks others with, as the run says it: credentials of git servers and registries, each for its host alone. Code of the stack can
-//! read all of it, so none of what the agent alone has is there.
+//! Credentials for `init` from the run's spec, for git servers and registries, each limited to its host. The stack's code can read
+//! all of them, so none of the agent's own credentials are among them.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use super::{PhaseRunner, inputs};
 use crate::{classify::internal, files, providers::UserConfig};
 
 impl PhaseRunner {
-    /// What the source is fetched with: that of its own Secret first, and what the run has for the hosts of submodules.
+    /// Credentials for the fetch of the source: those of its own Secret first, then the run's for the hosts of submodules.
     pub(super) fn logins_of_source(
         &self,
         git: &GitSource,
@@ -48,7 +48,7 @@ impl PhaseRunner {
         Ok(logins)
     }
 
-    /// Reads what the run has for others, so that the first thing that is missing is named before anything is fetched.
+    /// Reads the run's credentials, so that the first missing one is reported before the fetch.
     pub(super) fn check_credentials(&self, credentials: &crds::Credentials) -> Result<(), Failure> {
         if self.host.cli_config().is_some() {
             self.logins(credentials)?;
@@ -56,7 +56,7 @@ impl PhaseRunner {
         self.user_config(credentials).map(drop)
     }
 
-    /// What the run has for git servers.
+    /// The run's credentials for git servers.
     fn logins(&self, credentials: &crds::Credentials) -> Result<Vec<Login>, Failure> {
         let mut hosts = BTreeSet::new();
         let mut logins = Vec::new();
@@ -78,7 +78,7 @@ impl PhaseRunner {
         Ok(logins)
     }
 
-    /// What a Secret has for a host; from here on nobody sees it.
+    /// Reads a Secret's credentials for a host and registers them with the redactor.
     fn login(&self, secret: &str, origin: &str, host: &str, wanted: &str, reason: Reason) -> Result<Login, Failure> {
         let dir = self.settings.secrets.join(secret);
         if inputs::is_empty(&dir) {
@@ -94,7 +94,7 @@ impl PhaseRunner {
         Ok(login)
     }
 
-    /// The environment of the tool, with what its git asks others with.
+    /// The tool's environment, extended by the settings for its git.
     pub(super) fn with_git(
         &self,
         credentials: &crds::Credentials,
@@ -102,16 +102,18 @@ impl PhaseRunner {
     ) -> Result<Vec<(OsString, OsString)>, Failure> {
         let mut own = self.give_git(credentials)?;
         if !own.is_empty() {
-            // It stands in the configuration, behind which no host has its own; what the run itself says of it stays.
+            // The written git configuration names this file, and an authority of a host can override it there. A value from the run
+            // itself remains.
             env.retain(|pair| !(pair.0 == CA_OF_ALL && self.settings.inherited.contains(pair)));
         }
         own.extend(env);
         Ok(own)
     }
 
-    /// Writes what the tool's own git asks with to where the tool reads it and nothing changes it; the environment that says where.
+    /// Writes the configuration of the tool's git to files that the stack's code cannot change. Returns the environment that names
+    /// them.
     fn give_git(&self, credentials: &crds::Credentials) -> Result<Vec<(OsString, OsString)>, Failure> {
-        // A person's git has that person's credentials.
+        // On a person's machine git uses that person's credentials.
         if credentials.git.is_empty() || self.host.cli_config().is_none() {
             return Ok(Vec::new());
         }
@@ -127,7 +129,7 @@ impl PhaseRunner {
         if let Some((_, file)) = self.settings.inherited.iter().find(|(name, _)| name == CA_OF_ALL) {
             let _ = write!(config, "[http]\n\tsslCAInfo = {}\n", quoted(&file.to_string_lossy()));
         }
-        // What the run puts into its home counts as well.
+        // The run may also put a `.gitconfig` into its home.
         config.push_str("[include]\n\tpath = ~/.gitconfig\n");
         for (n, login) in logins.iter().enumerate() {
             match &login.http {
@@ -157,7 +159,7 @@ impl PhaseRunner {
         Ok(env)
     }
 
-    /// What the run adds to the tool's CLI configuration.
+    /// The run's additions to the tool's CLI configuration.
     pub(super) fn user_config(&self, credentials: &crds::Credentials) -> Result<UserConfig, Failure> {
         if self.host.cli_config().is_none() {
             return Ok(UserConfig::default());
@@ -188,26 +190,26 @@ impl PhaseRunner {
     }
 }
 
-/// Names the file of the authorities that git trusts, whatever its configuration says.
+/// Names git's file of trusted authorities. It overrides git's configuration.
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
 
 fn none_of(secret: &str, keys: &str) -> Failure {
     Reason::SecretNotFound.failure(format!("Secret {secret} has none of the keys {keys}"))
 }
 
-/// A value as git's configuration has it.
+/// Quotes a value for git's configuration.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Answers git when it asks for that host. Git asks again for each host that it is redirected to, and is told nothing there.
+/// A credential helper for one host. Git asks again for each host it is redirected to, and gets no answer there.
 fn helper(origin: &str, file: &Path) -> String {
     let place = file.display().to_string().replace('\'', r"'\''");
     let script = format!("!f() {{ test \"$1\" != get || cat '{place}'; }}; f");
     format!("[credential {}]\n\thelper =\n\thelper = {}\n", quoted(origin.trim_end_matches('/')), quoted(&script))
 }
 
-/// A header for that host. Git would send it to wherever it is redirected.
+/// A header for one host. Redirects are off, since git would send the header to the target as well.
 fn header(origin: &str, token: &str) -> String {
     let mut text = String::new();
     let header = quoted(&format!("Authorization: Bearer {token}"));
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn git_of_the_tool_asks_each_host_with_its_own() {
+    fn git_uses_each_credential_for_its_host_only() {
         let (_dir, work) = world(&[
             ("a/username", "robot"),
             ("a/password", "p'a\"s\\s"),
@@ -270,13 +272,13 @@ mod tests {
         let ssh = fs::read_to_string(work.settings.kept.join("ssh/config")).unwrap();
         assert!(ssh.starts_with("Host c.example.org\n"), "{ssh}");
         assert_eq!(work.redactor.redact("is tok-en"), "is (sensitive value)");
-        // A pod that restores the plan writes it all again.
+        // A pod that restores the plan writes everything again.
         assert!(work.give_git(&credentials(json!({"git": git}))).is_ok());
         assert!(work.give_git(&crds::Credentials::default()).unwrap().is_empty());
     }
 
     #[test]
-    fn an_authority_counts_for_its_host_alone() {
+    fn authority_is_trusted_for_its_host_only() {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = settings(dir.path());
         fs::create_dir_all(&settings.kept).unwrap();
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_secret_lacks_is_said_before_anything_is_asked() {
+    fn missing_or_broken_secret_is_reported_before_the_fetch() {
         let (_dir, work) = world(&[
             ("empty/..data", ""),
             ("other/x", "y"),
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_by_ssh_wants_a_key_for_its_host() {
+    fn ssh_source_requires_a_key_for_its_host() {
         let (_dir, work) = world(&[("git/identity", KEY), ("web/password", "pass")]);
         let git = |secret: Option<&str>| GitSource {
             url: "git@git.example.org:team/r.git".into(),
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_of_the_tool_has_the_tokens_of_the_run() {
+    fn cli_configuration_contains_the_runs_tokens() {
         let (_dir, work) = world(&[("r/token", "abcdef\n"), ("r/bad", "plugin_cache_dir = \"/x\"")]);
         let key = |key: &str| json!({"name": "r", "key": key});
         let registries = json!([{"host": "r.example.org", "secretKeyRef": key("token")}]);

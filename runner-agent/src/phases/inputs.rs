@@ -1,4 +1,4 @@
-//! Variables, environment and backend: where their values come from, and how they are given to the tool.
+//! Variables, environment and backend: reads their values and passes them to the tool.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use crate::{
     settings::Settings,
 };
 
-/// Names of values with their origins, for the manifest, and the values themselves.
+/// The values, and their names with origins for the manifest.
 #[derive(Debug, Default)]
 pub(super) struct Inputs {
     pub(super) variables: Map<String, Value>,
@@ -35,19 +35,19 @@ pub(super) struct Inputs {
     pub(super) env: Vec<(String, String)>,
     pub(super) env_origins: Vec<(String, String)>,
     pub(super) variable_files: Vec<GivenVariables>,
-    /// Files with variables as they were put beside the code.
+    /// Variable files, as written beside the code.
     pub(super) put: Vec<VariablesFile>,
-    /// Where whole environments are from.
+    /// Origins of `envFrom` entries.
     pub(super) env_from: Vec<String>,
     pub(super) files: Vec<GivenFile>,
     pub(super) options: Options,
-    /// Values of Secrets, ConfigMaps and other stacks, by what wants them: `variable db_password`.
+    /// Values of Secrets, ConfigMaps and other stacks, by their use, e.g. `variable db_password`.
     pub(super) taken: BTreeMap<String, String>,
-    /// What a person should know of them, for the log.
+    /// Notes for the log.
     pub(super) notes: Vec<String>,
 }
 
-/// Gathers all values, so that the first thing that is missing is named before anything is fetched.
+/// Gathers all values, so that the first missing one is reported before the fetch.
 pub(super) fn gather(
     spec: &TerraformRunSpec,
     settings: &Settings,
@@ -121,25 +121,26 @@ pub(super) fn gather(
 }
 
 impl Inputs {
-    /// Sets a variable of the environment; the last one counts.
+    /// Sets an environment variable; a later value overrides an earlier one.
     fn set(&mut self, name: String, value: String) {
         self.env.retain(|(other, _)| *other != name);
         self.env.push((name, value));
     }
 }
 
-/// The object of which all keys are wanted; none unless exactly one is named.
+/// The object of an `envFrom` entry; `None` unless it names exactly one.
 pub(super) fn named_whole<'a>(from: &'a EnvFrom, settings: &Settings) -> Option<Object<'a>> {
     let secret = from.secret_ref.as_ref().map(|secret| secret.name.as_str());
     Object::of(secret, from.config_map_ref.as_ref().map(|map| map.name.as_str()), settings)
 }
 
-/// That such an object is not there, for people.
+/// The error message for a missing object.
 pub(super) fn not_whole(object: &Object<'_>, settings: &Settings) -> String {
     format!("{}; envFrom wants it{}", object.absent(), place(settings, &object.dir))
 }
 
-/// All keys of a Secret or ConfigMap as variables of the environment. A key that is no name of one is left out, as in a Pod.
+/// Sets all keys of a Secret or ConfigMap as environment variables. Skips keys that are not valid names, as Kubernetes does for
+/// pods.
 fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut Inputs) -> Result<(), Failure> {
     let Some(object) = named_whole(from, settings) else {
         return Err(invalid("envFrom needs exactly one of secretRef and configMapRef".to_owned()));
@@ -195,8 +196,8 @@ fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str
     Ok((text, origin))
 }
 
-/// Writes what is given to the tool beside the code into the stack's directory, whose source has its top at `root`: files, variables and
-/// backend, these under names that the source may not use.
+/// Writes the files, variables and backend into the stack's directory. The source may not use the names of the latter two. `root`
+/// is the source's top.
 pub(super) fn put_all(stack: &Path, root: &Path, spec: &TerraformRunSpec, given: &mut Inputs) -> Result<(), Failure> {
     given_files::put_beside(&given.files, stack)?;
     write_backend(stack, spec)?;
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_from_where_they_are_said_to() {
+    fn values_come_from_their_declared_sources() {
         let dir = tempfile::tempdir().unwrap();
         let settings = settings(dir.path());
         fs::create_dir_all(settings.secrets.join("db/..data")).unwrap();
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_values_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let settings = settings(dir.path());
         fs::create_dir_all(settings.secrets.join("there/..data")).unwrap();
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_and_never_the_users() {
+    fn files_are_private_and_their_names_are_reserved() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(&json!({"backend": {"type": "http", "config": {"address": "http://s/a"}}}));
         let mut given = Inputs { variables: json!({"a": 1}).as_object().unwrap().clone(), ..Inputs::default() };

@@ -1,5 +1,5 @@
-//! The journal of an apply: each object as the tool speaks of it, on its way out of the pod while the tool works, and in memory for the
-//! account at the end. Nothing here waits for the datastore.
+//! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and keeps them in
+//! memory for the final account. Never waits for the datastore.
 
 use std::{io::Write as _, sync::PoisonError};
 
@@ -30,13 +30,13 @@ pub(super) struct Touched<'a> {
 impl Journal {
     fn push(&mut self, line: Line) {
         if let Some(out) = &mut self.out {
-            // It goes to a file; what cannot be kept there is marked as missing.
+            // This writes to a spool file. The spool marks dropped data as a gap.
             let _ = out.write_all(&line.to_bytes());
         }
         self.replay.push(line);
     }
 
-    /// Takes an event of the tool.
+    /// Records an event of the tool.
     pub(super) fn told(&mut self, event: &str, told: Touched<'_>) {
         let make = match event {
             "apply_start" => Line::Start,
@@ -48,7 +48,7 @@ impl Journal {
         if action == Action::Other {
             return;
         }
-        // Something else than an ID names nothing that could be imported, and neither does half an ID.
+        // Only an `id` can be imported; another key, a truncated or a redacted value cannot.
         let is_id = told.id_key == "id" && !told.id.is_empty() && told.id.len() <= MAX_TEXT;
         let id = Some(told.id).filter(|id| is_id && self.redactor.redact(id) == **id).map(str::to_owned);
         self.push(make(Operation {
@@ -62,7 +62,7 @@ impl Journal {
     }
 
     pub(super) fn ended(&mut self, exit: Exit, saved: bool) {
-        // One that was killed has judged nothing.
+        // A killed tool has not reported a result.
         if exit.signal.is_none() {
             self.push(Line::End(Ended { code: exit.code, saved }));
         }
@@ -70,7 +70,7 @@ impl Journal {
 }
 
 impl PhaseRunner {
-    /// Begins the journal of the apply, with what it takes over from the run that it recovers from.
+    /// Opens the journal of the apply, with the lines taken over from the run that this one recovers.
     pub(super) fn open_journal(&self, planned: &Planned) -> Journal {
         let Planned { shell, state_key, .. } = planned;
         let head = Head { managed: shell.managed, state: state_key.clone().unwrap_or_default() };
@@ -90,7 +90,7 @@ impl PhaseRunner {
         journal
     }
 
-    /// What became of the objects of an apply that did not end well.
+    /// Accounts for the objects of a failed apply.
     pub(super) async fn account(&self, shell: &Shell, journal: Journal) -> crds::Journal {
         if journal.replay.is_empty() {
             return crds::Journal {
@@ -105,13 +105,13 @@ impl PhaseRunner {
         }
     }
 
-    /// The objects of the state as it is now, read by the tool, which has the credentials for it. Also when the tool was told to end:
-    /// it only reads.
+    /// Reads the state's current objects through the tool, which has the credentials. Runs even after the tool was told to end,
+    /// since it only reads.
     pub(super) async fn read_state(&self, shell: &Shell) -> Result<StateFacts, String> {
         self.pull_state(shell, state::read).await
     }
 
-    /// What is read from the state as it is now.
+    /// Pulls the current state and passes it to `read`.
     pub(super) async fn pull_state<T: Send + 'static>(
         &self,
         shell: &Shell,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tool_says_leaves_at_once_and_holds_no_secret() {
+    fn events_are_spooled_at_once_without_secrets() {
         let (_dir, spool, mut journal) = journal();
         journal.told("apply_start", told("create", "t.a", "", ""));
         journal.told("apply_complete", told("create", "t.a", "id", "i-1"));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_was_killed_has_judged_nothing() {
+    fn killed_tool_has_reported_no_result() {
         let (_dir, _spool, mut journal) = journal();
         journal.ended(Exit { code: 137, signal: Some(9), told: true }, true);
         assert!(!journal.replay.is_judged());

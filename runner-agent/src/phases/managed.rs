@@ -1,4 +1,4 @@
-//! Managed state: a stack that says nothing of where its state is kept has it with the datastore.
+//! Managed state: the datastore stores the state of a stack that names no backend.
 
 use std::{path::Path, sync::PoisonError};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl PhaseRunner {
-    /// Whether the stack's state is the datastore's, as far as its files say before `init`.
+    /// Whether the datastore stores the stack's state, as far as its files show before `init`.
     pub(super) fn wants_managed_state(&self, run: &TerraformRun, stack: &Path) -> bool {
         self.remote.is_some() && run.spec.backend.is_none() && !mentions_backend(stack)
     }
@@ -39,7 +39,7 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// A failure of the tool, or why the datastore did not give out the state that it asked for: the tool passes on a number.
+    /// Replaces a failure of the tool by the datastore's reason for refusing the state. The tool reports only the HTTP status.
     pub(super) fn for_want_of_state(&self, shell: &Shell, failure: Failure) -> Failure {
         let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return failure };
         let refusal = remote.state.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(state::StateServer::refusal);

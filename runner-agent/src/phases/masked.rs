@@ -1,4 +1,5 @@
-//! What is masked of a file from a Secret. All of it would be, if it were printed whole; a tool prints one value of it.
+//! Registers the secrets of a file with the redactor. The redactor would mask the whole text only; a tool prints single values of
+//! it.
 
 use hcl_edit::{
     Decorated, Formatted, Number, Spanned,
@@ -10,13 +11,14 @@ use serde_json::Value;
 
 use crate::report::redact::Redactor;
 
-/// A word of a file of any form is masked from this length on: of shorter ones many are no secrets, and the log would be unreadable.
+/// Minimum length in bytes of a masked word in a file of unknown form. Many shorter words are no secrets, and masking them would
+/// make the log unreadable.
 const WORD: usize = 8;
 
-/// Of a larger file only whole lines are masked: 32 KiB. Each word has so many forms that an agent would not have the memory for them.
+/// In files above 32 KiB only whole lines are masked. Each word has so many encoded forms that the agent would run out of memory.
 const WORDS: usize = 32 << 10;
 
-/// Masks a file of any form: its lines, and what stands behind `=` or `:` in them, or between quotes. What is no text is not printed.
+/// Masks a file of unknown form: its lines, and in them the text after `=` or `:` and between quotes. Binary files are not printed.
 pub(super) fn file(bytes: &[u8], redactor: &Redactor) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     redactor.add(text);
@@ -28,7 +30,7 @@ pub(super) fn file(bytes: &[u8], redactor: &Redactor) {
     }
 }
 
-/// What stands in a line besides names.
+/// The parts of a line that may be values.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let behind = [" = ", "=", ": "].iter().filter_map(move |between| line.split_once(between)).map(|(_, value)| bare(value));
     behind.chain(line.split('"').skip(1).step_by(2))
@@ -38,7 +40,7 @@ fn bare(word: &str) -> &str {
     word.trim().trim_end_matches(',').trim_matches(['"', '\''])
 }
 
-/// Masks each value of a file with variables that has no more than it.
+/// Masks each value of a variable file.
 pub(super) fn values(text: &str, parsed: &Variables, redactor: &Redactor) {
     match parsed {
         Variables::Json(value) => of_json(value, redactor),
@@ -50,22 +52,22 @@ pub(super) fn values(text: &str, parsed: &Variables, redactor: &Redactor) {
     }
 }
 
-/// A file with variables, as far as it is understood.
+/// The parsed content of a variable file.
 #[derive(Debug)]
 pub(super) enum Variables {
     Json(Value),
     Hcl(Box<Body>),
-    /// The tool is the judge.
+    /// Not parseable here; the tool decides whether it is valid.
     Unknown,
 }
 
 impl Variables {
-    /// Reads a file; JSON where its name says so, as the tools tell the two apart.
+    /// Parses a file, as JSON if its name ends so, like the tools.
     ///
     /// # Errors
-    /// What is no JSON object, where it should be one.
+    /// Invalid JSON, or JSON that is no object.
     pub(super) fn read(name: &str, text: &str) -> Result<Self, String> {
-        // The tool of a file with this ending is not told apart by capitals.
+        // The tools compare this suffix case-sensitively.
         if std::path::Path::new(name).extension().is_some_and(|ending| ending == "json") {
             let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
             return if value.is_object() { Ok(Self::Json(value)) } else { Err("it is no JSON object".to_owned()) };
@@ -73,7 +75,7 @@ impl Variables {
         Ok(tool_versions::request::hcl::parse(text).map_or(Self::Unknown, |body| Self::Hcl(Box::new(body))))
     }
 
-    /// The names of its variables; none where it is not understood.
+    /// The names of its variables; `None` if it was not parsed.
     pub(super) fn names(&self) -> Option<Vec<String>> {
         match self {
             Self::Json(value) => Some(value.as_object()?.keys().cloned().collect()),
@@ -93,7 +95,7 @@ fn of_json(value: &Value, redactor: &Redactor) {
     }
 }
 
-/// Masks texts and numbers, and no names.
+/// Masks strings and numbers, not names.
 struct Masking<'a>(&'a Redactor);
 
 impl Visit for Masking<'_> {
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_of_a_file_with_variables_is_masked_by_itself_and_no_name_is() {
+    fn each_value_of_a_variable_file_is_masked_but_no_name() {
         let hcl = "password = \"hunter22\"\nport = 54321\nkeys = { first = \"one-key\", \"second\" = [\"two-key\"] }\ncert = <<EOT\n  line-a\n  line-b\nEOT\n";
         let json = r#"{"password": "hunter22", "port": 54321, "keys": {"first": "one-key", "second": ["two-key"]}, "cert": "line-a\nline-b"}"#;
         for (name, text) in [("a.tfvars", hcl), ("a.tfvars.json", json)] {
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_masked_by_its_look_and_json_has_to_be_json() {
+    fn unparsed_file_is_masked_by_word_and_json_must_be_valid() {
         let text = "a = \"hunter22\"\nb = [";
         let parsed = Variables::read("a.tfvars", text).unwrap();
         assert!(parsed.names().is_none());
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_any_form_is_masked_by_line_and_by_word() {
+    fn unknown_file_is_masked_by_line_and_by_word() {
         let redactor = Redactor::default();
         file(
             b"[default]\naws_access_key_id = AKIAEXAMPLE\naws_secret_access_key=abc/def+ghi\n\"token\": \"t0k3n-of-mine\",\n",

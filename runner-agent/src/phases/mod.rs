@@ -1,4 +1,4 @@
-//! The work of an attempt, phase by phase: build the command, run it, read what it says.
+//! The work of an attempt, phase by phase: builds the command, runs it, and reads its output.
 
 mod apply;
 mod artifact;
@@ -65,15 +65,14 @@ pub use plan_json::{PlanFacts, read_plan};
 pub use recover::RECOVER_FILE;
 pub use remote::Remote;
 
-/// How much longer than a killed command its step may take, before it is no longer waited for.
+/// Time a step may take after its command was killed, before the driver stops waiting for it.
 pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);
 
-/// The largest plan file, in bytes.
+/// Maximum size of the plan file in bytes.
 const MAX_PLAN: u64 = 8 << 30;
-/// The largest lock file of providers, in bytes.
+/// Maximum size of the provider lock file in bytes.
 const MAX_LOCK: u64 = 16 << 20;
 
-/// The work of an attempt.
 #[derive(Debug)]
 pub struct PhaseRunner {
     settings: Arc<Settings>,
@@ -83,13 +82,13 @@ pub struct PhaseRunner {
     log: Log,
     remote: Option<Remote>,
     stage: Mutex<Stage>,
-    /// What was seen of the apply.
+    /// Whether the apply changed anything, as observed so far.
     changed: Mutex<Changed>,
-    /// The lock that may be released.
+    /// The lock that the run may release.
     release: Mutex<Option<unlock::Release>>,
-    /// The hooks, and what they handed over.
+    /// The fixed hooks and the values they handed over.
     hooks: Mutex<hooks::Fixed>,
-    /// Outputs of other stacks, as the plan was made with them.
+    /// Outputs of other stacks that the plan was made with.
     taken: Mutex<outputs::TakenOutputs>,
 }
 
@@ -124,9 +123,9 @@ impl PhaseRunner {
         *self.stage() = stage;
     }
 
-    /// A command of the tool in the stack's directory.
+    /// Builds a command of the tool that runs in the stack's directory.
     fn command(&self, shell: &Shell, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
-        // Plan-time code may have changed it; it decides where provider binaries come from.
+        // Plan-time code may have changed the CLI configuration, which decides the source of provider binaries.
         self.write_cli_config(shell)?;
         shell.tool.check()?;
         let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
@@ -150,7 +149,7 @@ impl PhaseRunner {
         exit.map_err(|error| classify::not_run(name, &error))
     }
 
-    /// Takes what a command prints that runs in a directory of the source.
+    /// The output processor for a command that runs in a directory of the source.
     fn events(&self, dir: &Path, notices: &Notices) -> Events {
         let below = dir.strip_prefix(self.settings.source_dir()).unwrap_or(dir).to_path_buf();
         Events::new(self.log.clone(), self.redactor.clone(), notices.clone())
@@ -159,7 +158,7 @@ impl PhaseRunner {
             .coloured(self.host.terminal().is_some_and(|terminal| terminal.colour))
     }
 
-    /// The checksum of what is on disk now, and its parts.
+    /// The checksum of the files on disk now, and its parts.
     async fn checksum(&self, shell: &Shell, facts: &Facts) -> Result<(String, Parts), Failure> {
         let failed = |error: &dyn std::fmt::Display| classify::internal("the manifest cannot be computed", error);
         let tool = shell.tool.digest().await?;
@@ -186,7 +185,8 @@ impl PhaseRunner {
         .unwrap_or_else(|error| Err(failed(&error)))
     }
 
-    /// What a plan was made with is where it was; only what this process has to know is found again. Nothing is fetched or run.
+    /// Restores a plan whose files are still on disk. Recomputes only what this process needs in memory. Fetches nothing and runs
+    /// no `init` or `plan`.
     async fn run_restore(&self, run: &Arc<TerraformRun>, notices: &Notices) -> Result<(SetupReport, Planned), Failure> {
         let (report, prepared) = self.run_setup_of_restored(run, notices).await?;
         let mut made = Initialised::of(&prepared, prepared.shell.clone());
@@ -198,8 +198,8 @@ impl PhaseRunner {
         Ok((report, Planned::of(made, None, operations)))
     }
 
-    /// Removes what the attempt wrote, whatever is in it. Called when nothing runs any more. A process that was not the one to
-    /// adopt its attempt wrote nothing, and what is there is of the one that was.
+    /// Removes the attempt's files, whatever their content. Call it when no process runs any more. A process that did not adopt its
+    /// attempt wrote nothing; existing files belong to the process that did.
     pub fn clean(&self) {
         if matches!(*self.stage(), Stage::New) {
             return;
@@ -219,13 +219,13 @@ impl PhaseRunner {
     }
 }
 
-/// What is behind a lock; a thread that failed while it held it has left it whole.
+/// Locks a mutex. Ignores poisoning: a thread that panics never leaves the value half written.
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The digest of a stack's lock file, if it has one. It may be a link to one that stacks of the source share; what leads out of the
-/// source is none that a plan could be kept with. Nothing is refused of a person's own folder, which has no top.
+/// The digest of a stack's lock file, if any. The file may be a link to one that several stacks of the source share. A link out of
+/// the source is refused, since the bundle could not include it. A person's own folder has no top, so nothing is refused there.
 fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failure> {
     let path = stack.join(".terraform.lock.hcl");
     let Ok(real) = path.canonicalize() else { return Ok(None) };
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// Work in a pod with such settings, of which nobody reads the log.
+    /// A pod's work with these settings; the log is discarded.
     pub(crate) fn work(settings: Settings) -> PhaseRunner {
         let settings = Arc::new(settings);
         PhaseRunner::new(settings.clone(), Arc::new(Pod::new(settings)), Children::default(), Log::to(io::sink()))

@@ -1,8 +1,8 @@
-//! Arguments of the tool's commands that a run asks for: by fields of their own, and by `spec.arguments` from a list.
+//! Arguments of the tool's commands that a run sets, by dedicated fields or from an allow list by `spec.arguments`.
 
 use crds::{Failure, Operation, Reason, TerraformRunSpec};
 
-/// Further arguments of each command.
+/// Additional arguments of each command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) init: Vec<String>,
@@ -11,17 +11,17 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// The commands that have any, for the manifest.
+    /// The commands with additional arguments, for the manifest.
     pub(super) fn facts(&self) -> Vec<(String, Vec<String>)> {
         let all = [("init", &self.init), ("plan", &self.plan), ("apply", &self.apply)];
         all.into_iter().filter(|(_, words)| !words.is_empty()).map(|(name, words)| (name.to_owned(), words.clone())).collect()
     }
 }
 
-/// What may follow an option.
+/// The value that an option takes.
 #[derive(Clone, Copy, Debug)]
 enum Takes {
-    /// Nothing, or `=true` or `=false`.
+    /// No value, or `=true` or `=false`.
     Flag,
     /// One of these words.
     OneOf(&'static [&'static str]),
@@ -35,7 +35,7 @@ use Takes::{Flag, OneOf, Path, Text};
 
 type Allowed = &'static [(&'static str, Takes)];
 
-/// How warnings and errors are printed changes nothing of what is planned or applied.
+/// The format of warnings and errors does not change a plan or an apply, so those options are allowed.
 const INIT: Allowed = &[
     ("upgrade", Flag),
     ("lockfile", OneOf(&["readonly"])),
@@ -62,7 +62,7 @@ const APPLY: Allowed = &[
     ("deprecation", Text),
 ];
 
-/// Options of the tools that have another way, and which.
+/// Options of the tools that another field covers, with an explanation.
 const INSTEAD: &[(&str, &str)] = &[
     ("target", "it is spec.targets"),
     ("replace", "it is spec.replace"),
@@ -93,13 +93,13 @@ const INSTEAD: &[(&str, &str)] = &[
     ("backup", "the state is where the backend has it"),
 ];
 
-/// The arguments that a spec asks for.
+/// The arguments of a spec.
 ///
 /// # Errors
-/// The first that is not allowed, with those that are.
+/// The first argument that is not allowed, with the list of allowed ones.
 pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
     let mut options = Options::default();
-    // The definition refuses both at creation; a laptop has none.
+    // The CRD refuses both at creation; a local run is not validated by it.
     if spec.operation == Operation::RefreshOnly && spec.refresh == Some(false) {
         return Err(
             Reason::InvalidSpec.failure("operation RefreshOnly with refresh: false would look at nothing; leave refresh out")
@@ -177,7 +177,7 @@ fn usage(name: &str, takes: Takes) -> String {
     }
 }
 
-/// Whether a path leads nowhere but down, and into none of the directories of the tools and of git.
+/// Whether a path leads only downwards, and into no directory of the tools or of git.
 pub(super) fn is_inside(path: &str) -> bool {
     let own = [".git", ".terraform", ".terragrunt-cache", ".pawl"];
     !path.is_empty() && path.split('/').all(|part| !part.is_empty() && part != "." && part != ".." && !own.contains(&part))
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_arguments_become_words_of_their_commands() {
+    fn fields_and_arguments_become_command_arguments() {
         let all = json!({"targets": ["a.b[\"x y\"]", "module.c"], "replace": ["a.d"], "refresh": false, "parallelism": 3,
             "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.e", "--generate-config-out=gen/new.tf"], "apply": ["-compact-warnings=true"]}});
         let found = options(&all).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_refused_with_what_is() {
+    fn refused_argument_is_reported_with_the_allowed_ones() {
         let rows = [
             ("plan", "-target=a", "it is spec.targets"),
             ("plan", "-destroy", "it is spec.operation"),

@@ -1,4 +1,4 @@
-//! Outputs: those of this stack, published when it is applied, and those of other stacks, taken as inputs. Both go by the datastore.
+//! Outputs: publishes those of this stack after the apply, and reads those of other stacks as inputs. The datastore transfers both.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,17 +16,17 @@ use crate::{
     report::redact::Redactor,
 };
 
-/// How long the datastore may be away when outputs of other stacks are read.
+/// Time limit for retries when the outputs of other stacks are read.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long publishing is tried for, behind the apply.
+/// Time limit for retries when outputs are published after the apply.
 const PUBLISHING: Duration = Duration::from_secs(30);
-/// How long the tool may take to show the state.
+/// Time limit for the tool to print the state.
 const PULLING: Duration = Duration::from_secs(120);
 
-/// Outputs of other stacks, as they are published; none for one that is not.
+/// Published outputs of other stacks; `None` for one that is not published.
 pub(super) type TakenOutputs = BTreeMap<OutputRef, Option<Output>>;
 
-/// The value of an output of another stack, and where it is from.
+/// The value of another stack's output, and its origin.
 pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, wanted: &str) -> Result<(Value, String), Failure> {
     let OutputRef { stack, workspace, name } = of;
     let Some(output) = taken.get(of).and_then(Option::as_ref) else {
@@ -42,7 +42,7 @@ pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, w
     Ok((output.value.clone(), format!("output {stack}/{workspace}/{name}")))
 }
 
-/// Every text of a sensitive value is masked.
+/// Masks every text and number of a sensitive value.
 fn mask(value: &Value, redactor: &Redactor) {
     match value {
         Value::String(text) => redactor.add(text),
@@ -60,7 +60,7 @@ fn takes(run: &TerraformRun) -> bool {
 }
 
 impl PhaseRunner {
-    /// The outputs of other stacks that the run takes, as they are published now.
+    /// Reads the published outputs of other stacks that the run takes, and remembers them for `compare_outputs`.
     pub(super) async fn take_outputs(&self, run: &TerraformRun) -> Result<TakenOutputs, Failure> {
         let taken = self.outputs_now(run).await?;
         guard(&self.taken).clone_from(&taken);
@@ -74,14 +74,14 @@ impl PhaseRunner {
         let Some(remote) = &self.remote else {
             return Err(Reason::InvalidSpec.failure("valueFrom.outputOf needs a datastore, which has what other stacks publish"));
         };
-        // What its phase has of time is longer than this, so that it is not the deadline that fails the run.
+        // At most half of the phase's timeout, so that this error fails the run and not the phase's deadline.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         let found = retry_for(patience, || remote.client.outputs()).await;
         let found = found.map_err(|trouble| failure("the outputs of other stacks could not be read", &trouble))?;
         Ok(found.into_iter().map(|taken| (taken.of, taken.output)).collect())
     }
 
-    /// Refuses a plan that was made with outputs of other stacks which are others by now.
+    /// Refuses a plan whose inputs from other stacks have changed since.
     pub(super) async fn compare_outputs(&self, run: &TerraformRun) -> Result<(), Failure> {
         if run.spec.approval.allow_rotation {
             return Ok(());
@@ -101,11 +101,11 @@ impl PhaseRunner {
         Err(Reason::InputsChanged.failure(message))
     }
 
-    /// Publishes the outputs of the state, as the run's spec asks for it.
+    /// Publishes the outputs of the state if the run's spec requests it.
     pub(super) async fn publish_outputs(&self, claimed: bool) -> Option<OutputsStatus> {
         let planned = self.stage().planned().ok()?;
         planned.run.spec.outputs.as_ref()?;
-        // There was nothing to destroy, and nobody approved that anything goes.
+        // There was nothing to destroy, and no one approved a removal of published outputs.
         if planned.run.spec.operation != Operation::Apply && !claimed {
             return None;
         }
@@ -128,7 +128,7 @@ impl PhaseRunner {
         if planned.shell.managed {
             let published = retry_for(PUBLISHING, || remote.client.publish(None)).await;
             match published {
-                // The tool may have encrypted it.
+                // The tool may have encrypted the state.
                 Err(trouble) if claimed && trouble.is(NOT_FOUND) => {}
                 other => return other.map_err(|trouble| trouble.why()),
             }
@@ -141,7 +141,7 @@ impl PhaseRunner {
         retry_for(PUBLISHING, || remote.client.publish(Some(body.clone()))).await.map_err(|trouble| trouble.why())
     }
 
-    /// Without a datastore only the status can show them.
+    /// Without a datastore the outputs can only go to the status.
     async fn shown(&self, planned: &Planned, claimed: bool) -> Result<OutputsStatus, String> {
         let wanted = planned.run.spec.outputs.clone().unwrap_or_default();
         if wanted.config_map.is_some() || wanted.secret.is_some() {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_keeps_its_type_and_a_sensitive_one_is_masked() {
+    fn value_retains_its_type_and_sensitive_one_is_masked() {
         let output = |value: Value, sensitive| Some(Output { value, sensitive });
         let taken = TakenOutputs::from([
             (of("zones"), output(json!(["a", "b"]), false)),
@@ -197,10 +197,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plan_made_with_another_value_is_stale() {
+    async fn changed_output_makes_the_plan_stale() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(settings(dir.path()));
-        // Now there is none: nobody asks the datastore for a run that takes none.
+        // The output is gone now. A run that takes no outputs sends no request to the datastore.
         let mut run = TerraformRun::default();
         assert!(work.compare_outputs(&run).await.is_ok());
         guard(&work.taken).insert(of("id"), Some(Output { value: "vpc-1".into(), sensitive: false }));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_datastore_nothing_can_be_taken() {
+    async fn outputs_require_a_datastore() {
         let dir = tempfile::tempdir().unwrap();
         let variable = json!({"name": "id", "valueFrom": {"outputOf": {"stack": "net", "name": "id"}}});
         let mut run = TerraformRun::default();

@@ -1,4 +1,4 @@
-//! What each phase makes for those after it. A phase is given what the one before it made, so that what is not there yet cannot be read.
+//! The results of each phase. A phase takes the result of the previous one, so it cannot read data that does not exist yet.
 
 use std::{
     ffi::OsString,
@@ -21,34 +21,33 @@ use crate::{
     providers::{Served, UserConfig},
 };
 
-/// What every command of the tool is run with.
+/// The context of every command of the tool.
 #[derive(Clone, Debug)]
 pub(super) struct Shell {
-    /// The stack's directory.
     pub(super) stack: PathBuf,
     pub(super) tool: Arc<VerifiedTool>,
     pub(super) env: Vec<(OsString, OsString)>,
-    /// The state is the datastore's.
+    /// The datastore stores the state.
     pub(super) managed: bool,
-    /// Terragrunt has all values for `plan` alone, so that other commands run as a part of it.
+    /// Terragrunt has all input values only for `plan`, so other commands run as part of it.
     pub(super) as_plan: Arc<AtomicBool>,
     /// Providers in the run's mirror.
     pub(super) served: Arc<Vec<Served>>,
-    /// What the run adds to the tool's CLI configuration.
+    /// The run's additions to the tool's CLI configuration.
     pub(super) user_config: Arc<UserConfig>,
-    /// Further arguments of commands, as the run asks for them.
+    /// Additional arguments that the run sets.
     pub(super) options: Arc<Options>,
-    /// Variables as the tool's command line has them, where they are not beside the code.
+    /// Variables on the tool's command line, where they are not in files beside the code.
     pub(super) variable_args: Arc<Vec<OsString>>,
     /// Files of Secrets and ConfigMaps for the tool.
     pub(super) files: Arc<Vec<GivenFile>>,
-    /// Files with variables beside the code.
+    /// Variable files beside the code.
     pub(super) variables: Arc<Vec<VariablesFile>>,
 }
 
 impl Shell {
-    /// Puts beside the code again what no checksum counts, so that nothing else would show that code of the stack has changed it: files of
-    /// Secrets, and variables. A person's own folder is `in_place`, where nothing was put.
+    /// Writes the files again that no checksum covers, since a change by the stack's code would go unnoticed: files of Secrets, and
+    /// variables. Does nothing in a person's own folder (`in_place`), where no files were written.
     pub(super) fn put_uncounted(&self, in_place: bool) -> Result<(), Failure> {
         if in_place {
             return Ok(());
@@ -58,22 +57,22 @@ impl Shell {
     }
 }
 
-/// What Setup made: the source is there, and the tool.
+/// Result of Setup: the source and the tool are available.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) run: Arc<TerraformRun>,
     pub(super) shell: Shell,
-    /// What the manifest says besides digests, but for the backend.
+    /// The manifest's facts, without digests and backend.
     pub(super) facts: Facts,
-    /// What the plan takes from Secrets and ConfigMaps.
+    /// The plan's inputs from Secrets and ConfigMaps.
     pub(super) inputs: SealedInputs,
-    /// The shared cache of providers, when there is one and code of the stack cannot write to it.
+    /// The shared provider cache, if there is one that the stack's code cannot write to.
     pub(super) cache: Option<PathBuf>,
-    /// What a person should know of what is given to the tool.
+    /// Notes about the inputs for the log.
     pub(super) notes: Vec<String>,
 }
 
-/// What Init made: providers are there, and it is known where the state is.
+/// Result of Init: providers are available and the state's place is known.
 #[derive(Clone, Debug)]
 pub(super) struct Initialised {
     pub(super) run: Arc<TerraformRun>,
@@ -81,31 +80,31 @@ pub(super) struct Initialised {
     pub(super) shell: Shell,
     pub(super) facts: Facts,
     pub(super) inputs: SealedInputs,
-    /// Key of the state; none where nobody gives leases on it.
+    /// Key of the state's lease; `None` where there are no leases.
     pub(super) state_key: Option<String>,
-    /// Terragrunt ran nothing for `init`, as its configuration wants it, so that nobody knows yet where the state is.
+    /// Terragrunt's configuration made it run nothing for `init`, so the state's place is still unknown.
     pub(super) idle: bool,
 }
 
 impl Initialised {
-    /// With providers served, and before it is known where the state is.
+    /// The initial value: providers are available, the state's place is not known yet.
     pub(super) fn of(prepared: &Prepared, shell: Shell) -> Self {
         let Prepared { run, facts, inputs, .. } = prepared;
         Self { run: run.clone(), shell, facts: facts.clone(), inputs: inputs.clone(), state_key: None, idle: false }
     }
 }
 
-/// What Plan made, or a plan of an earlier attempt that was taken to where it was made.
+/// Result of Plan, or a plan of an earlier attempt that was restored.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) run: Arc<TerraformRun>,
     pub(super) shell: Shell,
     pub(super) facts: Facts,
     pub(super) state_key: Option<String>,
-    /// What the plan was made with and of, in digests; none where that was not kept.
+    /// Digests of the plan and its inputs; `None` where they were not stored.
     pub(super) parts: Option<Parts>,
     pub(super) operations: u32,
-    /// It takes in what another run created.
+    /// The plan imports objects that another run created.
     pub(super) recovers: bool,
 }
 
@@ -118,10 +117,10 @@ impl Planned {
 
 #[derive(Debug, Default)]
 pub(super) enum Stage {
-    /// It is not adopted.
+    /// Not adopted yet.
     #[default]
     New,
-    /// Setup is at it, or failed.
+    /// Setup is running or has failed.
     Begun,
     Prepared(Arc<Prepared>),
     Initialised(Arc<Initialised>),
@@ -150,7 +149,7 @@ impl Stage {
         }
     }
 
-    /// What commands are run with, once it is known.
+    /// The context of commands, once known.
     pub(super) fn shell(&self) -> Option<&Shell> {
         match self {
             Self::New | Self::Begun => None,
@@ -160,7 +159,7 @@ impl Stage {
         }
     }
 
-    /// The stack's directory; empty before it is known.
+    /// The stack's directory; empty while unknown.
     pub(super) fn stack(&self) -> &Path {
         self.shell().map_or(Path::new(""), |shell| &shell.stack)
     }

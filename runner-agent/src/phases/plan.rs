@@ -1,4 +1,4 @@
-//! Plan: `plan`, then its reading: counts and changes, the text for people, and the checksum, side by side.
+//! The Plan phase: runs `plan`, then in parallel counts the changes, prints the text for people, and computes the checksum.
 
 use std::{
     collections::BTreeSet,
@@ -43,12 +43,12 @@ impl PhaseRunner {
             let mut events = self.events(&shell.stack, notices);
             let command = self.command(shell, args.iter().cloned().chain([shell.lock_timeout(waits).into()]))?;
             let exit = self.step("plan", &command, &mut events, notices).await?;
-            // A crash of the tool's runtime exits with 2 as well, so the exit code alone says nothing good.
+            // A crash of the tool's runtime also exits with 2, so the exit code alone does not prove success.
             if matches!(exit.code, 0 | 2) && !exit.told && file.is_file() {
                 break (events, exit);
             }
             let said = events.said();
-            // A tool that failed may have written a file all the same.
+            // A failed tool may have written a plan file too.
             if shell.is_terragrunt() && !exit.told && (exit.code == 0 || shell.ignored(&said)) {
                 return self.planned_nothing(made).await;
             }
@@ -61,24 +61,24 @@ impl PhaseRunner {
         };
         let ran_in = self.ran_in();
         if made.idle {
-            // Excluded from `init` alone: only now is it known where its state is.
+            // The unit was excluded from `init` only. The state's place is known from here on.
             self.know_backend(&mut made)?;
         }
         let (shell, facts) = (&made.shell, &made.facts);
-        // Whatever plan-time code left running must not touch what is about to be measured.
+        // Kill the remaining processes of plan-time code, so that they cannot change files while they are measured.
         self.kill_others().await;
         self.keep_plan().await?;
         self.hooks_after_plan(shell, exit.code == 2, notices).await?;
         self.keeps_its_providers(&shell.stack)?;
         let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
-        // Another process of the tool, to say that there is nothing to say. At a terminal people expect its own words.
+        // Without changes a second process of the tool is not worth its time. At a terminal people expect the tool's own output.
         let prints = exit.code != 0 || self.host.terminal().is_some();
         let printing =
             async { if prints { self.print_plan(shell, ran_in.as_deref(), notices).await.map(Some) } else { Ok(None) } };
         let checksum = self.checksum(shell, facts);
         let (read, text, checksum) = if shell.is_terragrunt() {
-            // Where the tool alone cannot show it Terragrunt does, each command of which may write its copy of the unit anew, which
-            // the others read.
+            // If the tool alone cannot show the plan, Terragrunt does. Each of its commands may rewrite its copy of the unit, which
+            // the others read, so they run one after the other.
             (reading.await, printing.await, checksum.await)
         } else {
             tokio::join!(reading, printing, checksum)
@@ -102,7 +102,7 @@ impl PhaseRunner {
             None => self.print_plan(shell, ran_in.as_deref(), notices).await?,
         };
         let (checksum, parts) = checksum?;
-        // Nor what their reading left running what is about to be kept.
+        // Kill the processes that reading the plan left, so that they cannot change files while they are stored.
         self.kill_others().await;
         let has_changes = exit.code == 2;
         let bundle = self.store_plan(&made, &parts, (text, json), (has_changes, facts.counts)).await?;
@@ -114,8 +114,8 @@ impl PhaseRunner {
         Ok((report, Planned { recovers: recovery.is_some(), ..planned }))
     }
 
-    /// Takes the plan from where the tool wrote it to where code of the stack writes nothing. From here on this file is the plan: it is
-    /// shown, hashed, kept and applied.
+    /// Moves the plan from the path the tool wrote to a path that the stack's code cannot write. This file is the plan from here
+    /// on: it is shown, hashed, stored and applied.
     async fn keep_plan(&self) -> Result<(), Failure> {
         let (from, to) = (self.settings.plan_out(), self.settings.plan_file());
         let kept = tokio::task::spawn_blocking(move || {
@@ -131,13 +131,13 @@ impl PhaseRunner {
         }
     }
 
-    /// A file for what the tool prints, where there is a datastore to have it.
+    /// A file for the tool's output, if there is a datastore to upload it to.
     fn text(&self) -> Result<Option<Scratch>, Failure> {
         let text = self.remote.is_some().then(|| Scratch::create(&self.settings.kept)).transpose();
         text.map_err(|error| internal("what the tool says of the plan cannot be kept", &error))
     }
 
-    /// `show -json`, read as it comes; and what was read.
+    /// Streams `show -json` through the parser. Returns the facts and a copy of the JSON.
     async fn read_plan_file(
         &self,
         shell: &Shell,
@@ -166,7 +166,7 @@ impl PhaseRunner {
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
         let unreadable = |what: String| Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"));
         let (reader, writer) = io::pipe().map_err(|error| internal("no pipe", &error))?;
-        // Kept for the datastore on its way: it may be large, and it is printed once.
+        // The JSON may be large and is printed once, so it is copied for the datastore as it is read.
         let text = self.text()?;
         let copy = text.as_ref().map(|text| text.file().try_clone()).transpose();
         let copy = copy.map_err(|error| internal("the plan's JSON cannot be kept", &error))?;
@@ -176,7 +176,7 @@ impl PhaseRunner {
                 Some(copy) => {
                     let mut reader = Copying { reader, copy: BufWriter::new(copy) };
                     let facts = read_plan(&mut reader, watched).map_err(io::Error::from)?;
-                    // What follows the last value that is read, if anything.
+                    // Copy the rest after the last parsed value, if any.
                     io::copy(&mut reader, &mut io::sink())?;
                     reader.copy.flush()?;
                     Ok(facts)
@@ -197,7 +197,7 @@ impl PhaseRunner {
         Ok((facts.map_err(|error| unreadable(error.to_string()))?, text))
     }
 
-    /// What `show` would come to of a plan without changes.
+    /// Prints the text of a plan without changes, as `show` would.
     fn print_no_changes(&self, shell: &Shell, notices: &Notices) -> Result<Option<Scratch>, Failure> {
         let unkept = |error: &io::Error| internal("the plan's text cannot be kept", error);
         let mut events = self.events(&shell.stack, notices);
@@ -210,7 +210,7 @@ impl PhaseRunner {
         Ok(text)
     }
 
-    /// `show -no-color`, for the log; and what was printed.
+    /// Runs `show -no-color` for the log. Returns a copy of the text.
     async fn print_plan(&self, shell: &Shell, ran_in: Option<&Path>, notices: &Notices) -> Result<Option<Scratch>, Failure> {
         let file = self.settings.plan_file().display().to_string();
         let mut args = vec!["show", "-no-color", &file];
@@ -241,7 +241,7 @@ impl PhaseRunner {
     }
 }
 
-/// Reads, and keeps what was read.
+/// Copies everything that is read through it.
 struct Copying<R> {
     reader: R,
     copy: BufWriter<File>,

@@ -1,4 +1,4 @@
-//! Reads `show -json` as a stream: counts and a bounded list of changes, however large the plan is.
+//! Parses `show -json` as a stream. Retains counts and a bounded list of changes, whatever the size of the plan.
 
 use std::{collections::BTreeSet, fmt, io::Read};
 
@@ -9,32 +9,32 @@ use serde::{
 };
 use serde_json::Value;
 
-/// Lines that are kept of each kind of change.
+/// Maximum number of lines retained of each kind of change.
 const LINES: usize = 50;
-/// The most attributes that are named of one resource.
+/// Maximum number of attributes named per resource.
 const ATTRIBUTES: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanFacts {
     pub counts: Changes,
-    /// Whether the plan is one of a planning that failed.
+    /// Whether planning failed and the plan is partial.
     pub errored: bool,
-    /// Whether the tool says that there is something to apply; newer tools say it.
+    /// Whether the tool reports something to apply. Only newer tools report it.
     pub applyable: Option<bool>,
-    /// Those of the addresses that were asked about which the plan creates.
+    /// The watched addresses that the plan creates.
     pub created: BTreeSet<String>,
     watched: BTreeSet<String>,
     lists: [List; 9],
 }
 
-/// Lines of one kind, and how many there are in all.
+/// Lines of one kind, and the number of all changes of that kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct List {
     lines: Vec<String>,
     count: usize,
 }
 
-/// The order in which a person wants to read: what is lost first.
+/// Kinds of change in reading order: losses first.
 #[derive(Clone, Copy)]
 enum Kind {
     Destroy,
@@ -49,7 +49,7 @@ enum Kind {
 }
 
 impl PlanFacts {
-    /// One line a change, destroys and replaces first; the last line says how many more there are. Of outputs there are names only.
+    /// One line per change, destroys and replaces first; the last line counts the omitted ones. Outputs are listed by name only.
     pub fn lines(&self) -> Vec<String> {
         let all: usize = self.lists.iter().map(|list| list.count).sum();
         let mut lines: Vec<_> = self.lists.iter().flat_map(|list| list.lines.iter().cloned()).take(LINES).collect();
@@ -59,14 +59,13 @@ impl PlanFacts {
         lines
     }
 
-    /// Whether there is any change of a resource, of its address or of an output. What has drifted is no change by itself: a plan
-    /// of nothing else is not applied.
+    /// Whether a resource, its address or an output changes. Drift alone is no change: a plan with nothing else is not applied.
     pub fn has_changes(&self) -> bool {
         let c = self.counts;
         [c.add, c.change, c.destroy, c.import, c.replace, c.forget, c.moved, c.outputs].iter().any(|count| *count > 0)
     }
 
-    /// For a plan without changes: it is not applied, so it takes nothing in of what has drifted.
+    /// Clears the drift of a plan without changes. Such a plan is not applied, so the state takes in none of the drift.
     pub(super) fn forget_drift(&mut self) {
         self.counts.drifted = 0;
         self.lists[Kind::Drift as usize] = List::default();
@@ -129,9 +128,9 @@ impl PlanFacts {
         self.add(kind, &format!("{sign} {address}{forgotten}{imported}{moved}"));
     }
 
-    /// What is not as the last apply left it. The tools list what is only moved there too, with no action; that is a change of the
-    /// plan. Their text leaves out what no other change refers to, even when it is why the plan makes an object anew; here all of
-    /// it stands, as in their stream of events, since an apply takes all of it into the state.
+    /// Adds a resource that changed since the last apply. The tools also list pure moves there, with no action; those count as
+    /// changes of the plan. The tools' text omits drift that no other change refers to, even if the drift causes a replacement.
+    /// This list is complete, like the tools' event stream, since an apply takes all of it into the state.
     fn drift(&mut self, resource: &Drifted) {
         let does = |action: &str| resource.change.actions.iter().any(|a| a == action);
         let how = match (does("delete"), does("update")) {
@@ -176,7 +175,7 @@ struct Change {
     importing: Option<IgnoredAny>,
 }
 
-/// A resource that is not as the last apply left it. Of others the values are not kept.
+/// A resource that changed since the last apply. Values are parsed for these only.
 #[derive(Deserialize)]
 struct Drifted {
     #[serde(default)]
@@ -195,7 +194,7 @@ struct Values {
 }
 
 impl Values {
-    /// Paths of the attributes that differ, in order; no values.
+    /// Sorted paths of the differing attributes, without values.
     fn attributes(&self) -> Vec<String> {
         let mut paths = Vec::new();
         differing("", &self.before, &self.after, &mut paths);
@@ -234,10 +233,10 @@ impl Change {
     }
 }
 
-/// Reads a plan, and notes which of some addresses it creates.
+/// Parses a plan, and collects the `watched` addresses that it creates.
 ///
 /// # Errors
-/// When it is no plan.
+/// Invalid JSON, or JSON that is no plan.
 pub fn read_plan(from: impl Read, watched: BTreeSet<String>) -> serde_json::Result<PlanFacts> {
     let mut facts = PlanFacts { watched, ..PlanFacts::default() };
     let mut deserializer = serde_json::Deserializer::from_reader(std::io::BufReader::with_capacity(64 * 1024, from));

@@ -1,7 +1,6 @@
-//! A look at what a run is given before anything is fetched or started: all that is missing, empty or expired, at once.
+//! Checks all inputs of a run before anything is fetched or started, and reports everything missing, empty or expired at once.
 //!
-//! Pure but for the reading of mounted files. What cannot be known from here, such as whether a server takes a password, is found out
-//! by whoever uses it.
+//! Pure except for reads of mounted files. Cannot check what only a server knows, such as whether it accepts a password.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec, ValueFrom};
@@ -14,7 +13,7 @@ use super::{
 };
 use crate::{providers::UserConfig, settings::Settings};
 
-/// Names in the environment that are credentials, so that an empty one is a mistake.
+/// Environment variables that hold credentials, so an empty one is a mistake.
 const CREDENTIALS: &[&str] = &[
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -29,17 +28,17 @@ const CREDENTIALS: &[&str] = &[
     "VAULT_TOKEN",
 ];
 const CREDENTIAL_PREFIX: &str = "TF_TOKEN_";
-/// Names in which tools say until when a session of AWS is good: the CLI's `export-credentials`, and aws-vault.
+/// Variables in which tools put the end of an AWS session: the CLI's `export-credentials`, and aws-vault.
 const SESSION_ENDS: [&str; 2] = ["AWS_CREDENTIAL_EXPIRATION", "AWS_SESSION_EXPIRATION"];
-/// Keys of a Secret with who asks a host that are nothing when they are empty.
+/// Credential keys of a Secret that may not be empty.
 const LOGIN_KEYS: [&str; 3] = ["username", "password", "bearerToken"];
 const REGISTRIES: &str = "credentials.registries";
 
-/// What was found wanting.
+/// Problems found so far.
 #[derive(Default)]
 struct Found(Vec<(Reason, String)>);
 
-/// Looks at all that the run names; the failure names all that is missing or empty, and then what has expired.
+/// Checks all references of the run. The failure lists everything missing or empty, then everything expired.
 pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool, now: Timestamp) -> Result<(), Failure> {
     let mut found = Found::default();
     for variable in &spec.variables {
@@ -49,13 +48,13 @@ pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool,
         found.value(settings, refs(variable.value_from.as_ref()), &format!("env {}", variable.name));
     }
     found.inputs(spec, settings);
-    // A person's own tools ask with what that person has.
+    // A person's own tools use that person's credentials.
     if settings.folder.is_none() {
         found.credentials(spec, settings);
     }
     if fetches {
         found.source(spec, settings);
-        // A plan that is there has its hooks.
+        // A restored plan brings its hooks with it.
         for hook in &spec.hooks {
             found.value(settings, (None, hook.config_map_key_ref.as_ref()), &format!("hook {}", hook.name));
         }
@@ -77,9 +76,9 @@ pub(super) fn check(spec: &TerraformRunSpec, settings: &Settings, fetches: bool,
 }
 
 impl Found {
-    /// A key of a Secret or ConfigMap.
+    /// Checks a key of a Secret or ConfigMap.
     fn value(&mut self, settings: &Settings, refs: Refs<'_>, wanted: &str) {
-        // What makes no sense is refused by whoever takes the values.
+        // Invalid references are refused where the values are read.
         let Some((object, key)) = named(refs, settings) else { return };
         match inputs::mounted(&object.dir, key) {
             None => self.0.push((object.reason, object.wanted(key, wanted, settings))),
@@ -90,7 +89,7 @@ impl Found {
         }
     }
 
-    /// Files with variables, files for the tool, and whole environments.
+    /// Checks variable files, files for the tool, and `envFrom`.
     fn inputs(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
         for file in spec.variable_files.iter().filter(|file| file.path.is_none()) {
             let refs = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
@@ -107,7 +106,7 @@ impl Found {
         }
     }
 
-    /// What `init` asks others with.
+    /// Checks the credentials for `init`.
     fn credentials(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
         let credentials = &spec.credentials;
         for git in &credentials.git {
@@ -122,7 +121,7 @@ impl Found {
         }
     }
 
-    /// A Secret with who asks a host.
+    /// Checks a Secret with credentials for a host.
     fn login(&mut self, name: &str, wanted: &str, settings: &Settings) {
         let object = Object::secret(name, settings);
         if inputs::is_empty(&object.dir) {
@@ -135,7 +134,7 @@ impl Found {
         }
     }
 
-    /// The objects that the source is, or is fetched with.
+    /// Checks the objects that are the source, and the Secret for its fetch.
     fn source(&mut self, spec: &TerraformRunSpec, settings: &Settings) {
         match spec.source.kind() {
             Some(SourceKind::ConfigMap(from)) => {
@@ -159,7 +158,7 @@ impl Found {
         }
     }
 
-    /// Credentials that say themselves until when they are good.
+    /// Checks credentials that contain their own expiry time.
     fn expired(&mut self, spec: &TerraformRunSpec, settings: &Settings, fetches: bool, now: Timestamp) {
         let mut judge = |end: Option<Timestamp>, what: &dyn Fn() -> String| {
             if let Some(end) = end.filter(|end| *end <= now) {
@@ -173,7 +172,7 @@ impl Found {
             }
             judge(token_end(&text), &|| format!("the token in env {name}"));
         }
-        // A value that stands in the run, or in a ConfigMap, is nobody's credential.
+        // A literal value in the run or a value of a ConfigMap is not treated as a credential.
         for variable in &spec.variables {
             let end = of((refs(variable.value_from.as_ref()).0, None)).as_deref().and_then(token_end);
             judge(end, &|| format!("the token in variable {}", variable.name));
@@ -182,7 +181,7 @@ impl Found {
             let text = inputs::mounted(&settings.identity.join(token.field), "token");
             judge(text.as_deref().and_then(token_end), &|| format!("the token of credentials.{}", token.field));
         }
-        // For a plan that is there nobody has to be asked.
+        // A restored plan needs no fetch.
         if !fetches {
             return;
         }
@@ -209,7 +208,7 @@ impl Found {
     }
 }
 
-/// The environment that a run gives to the tool, as far as it is there.
+/// The environment from the run's spec, as far as its values exist.
 fn environment(spec: &TerraformRunSpec, settings: &Settings) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (from, object) in spec.env_from.iter().filter_map(|from| Some((from, inputs::named_whole(from, settings)?))) {
@@ -229,12 +228,12 @@ fn environment(spec: &TerraformRunSpec, settings: &Settings) -> Vec<(String, Str
     all
 }
 
-/// That a key holds nothing, for people.
+/// The error message for an empty key.
 fn nothing_at(object: &Object<'_>, key: &str, wanted: &str) -> String {
     format!("{} {} has nothing at its key {key}; {wanted} wants it", object.kind, object.name)
 }
 
-/// The Secret that the source is fetched with, and the field that names it.
+/// The Secret for the fetch of the source, and the field that references it.
 fn source_secret(spec: &TerraformRunSpec) -> Option<(&str, &'static str)> {
     let (secret, wanted) = match spec.source.kind()? {
         SourceKind::Git(git) => (&git.secret_ref, "source.git.secretRef"),
@@ -244,27 +243,26 @@ fn source_secret(spec: &TerraformRunSpec) -> Option<(&str, &'static str)> {
     Some((secret.as_ref()?.name.as_str(), wanted))
 }
 
-/// Whether what wants a value wants a credential.
+/// Whether a field takes a credential.
 fn is_credential(wanted: &str) -> bool {
     let of_env = |name: &str| CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX);
     wanted.starts_with(REGISTRIES) || wanted.strip_prefix("env ").is_some_and(of_env)
 }
 
-/// The key that a value is taken from; none of one that comes from another stack.
+/// The references of a value; empty for another stack's output.
 fn refs(from: Option<&ValueFrom>) -> Refs<'_> {
     let from = from.filter(|from| from.output_of.is_none());
     (from.and_then(|from| from.secret_key_ref.as_ref()), from.and_then(|from| from.config_map_key_ref.as_ref()))
 }
 
-/// Until when a JSON Web Token (RFC 7519) is good; none for what is no such token, or says nothing of it. Its signature is for whoever
-/// it is sent to.
+/// Expiry time of a JSON Web Token (RFC 7519); `None` for other text or a token without `exp`. Does not verify the signature.
 fn token_end(text: &str) -> Option<Timestamp> {
     let mut parts = text.trim().split('.');
     let (header, payload, Some(_), None) = (parts.next()?, parts.next()?, parts.next(), parts.next()) else { return None };
     let part = |text: &str| serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(text).ok()?).ok();
     part(header)?.get("alg")?.as_str()?;
     let end = part(payload)?.get("exp").cloned()?;
-    // It may have a fraction.
+    // `exp` may have a fraction.
     let seconds = end.as_i64().or_else(|| end.as_f64().and_then(whole_seconds))?;
     Timestamp::from_second(seconds).ok()
 }
@@ -308,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_missing_or_empty_is_named_at_once() {
+    fn all_missing_and_empty_inputs_are_reported_at_once() {
         let secret = |name: &str, key: &str| json!({"secretKeyRef": {"name": name, "key": key}});
         let spec = json!({
             "source": {"git": {"url": "https://h/r", "secretRef": {"name": "git"}}},
@@ -343,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_init_asks_others_with_and_scripts_are_looked_for_as_well() {
+    fn missing_init_credentials_and_scripts_are_named() {
         let key = |name: &str| json!({"name": name, "key": "k"});
         let spec = json!({
             "credentials": {
@@ -360,12 +358,12 @@ mod tests {
                    credentials.cliConfig wants git/k";
         let hook = "; and ConfigMap scripts does not exist or is empty; hook tell wants scripts/k";
         assert_eq!(checked(&files, &spec, true), fails(Reason::SecretNotFound, &format!("{all}{hook}")));
-        // A plan that is there has its scripts with it.
+        // A restored plan brings its scripts with it.
         assert_eq!(checked(&files, &spec, false), fails(Reason::SecretNotFound, all));
     }
 
     #[test]
-    fn a_token_that_has_expired_is_seen_wherever_the_run_has_it() {
+    fn expired_token_is_found_in_every_place() {
         let (past, future) = (token(NOW - 1), token(NOW + 60));
         let key = json!({"secretKeyRef": {"name": "s", "key": "k"}});
         let config = format!("credentials \"r\" {{\n  token = \"{past}\"\n}}\n");
@@ -392,7 +390,7 @@ mod tests {
             let good = file.1.replace(&past, &future);
             assert_eq!(checked(&[(file.0, &good)], &spec, true), Ok(()), "{said}");
         }
-        // What `env` says goes before; and a value that anybody may read is no credential.
+        // `env` overrides `envFrom`; and a public value is not a credential.
         let both = json!({"envFrom": [{"secretRef": {"name": "s"}}], "env": [{"name": "k", "value": "x"}]});
         assert_eq!(checked(&[("secrets/s/k", &past)], &both, true), Ok(()));
         let public = json!({"variables": [{"name": "t", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}, {"name": "u", "value": past}]});
@@ -400,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_named_and_not_shown() {
+    fn expired_token_is_named_but_not_shown() {
         let env = |name: &str, value: &str| json!({"env": [{"name": name, "value": value}]});
         let (past, future) = (token(NOW - 1), token(NOW + 60));
         let said = checked(&[], &env("TOKEN", &past), true);
@@ -423,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_without_a_token_says_what_it_needs() {
+    fn identity_without_token_names_the_missing_setting() {
         let aws = json!({"credentials": {"aws": {"roleArn": "arn:aws:iam::111122223333:role/r"}}});
         let said = checked(&[], &aws, true).unwrap_err();
         assert_eq!(said.0, Reason::InvalidSpec);
@@ -433,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_source_are_looked_for() {
+    fn missing_keys_of_a_source_are_reported() {
         let spec = json!({"source": {"configMapRef": {"name": "net", "items": [{"key": "a", "path": "a.tf"}, {"key": "b", "path": "b.tf"}]}}});
         assert_eq!(checked(&[("configmaps/net/a", "x"), ("configmaps/net/b", "x")], &spec, true), Ok(()));
         let said = checked(&[("configmaps/net/a", "x")], &spec, true);

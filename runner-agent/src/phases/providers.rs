@@ -1,4 +1,4 @@
-//! Providers from the shared cache, and back into it. Without it everything goes on, only slower; so nothing here fails.
+//! Serves providers from the shared cache and stores new ones in it. The cache is an optimisation, so no function here fails.
 
 use std::{
     fs, io,
@@ -9,21 +9,21 @@ use std::{
 use super::{PhaseRunner, Shell};
 use crate::providers::{Cache, Kept, Lock, Serving};
 
-/// What Init has of the cache.
+/// Init's handle on the cache.
 #[derive(Debug)]
 pub(super) struct Cached {
     cache: Cache,
-    /// As the lock file was before `init`.
+    /// The lock file before `init`.
     lock: Lock,
 }
 
 impl PhaseRunner {
-    /// The cache's directory, when the run may use it: code of the stack is kept from writing there, which it could if its own
-    /// work lay in there, or the other way round.
+    /// The cache's directory, if the run may use it. Refuses a cache that contains the work directory or lies in it, since the
+    /// stack's code could write to it.
     pub(super) fn provider_cache(&self) -> Option<io::Result<PathBuf>> {
         let (settings, dir) = (&self.settings, self.settings.provider_cache.as_ref()?);
         let apart = || -> io::Result<PathBuf> {
-            // What is made later on the way to it could not be written.
+            // Create both now. Later ones could not be created under confinement.
             for dir in [dir, &settings.work] {
                 fs::create_dir_all(dir)?;
             }
@@ -36,7 +36,7 @@ impl PhaseRunner {
         Some(apart())
     }
 
-    /// Makes the run's mirror. Called before `init`, when no code of the stack has run yet.
+    /// Creates the run's mirror. Call it before `init`, when no code of the stack has run yet.
     pub(super) async fn serve_providers(&self, cache: Option<PathBuf>, shell: &mut Shell) -> Option<Cached> {
         let (dir, stack, mirror) = (cache?, shell.stack.clone(), self.provider_mirror());
         let serving = tokio::task::spawn_blocking(move || {
@@ -59,7 +59,7 @@ impl PhaseRunner {
         }
     }
 
-    /// Keeps what `init` installed.
+    /// Stores the providers that `init` installed.
     pub(super) async fn keep_providers(&self, cached: Option<Cached>, stack: &Path) {
         let Some(Cached { cache, lock }) = cached else { return };
         let data = stack.join(".terraform");

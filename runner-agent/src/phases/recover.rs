@@ -1,6 +1,6 @@
-//! A recovery run: what another run created and the state does not know is taken in by `import` blocks that the plan shows.
+//! A recovery run imports objects that another run created and the state lacks. The plan shows the `import` blocks.
 //!
-//! What cannot be taken in is left out and named: the plan of a run that asks nobody does not create it a second time.
+//! Objects that cannot be imported are left out and named. Without manual approval, such a plan may not create them a second time.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
 
@@ -24,17 +24,17 @@ use crate::{
 
 /// Name of the file with the `import` blocks.
 pub const RECOVER_FILE: &str = "pawl_recover.tf";
-/// The largest one, in bytes: more than any journal gives.
+/// Maximum size of that file in bytes; no journal yields more.
 const MAX_FILE: u64 = 64 << 20;
-/// How long the datastore may be away.
+/// Time limit for retries of a request to the datastore.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-/// The beginning of a line that holds what the next journal takes over.
+/// Prefix of lines that the next journal takes over.
 const CARRIED: &str = "# pawl: ";
-/// Lines before the first block.
+/// Number of lines before the first block.
 const HEAD_LINES: usize = 1;
-/// Lines of a block.
+/// Number of lines of a block.
 const BLOCK_LINES: usize = 4;
-/// Objects that a line of the history names.
+/// Maximum number of objects named in a history entry.
 const NAMED: usize = 4;
 
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ pub(super) struct Recovery {
     from: String,
     recorded: u32,
     imports: Vec<Object>,
-    /// With an ID or without, and why they are not imported.
+    /// Objects that are not imported, with the reason.
     left_out: Vec<(Object, String)>,
     uncertain: Vec<Object>,
     still_recorded: usize,
@@ -74,9 +74,9 @@ impl Recovery {
         found
     }
 
-    /// The file: the blocks, then what the journal of this run begins with.
+    /// The file's text: the `import` blocks, then the first lines of this run's journal.
     fn text(&self) -> String {
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let mut text = format!("# What run {} created and the state does not know; written by Pawl.\n", self.from);
         for object in &self.imports {
             let id = quoted(object.id.as_deref().unwrap_or_default());
@@ -106,7 +106,7 @@ impl Recovery {
         imports.chain(left_out).chain(uncertain)
     }
 
-    /// Takes those out whose turn in `blamed` it is.
+    /// Moves the imports with an index in `blamed` to those left out.
     fn leave_out(&mut self, blamed: &[(usize, String)]) {
         let mut kept = Vec::new();
         for (at, object) in std::mem::take(&mut self.imports).into_iter().enumerate() {
@@ -118,7 +118,7 @@ impl Recovery {
         self.imports = kept;
     }
 
-    /// The imports that a failure of the plan speaks of, and what it says of each.
+    /// The imports that a failure of the plan names, each with the failure's text.
     fn blamed(&self, failure: &Failure) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         for told in &failure.diagnostics {
@@ -149,7 +149,7 @@ impl Recovery {
         found
     }
 
-    /// What the plan would create though it may be there, with a line for each.
+    /// Objects that the plan would create although they may exist, with a line for each.
     fn again(&self, created: &BTreeSet<String>) -> Vec<String> {
         let may = |object: &Object, what: String| format!("+ {} ({MAY_EXIST}: {what})", object.address);
         let left_out = self.left_out.iter().map(|(object, why)| {
@@ -162,13 +162,13 @@ impl Recovery {
         left_out.chain(uncertain).filter(|(object, _)| created.contains(&object.address)).map(|(_, line)| line).collect()
     }
 
-    /// Addresses of which it matters whether the plan creates them.
+    /// Addresses to look for among the objects that the plan creates.
     pub(super) fn watched(&self) -> BTreeSet<String> {
         let objects = self.left_out.iter().map(|(object, _)| object).chain(&self.uncertain);
         objects.map(|object| object.address.clone()).collect()
     }
 
-    /// For the history.
+    /// Notes for the history.
     fn notes(&self) -> Vec<String> {
         let mut first = format!("{} imported that run {} created", self.imports.len(), self.from);
         if self.recorded > 0 {
@@ -189,20 +189,20 @@ impl Recovery {
     }
 }
 
-/// Whether a text names an address, and not one that only begins so.
+/// Whether a text contains an address as a whole word, not as the prefix of another address.
 fn names_address(text: &str, address: &str) -> bool {
     text.match_indices(address).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let after = text[at + address.len()..].chars().next();
         let part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '[' | '.'));
-        // A sentence may end with it.
+        // A full stop after the address may end a sentence.
         let end =
             after == Some('.') && !text[at + address.len() + 1..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         !part(before) && (end || !part(after))
     })
 }
 
-/// What the journal of an apply in this stack takes over.
+/// The lines that the journal of an apply in this stack takes over.
 pub(super) fn carried(stack: &Path) -> Vec<Line> {
     let file = files::left(&stack.join(RECOVER_FILE), MAX_FILE);
     let text = file.and_then(std::io::read_to_string).unwrap_or_default();
@@ -210,7 +210,7 @@ pub(super) fn carried(stack: &Path) -> Vec<Line> {
 }
 
 impl PhaseRunner {
-    /// Before the plan of a recovery run: compares, and writes the `import` blocks.
+    /// Runs before the plan of a recovery run: compares the journal with the state and writes the `import` blocks.
     pub(super) async fn begin_recovery(&self, made: &Initialised) -> Result<Option<Recovery>, Failure> {
         let Initialised { run, shell, state_key, .. } = made;
         let Some(from) = run.spec.recover.as_ref().map(|recover| recover.from_run.as_str()) else { return Ok(None) };
@@ -258,7 +258,7 @@ impl PhaseRunner {
         })
     }
 
-    /// After a plan that failed: leaves out what it failed for. Whether it is worth another try.
+    /// Runs after a failed plan: leaves out the imports that made it fail. Returns whether a retry is worthwhile.
     pub(super) async fn recover_again(
         &self,
         shell: &Shell,
@@ -283,13 +283,13 @@ impl PhaseRunner {
         Ok(true)
     }
 
-    /// The failure names nothing: plans without any import, then with those of one type at a time.
+    /// Used if the failure names no import: plans without imports, then with those of one type at a time.
     async fn find_blamed(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
         let kinds: BTreeSet<&str> = recovery.imports.iter().map(|object| object.kind.as_str()).collect();
         let mut trial = recovery.clone();
         trial.imports.clear();
         if self.try_plan(shell, &trial, notices).await?.is_some() {
-            // It is no import that it failed for.
+            // The failure has another cause than the imports.
             return Ok(Vec::new());
         }
         let mut blamed = Vec::new();
@@ -303,7 +303,7 @@ impl PhaseRunner {
         Ok(blamed)
     }
 
-    /// Whether a plan with these imports fails, and how. Nothing of it is kept.
+    /// Returns the failure of a plan with these imports, if it fails. Discards the plan.
     async fn try_plan(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Option<Failure>, Failure> {
         write_recovery(&shell.stack, recovery)?;
         let mut events = self.events(&shell.stack, notices).quiet();
@@ -315,12 +315,12 @@ impl PhaseRunner {
 
 fn write_recovery(stack: &Path, recovery: &Recovery) -> Result<(), Failure> {
     let path = stack.join(RECOVER_FILE);
-    // A plan that failed has run code of the stack.
+    // The failed plan ran the stack's code, which may have replaced the file.
     let written = files::create(&path).and_then(|mut file| file.write_all(recovery.text().as_bytes()));
     written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
 }
 
-/// Says in the report of the plan what was recovered, and what the plan would create though it may be there.
+/// Adds to the plan's report the recovered objects, and the objects that the plan would create although they may exist.
 pub(super) fn finish_recovery(
     run: &TerraformRun,
     recovery: Option<&Recovery>,
@@ -343,7 +343,7 @@ pub(super) fn finish_recovery(
     }
     let plain = |line: &String| again.iter().any(|marked| marked.starts_with(&format!("{line} (")));
     report.lines.retain(|line| !plain(line));
-    // First, so that none of them is among the lines that a status leaves out.
+    // First, so that a status does not cut them off.
     report.lines.splice(0..0, again);
     Ok(())
 }
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_an_id_and_a_free_address_is_imported() {
+    fn only_objects_with_id_and_free_address_are_imported() {
         let found = recovery();
         assert_eq!(found.imports.iter().map(|o| o.address.as_str()).collect::<Vec<_>>(), ["t_a.x", "module.m[\"k\"].t_b.y[0]"]);
         assert_eq!(found.left_out.len(), 3);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_journal_takes_over_what_this_one_knows() {
+    fn next_journal_takes_over_the_known_objects() {
         let dir = tempfile::tempdir().unwrap();
         assert!(carried(dir.path()).is_empty());
         let found = recovery();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_of_the_import_that_it_names() {
+    fn failure_blames_the_import_that_it_names() {
         let found = recovery();
         let at = |failure: &Failure| found.blamed(failure).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
         let text = found.text();
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_there_is_said_of_what_the_plan_creates() {
+    fn created_objects_that_may_exist_are_marked() {
         let found = recovery();
         let created = ["t_b.begun", "t_a.none", "t_b.u"].map(str::to_owned).into();
         assert_eq!(

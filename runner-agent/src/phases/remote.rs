@@ -1,4 +1,4 @@
-//! What an attempt leaves with the datastore: the plan before it waits, the result, the log. The claim is in `claim_record`.
+//! Uploads of an attempt to the datastore: the plan before it waits, the result, the log. `claim_record` writes the claim.
 
 use std::{
     io,
@@ -23,35 +23,35 @@ use crate::{
     plan_checksum::Parts,
 };
 
-/// How long the datastore may be away before the claim, at each of its calls.
+/// Time limit for retries of each request before the claim.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the state that could not be saved is tried for, before the end is reported.
+/// Time limit for uploading a state that could not be saved, before the end is reported.
 const RESCUE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a result and the rest of a log are tried for at the end.
+/// Time limit for uploading the result and the rest of the log at the end.
 const END_PATIENCE: Duration = Duration::from_secs(15);
 
-/// The datastore, as an attempt uses it.
+/// The attempt's connections to the datastore.
 #[derive(Debug)]
 pub struct Remote {
     pub(super) client: Client,
     spool: Arc<Spool>,
     shipper: Shipper,
     pub(super) state: Mutex<Option<StateServer>>,
-    /// The journal on its way.
+    /// The upload of the journal.
     pub(super) journal: Mutex<Option<Journaling>>,
-    /// The plan's texts on their way.
+    /// The upload of the plan's texts.
     sending: Mutex<Option<JoinHandle<Result<(), Failure>>>>,
 }
 
 impl Remote {
-    /// Begins to send what is written to the spool.
+    /// Starts to ship the spool's content.
     pub fn start(client: Client, spool: Arc<Spool>) -> Self {
         let shipper = Shipper::start(client.clone(), spool.clone());
         Self { client, spool, shipper, state: Mutex::default(), journal: Mutex::default(), sending: Mutex::default() }
     }
 }
 
-/// The journal of the apply on its way. Its own way: a flood of the log does not hold it up.
+/// The upload of the apply's journal. Has its own connection, so a flood of log lines does not delay it.
 #[derive(Debug)]
 pub(super) struct Journaling {
     pub(super) spool: Arc<Spool>,
@@ -59,7 +59,7 @@ pub(super) struct Journaling {
 }
 
 impl Journaling {
-    /// Begins to send what is written.
+    /// Starts to ship the journal's spool.
     pub(super) fn start(client: Client, dir: PathBuf) -> std::io::Result<Self> {
         let spool = Spool::create(dir)?;
         spool.enter(JOURNAL);
@@ -68,9 +68,9 @@ impl Journaling {
 }
 
 impl PhaseRunner {
-    /// Leaves text and JSON of the plan with the datastore, and what has to be applied when it may wait. The bundle's digest.
+    /// Uploads the plan's text and JSON, and the bundle if the plan may wait for an approval. Returns the bundle's digest.
     ///
-    /// Where nobody waits for the plan, its texts are sent while the run goes on, and waited for at its end.
+    /// With automatic approval the texts are uploaded while the run goes on, and awaited at its end.
     pub(super) async fn store_plan(
         &self,
         made: &Initialised,
@@ -97,7 +97,7 @@ impl PhaseRunner {
         Ok(bundle)
     }
 
-    /// Packs the plan, sends it, and has it read back.
+    /// Packs the bundle, uploads it, and compares the digest that the datastore has stored.
     async fn store_bundle(&self, remote: &Remote, made: &Initialised, parts: &Parts) -> Result<String, Failure> {
         let Shell { stack, tool, managed, .. } = &made.shell;
         let tool = &tool.found;
@@ -120,7 +120,7 @@ impl PhaseRunner {
             hooks: self.fixed_hooks().to_vec(),
             parts: Some(parts.clone()),
         };
-        // What was changed while the plan was made would be what it is applied with.
+        // Files changed while planning would otherwise become part of the bundle.
         made.shell.put_uncounted(self.settings.folder.is_some())?;
         let to = file.clone();
         let apart = given_files::apart(&made.shell.files, &head.stack);
@@ -141,7 +141,7 @@ impl PhaseRunner {
         Ok(sum)
     }
 
-    /// Leaves the result of a claimed run with the datastore, where there is one. Whether it is there.
+    /// Uploads the result of a claimed run, if there is a datastore. Returns whether it is stored.
     pub(super) async fn deliver_result(&self, message: &TerminationMessage) -> bool {
         let Some(remote) = &self.remote else { return true };
         let delivered = retry_for(END_PATIENCE, || remote.client.result(message)).await;
@@ -151,7 +151,7 @@ impl PhaseRunner {
         delivered.is_ok()
     }
 
-    /// Leaves the state that the tool could not save with the datastore; where it is then.
+    /// Uploads the state that the tool could not save. Returns where it is then, for people.
     pub(super) async fn rescue_state(&self, path: &Path) -> String {
         let here = format!("it is in {}", path.display());
         if self.host.keeps_disk() {
@@ -161,7 +161,7 @@ impl PhaseRunner {
         let (file, dir) = (path.to_path_buf(), self.settings.kept.clone());
         let taken = tokio::task::spawn_blocking(move || {
             let file = files::left(&file, MAX_STATE)?;
-            // On a full disk it is read where it is: better that than nothing.
+            // If the disk is full, upload from the original file rather than not at all.
             let state = Scratch::copy_of(&file, &dir).unwrap_or_else(|_| Scratch::from(file));
             let sum = state.digest()?;
             io::Result::Ok((state, sum))
@@ -172,7 +172,7 @@ impl PhaseRunner {
         };
         match retry_for(RESCUE_PATIENCE, || put_file(&remote.client, ObjectKind::ErroredState, &state, &sum)).await {
             Ok(()) => {
-                // It holds secrets, and is where it is wanted.
+                // It contains secrets and is stored safely now.
                 let _ = std::fs::remove_file(path);
                 let (namespace, run) = (&self.settings.namespace, &self.settings.run);
                 format!("it is kept encrypted: {}", crds::names::errored_state_command(namespace, run))
@@ -188,8 +188,8 @@ impl PhaseRunner {
         self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {}", trouble.why()))).await;
     }
 
-    /// The log is at its end: waits until the datastore has it, for a while. What of log and journal is not there then, which is in the
-    /// log as well.
+    /// Waits, within bounds, until the datastore has the whole log. Returns a description of the missing parts of log and journal;
+    /// the log contains it as well.
     pub async fn finish_log(&self) -> Option<String> {
         self.log.flush(Duration::from_secs(2)).await;
         let remote = self.remote.as_ref()?;
@@ -224,7 +224,7 @@ impl PhaseRunner {
     }
 }
 
-/// Sends text and JSON of the plan, which are gone then.
+/// Uploads the plan's text and JSON, and removes the files.
 async fn store_texts(client: Client, text: Scratch, json: Scratch) -> Result<(), Failure> {
     tokio::try_join!(store(&client, ObjectKind::Plan, text), store(&client, ObjectKind::PlanJson, json)).map(drop)
 }

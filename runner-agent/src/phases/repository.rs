@@ -1,4 +1,4 @@
-//! A revision of a repository, as the datastore has it: taken, proven to be that commit's tree, and no credentials needed for it.
+//! A revision of a repository from the datastore. Needs no credentials; the unpacked tree is compared with the commit.
 
 use std::{
     io,
@@ -26,16 +26,16 @@ use crate::{
     process::RunError,
 };
 
-/// How long the datastore may be away, and a revision not be there yet, within an attempt. Where the time for Setup is short it is half of
-/// that, so that it is not the deadline that fails the run.
+/// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so
+/// that this error fails the run and not the deadline.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long unpacking and comparing may take.
+/// Time limit for unpacking and comparing.
 const UNPACKING: Duration = Duration::from_secs(240);
-/// Between two words that something comes.
+/// Bytes between two progress notices.
 const TELL: usize = 1 << 20;
 
 impl PhaseRunner {
-    /// Brings the revision into an empty directory.
+    /// Fetches the revision into an empty directory.
     pub(super) async fn fetch_repository(
         &self,
         spec: &TerraformRunSpec,
@@ -82,7 +82,7 @@ impl PhaseRunner {
         unpacked.map_err(|error| of_unpack(&error, repository))
     }
 
-    /// Waits for the revision, and takes it.
+    /// Waits until the revision is stored, and downloads it.
     async fn receive_bundle(
         &self,
         client: &Client,
@@ -111,7 +111,7 @@ impl PhaseRunner {
     }
 }
 
-/// Takes the bundle into a file of our own, on the file system of a directory.
+/// Downloads the snapshot to a scratch file in a directory.
 async fn get_bundle(client: &Client, dir: &Path, notices: &Notices) -> Result<Scratch, RequestError> {
     let mut response = client.source().await?;
     let local = |error: io::Error| RequestError::file(dir, error);
@@ -130,7 +130,7 @@ async fn get_bundle(client: &Client, dir: &Path, notices: &Notices) -> Result<Sc
     Ok(scratch)
 }
 
-/// What an answer of the datastore is for a run.
+/// Maps a response of the datastore to a failure of the run.
 fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
     let RepositorySource { name, namespace, revision, .. } = repository;
     let RequestError::Refused(problem) = error else { return failure("the revision could not be taken", error) };
@@ -152,7 +152,7 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
     }
 }
 
-/// What is wrong with what was taken.
+/// Maps an unpack error to a failure of the run.
 fn of_unpack(error: &UnpackError, repository: &RepositorySource) -> Failure {
     let RepositorySource { name, revision, .. } = repository;
     match error {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_answer_has_its_reason_and_what_to_look_at() {
+    fn each_response_maps_to_a_reason_with_a_hint() {
         let repository = |namespace: Option<&str>| RepositorySource {
             name: "infra".into(),
             namespace: namespace.map(str::to_owned),

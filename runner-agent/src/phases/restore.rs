@@ -1,4 +1,4 @@
-//! Restore: a plan of an earlier attempt is taken from the datastore to where it was made, and nothing is planned again.
+//! Restores an earlier attempt's plan from the datastore to its original path, without planning again.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -18,12 +18,12 @@ use crate::{
     ports::{Notices, SetupReport},
 };
 
-/// How long the datastore may be away.
+/// Time limit for retries of a request to the datastore.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl PhaseRunner {
-    /// Takes the bundle, checks it against the digest in the status, unpacks it at the same path, and has the same tool take its
-    /// providers and its backend again.
+    /// Downloads the bundle, checks it against the digest in the status, and unpacks it at the same path. Then runs `init` with the
+    /// same tool for its providers and backend.
     pub(super) async fn run_restore_from_store(
         &self,
         run: &Arc<TerraformRun>,
@@ -42,7 +42,8 @@ impl PhaseRunner {
         let file = match taken {
             Ok(file) => file,
             Err(trouble) => {
-                // It went with the end of a run that was claimed, if the cluster was restored from before that: the true reason.
+                // The end of a claimed run removes its bundle. If the cluster was restored from a backup older than the claim, the
+                // existing claim is the true reason.
                 if trouble.is(crds::datastore::NOT_FOUND) {
                     self.prove_claim(run).await?;
                 }
@@ -70,7 +71,7 @@ impl PhaseRunner {
             return Err(Reason::InputsChanged.failure(message));
         }
         self.restore_hooks(run, &given.env, head.hooks.clone());
-        // Links in it may lead anywhere, as in the pod that made the plan: only those of the source itself are refused, in Setup.
+        // Other links may lead anywhere, as in the pod that made the plan. Only links of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
         given_files::put_apart_again(&given.files, &stack)?;

@@ -1,4 +1,4 @@
-//! Setup: source, tool, inputs, and the environment of the tool.
+//! The Setup phase: source, tool, inputs, and the tool's environment.
 
 use std::{
     ffi::OsString,
@@ -34,9 +34,9 @@ use crate::{
 };
 
 impl PhaseRunner {
-    /// Keeps the pod's tokens, its Secrets, and the message that the agent leaves for the kubelet, out of reach of what is started from
-    /// now on, and what pods share as it is. Who names an account of his own names it for his code: that code finds its token where clients look
-    /// for it. Where the node cannot do that, the status says so, or the attempt fails, as the operator wants it.
+    /// Hides the pod's tokens, its Secrets and the termination message from processes started from now on, and makes shared
+    /// directories read-only. If the run names its own ServiceAccount, its code finds that account's token at the default path.
+    /// Without Landlock on the node, the status reports it, or the attempt fails if the operator requires confinement.
     pub(super) async fn confine(&self, run: &TerraformRun, notices: &Notices) -> Result<Option<PathBuf>, Failure> {
         let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
         let has_account = run.spec.runner.account(restores).is_some();
@@ -46,8 +46,9 @@ impl PhaseRunner {
             self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
         }
         let cache = cache.and_then(Result::ok);
-        // Other pods run what is in a cache that they share, and people read the plan that is kept. Below the work directory it could not
-        // be kept apart: nothing could be made there any more.
+        // Other pods execute files of a shared cache, and people read the stored plan, so the stack's code may not write there. A
+        // plan directory below the work directory cannot be read-only, since nothing could be created in the work directory any
+        // more.
         let kept = Some(&self.settings.kept).filter(|dir| dir.is_dir() && !dir.starts_with(&self.settings.work));
         let read_only = self.settings.cache.iter().filter(|dir| dir.is_dir()).chain(&cache).chain(kept).cloned().collect();
         match self.children.confine(&Bounds { hidden, read_only }) {
@@ -83,7 +84,7 @@ impl PhaseRunner {
             let message = "runner.planServiceAccountName needs a datastore: a plan is applied in another pod than made it";
             return Err(Reason::InvalidSpec.failure(message));
         }
-        // What is missing is said before anything is fetched.
+        // Report missing inputs before anything is fetched.
         let mut given = self.inputs(run, settings.folder.is_none()).await?;
         self.check_credentials(&spec.credentials)?;
         self.fix_hooks(run, &given.env)?;
@@ -113,7 +114,7 @@ impl PhaseRunner {
         self.prepare(run, cache, given, Origin { source, revision, stack, root, managed, pinned: None }, notices).await
     }
 
-    /// Makes the directories of the attempt, which are empty then: those of every attempt, and these.
+    /// Creates or empties the attempt's directories: those of every attempt, and `more`.
     pub(super) fn make_places(&self, more: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
         let settings = &self.settings;
         let places = [settings.kept.clone(), settings.home(), settings.tmp(), settings.out()];
@@ -123,7 +124,7 @@ impl PhaseRunner {
         self.write_authorities()
     }
 
-    /// Writes the file that commands are told of. It is there before anything is fetched.
+    /// Writes the file of certificate authorities for commands, before anything is fetched.
     fn write_authorities(&self) -> Result<(), Failure> {
         let Some(own) = &self.settings.ca else { return Ok(()) };
         let path = self.settings.ca_file();
@@ -132,7 +133,7 @@ impl PhaseRunner {
             .map_err(|error| internal(&format!("the certificate authorities cannot be written to {}", path.display()), &error))
     }
 
-    /// Setup for a plan that is there already: nothing is fetched and nothing is written but where temporary files go.
+    /// Setup for an existing plan: fetches nothing, and writes only to the home and temporary directories.
     pub(super) async fn run_setup_of_restored(
         &self,
         run: &Arc<TerraformRun>,
@@ -152,7 +153,7 @@ impl PhaseRunner {
         self.prepare(run, None, given, origin, notices).await
     }
 
-    /// Finds the tool for a stack that is there.
+    /// Finds the tool for a fetched stack.
     pub(super) async fn prepare(
         &self,
         run: &Arc<TerraformRun>,
@@ -170,7 +171,7 @@ impl PhaseRunner {
             given_files::check_terragrunt(&given.files)?;
         }
         given_files::put_home(&given.files, &settings.home())?;
-        // What the run says of the environment goes before.
+        // The run's own environment takes precedence.
         let env = self.with_git(&spec.credentials, self.host.tool_env(&given.env))?;
         let user_config = Arc::new(self.user_config(&spec.credentials)?);
         let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
@@ -205,17 +206,17 @@ impl PhaseRunner {
             files: Arc::new(given.files),
             variables: Arc::new(given.put),
         };
-        // Nothing is taken from a cache where the run says itself where providers come from.
+        // Without the provider cache if the run's own configuration decides where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);
         Ok((report, Prepared { run: run.clone(), shell, facts, inputs, cache, notes: given.notes }))
     }
 
-    /// Variables as the tool's command line has them: those that a person gave there, after those of the run where nothing is written
-    /// beside the code. Later ones win.
+    /// Variables on the tool's command line: those of the run where no files are written beside the code, then a person's own.
+    /// Later ones win.
     fn variable_args(&self, given: &inputs::Inputs, origin: &Origin) -> Result<Vec<OsString>, Failure> {
         let mut args = Vec::new();
         if self.settings.folder.is_some() {
-            // A person's folder is what its repository is, and stays in it.
+            // A person's folder is its own repository, and variable files may not leave it.
             args = variable_files::arguments(&given.variable_files, &origin.stack, self.host.version_root(&origin.root))?;
             if !given.variables.is_empty() {
                 let path = self.settings.kept.join("variables.tfvars.json");
@@ -230,11 +231,11 @@ impl PhaseRunner {
         Ok(args)
     }
 
-    /// Writes the tool's CLI configuration: providers that are at hand come from there, all others from where they are.
+    /// Writes the tool's CLI configuration: available providers come from the mirror, all others from their registries.
     pub(super) fn write_cli_config(&self, shell: &Shell) -> Result<(), Failure> {
         let Some(path) = self.host.cli_config() else { return Ok(()) };
         let text = cli_config(&self.settings.providers, &self.provider_mirror(), &shell.served, &shell.user_config);
-        // In place of whatever stands there, be it a link.
+        // Rename replaces any existing entry, even a link.
         let fresh = path.with_extension("new");
         files::create(&fresh)
             .and_then(|mut file| file.write_all(text.as_bytes()))
@@ -243,8 +244,8 @@ impl PhaseRunner {
     }
 }
 
-/// The tool's own directory is made by `init`, and Terragrunt's by itself; one from the repository could hold plugins, modules or a
-/// backend nobody reviewed.
+/// Removes the data directories of the tools from the source; `init` and Terragrunt create them. A directory from the repository
+/// could contain plugins, modules or a backend that no reviewer saw.
 fn remove_own_dirs(stack: &Path) -> Result<(), Failure> {
     [".terraform", ".terragrunt-cache"].iter().try_for_each(|name| {
         let dir = stack.join(name);

@@ -1,4 +1,4 @@
-//! The source of a run, fetched and checked by the crate `source`: how its git is started here, and what its errors are for a run.
+//! Fetches and checks a run's git source with the crate `source`: starts its git, and maps its errors to failures of the run.
 
 use std::{
     collections::BTreeMap,
@@ -36,16 +36,16 @@ pub(super) fn check_links(root: &Path) -> Result<(), Failure> {
     ::source::check_links(root).map_err(|error| of_tree(&error))
 }
 
-/// A commit that is on disk.
+/// A fetched commit.
 pub(super) struct Commit {
-    /// Its full id.
+    /// Its full ID.
     pub(super) id: String,
-    /// Why contents of large files are not there, where some are not.
+    /// Why contents of large files are missing, if any are.
     pub(super) without: Option<Failure>,
 }
 
 impl PhaseRunner {
-    /// Fetches one revision into the source directory. What it is fetched with is gone before anything else is run.
+    /// Fetches one revision into the source directory. Removes private keys before any other command runs.
     pub(super) async fn fetch_git(
         &self,
         git: &GitSource,
@@ -57,9 +57,9 @@ impl PhaseRunner {
         repository = repository.with_logins(&logins).map_err(|error| of_fetch(&error))?;
         for (n, login) in logins.iter().enumerate() {
             if let Some(authority) = &login.authority {
-                // Git is kept from the Secret as everybody is; an authority is no secret.
+                // Git may not read the Secret's directory, like every command; an authority is no secret, so it is copied.
                 let file = self.settings.home().join(format!("ca-{n}.crt"));
-                // In place of whatever a hook left there, be it a link.
+                // Replaces any file or link that a hook left there.
                 let written = files::create(&file).and_then(|mut file| file.write_all(authority.as_bytes()));
                 written.map_err(|error| internal("ca.crt of a Secret cannot be copied", &error))?;
                 repository = repository.with_authority(&login.origin, file);
@@ -83,7 +83,8 @@ impl PhaseRunner {
         Ok(Commit { id, without: contents.err().map(|error| of_contents(&error)) })
     }
 
-    /// Private keys where `ssh` reads them, until the fetch is over: in memory where the pod has such a place, so that no disk has them.
+    /// Writes private keys for `ssh` until the fetch is over: in memory if the pod has such a file system, so that no disk stores
+    /// them.
     fn hold_keys(&self, logins: &[Login]) -> Result<(PathBuf, SshFiles), Failure> {
         let name = format!(".pawl-{}", nonce());
         let memory = self.settings.scratch.iter().find(|dir| dir.ends_with("shm")).map(|dir| dir.join(&name));
@@ -97,8 +98,8 @@ impl PhaseRunner {
         files.map(|files| (dir, files)).map_err(|error| internal("the private key of the source cannot be given to ssh", &error))
     }
 
-    /// Refuses a stack of which files are pointers still, for the reason that kept their contents away; those of other directories are
-    /// only told of.
+    /// Refuses a stack that contains LFS pointers, with the reason why their contents are missing. Pointers in other directories
+    /// are only logged.
     pub(super) async fn refuse_pointers(&self, root: &Path, stack: &Path, without: Option<Failure>) -> Result<(), Failure> {
         let all = ::source::lfs::pointers(root);
         let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|pointer| root.join(&pointer.name).starts_with(stack));
@@ -180,7 +181,7 @@ mod tests {
     use crate::phases::tests::{settings, work};
 
     #[test]
-    fn an_error_of_the_source_is_a_failure_of_the_run_in_the_same_words() {
+    fn source_errors_map_to_failures_with_the_same_message() {
         let message = || "http://h/r.git has no such revision x: fatal".to_owned();
         let failure = of_fetch(&FetchError::Refused { refusal: Refusal::NoRevision, message: message() });
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::REVISION_NOT_FOUND));
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_held_in_memory_where_there_is_such_a_place() {
+    fn keys_are_written_to_memory_if_available() {
         let dir = tempfile::tempdir().unwrap();
         let memory = dir.path().join("shm");
         let mut settings = settings(dir.path());
@@ -210,13 +211,13 @@ mod tests {
         fs::create_dir(&memory).unwrap();
         let (place, files) = work.hold_keys(&[]).unwrap();
         assert!(place.starts_with(&memory) && place.join("config").is_file());
-        // An attempt that is told to end drops it.
+        // An interrupted attempt drops it.
         drop(files);
         assert!(fs::read_dir(&memory).unwrap().next().is_none() && fs::read_dir(work.settings.tmp()).unwrap().next().is_none());
     }
 
     #[tokio::test]
-    async fn a_stack_of_pointers_is_refused_and_one_beside_them_is_not() {
+    async fn only_a_stack_that_contains_pointers_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let work = work(settings(dir.path()));
         let root = dir.path().join("src");

@@ -1,4 +1,4 @@
-//! What is different when Terragrunt runs the tool: what it is told, where the tool runs, and how it ends without a plan.
+//! Differences when Terragrunt runs the tool: its environment, the tool's working directory, and an end without a plan.
 
 use std::{
     ffi::OsString,
@@ -20,36 +20,37 @@ use crate::{
     tool::{Found, wrapped},
 };
 
-/// Terragrunt's words when it has no outputs of a unit that this one depends on, and may not take mocks in their place.
+/// Terragrunt's message if a dependency has no outputs and mocks are not allowed for the command.
 const NO_OUTPUTS: &str = "detected no outputs";
-/// Its words when it was told to ignore what went wrong.
+/// Terragrunt's message if it ignores an error as configured.
 const IGNORED: &str = "Ignoring error, reason:";
 
-/// How Terragrunt is called, and what it is told besides the environment of the tool.
+/// Arguments of a Terragrunt call, and its environment besides the tool's.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) args: Vec<OsString>,
     pub(super) env: Vec<(OsString, OsString)>,
 }
 
-/// What Terragrunt is told: that nobody answers, and that the tool's own words come through as they are. By the names of before and since
-/// its version 0.73 (<https://terragrunt.gruntwork.io/docs/migrate/cli-redesign/>); each reads its own.
+/// Makes Terragrunt non-interactive and forward the tool's output unchanged. Contains the names before and since version 0.73
+/// (<https://terragrunt.gruntwork.io/docs/migrate/cli-redesign/>); each version ignores the others.
 const TOLD: [&str; 7] = [
     "TG_NON_INTERACTIVE",
     "TERRAGRUNT_NON_INTERACTIVE",
-    // It would keep providers in HOME, which is made anew before the claim.
+    // It would cache providers in HOME, which is emptied before the claim.
     "TG_NO_AUTO_PROVIDER_CACHE_DIR",
-    // Without it each line has a prefix, and JSON is none any more.
+    // Without it each line has a prefix and is no JSON any more.
     "TG_TF_FORWARD_STDOUT",
     "TERRAGRUNT_FORWARD_TF_STDOUT",
     "TG_NO_COLOR",
     "TERRAGRUNT_NO_COLOR",
 ];
-/// A plan is applied once: what it has carried out in part, it cannot carry out again.
+/// A plan is applied once. A partly applied plan cannot be applied again.
 const NO_RETRY: [&str; 2] = ["TG_NO_AUTO_RETRY", "TERRAGRUNT_NO_AUTO_RETRY"];
 
 impl Call {
-    /// The call for a command of the tool. `as_plan`: it has to run as a part of `plan`, for which alone Terragrunt has all values.
+    /// Builds the call for a command of the tool. `as_plan`: runs it as part of `plan`, the only command for which Terragrunt has
+    /// all values.
     fn of(terragrunt: &Found, args: Vec<OsString>, as_plan: bool) -> Self {
         let name = args.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let told = TOLD.iter().chain(NO_RETRY.iter().filter(|_| name == "apply"));
@@ -62,7 +63,7 @@ impl Call {
             args
         };
         env.push((wrapped::ASKED.into(), name.into()));
-        // Since 1.0 only some commands are understood without it.
+        // Since 1.0 only some commands work without it.
         let run = if terragrunt.version.at_least(1, 0) { vec!["run".into(), "--".into()] } else { Vec::new() };
         Self { args: [run, args].concat(), env }
     }
@@ -74,13 +75,13 @@ impl Shell {
         self.tool.found.beneath.is_some()
     }
 
-    /// Whether Terragrunt was told to ignore why a command failed.
+    /// Whether Terragrunt's configuration made it ignore the cause of a failed command.
     pub(super) fn ignored(&self, said: &Said) -> bool {
         self.is_terragrunt() && said.tail.iter().any(|line| line.contains(IGNORED))
     }
 
-    /// A command that needs no value of Terragrunt's, as the tool itself runs it, where it ran for the unit. What code of Terragrunt prints
-    /// is not mixed into it, and it asks for no outputs of other units.
+    /// A command that needs no values of Terragrunt, run directly with the tool in the unit's working directory. Output of
+    /// Terragrunt's hooks does not mix with it, and no outputs of other units are read.
     fn plain_command(&self, ran_in: Option<&Path>, args: &[&str]) -> Option<Command> {
         let (beneath, dir) = (self.tool.found.beneath.as_ref()?, ran_in?);
         let mut env = self.env.clone();
@@ -91,7 +92,7 @@ impl Shell {
 }
 
 impl PhaseRunner {
-    /// How Terragrunt is called for a command of the tool. What was noted of the command before this one is forgotten.
+    /// Builds the Terragrunt call for a command of the tool. Deletes the notes of the previous command.
     pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
@@ -103,14 +104,15 @@ impl PhaseRunner {
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
         }
-        // Terragrunt tells units apart by the path that this variable has, where it has one.
+        // If PWD is set, Terragrunt identifies units by that path.
         for (name, path) in [("PWD", stack), (wrapped::UNIT, stack), (wrapped::TOOL, &beneath.binary), (wrapped::NOTES, &notes)] {
             call.env.push((name.into(), path.into()));
         }
         Ok(call)
     }
 
-    /// The link to this program by which it is called in the tool's place; named as the tool is, for what Terragrunt says of it.
+    /// The link to this program that Terragrunt calls in place of the tool. It has the tool's name, which Terragrunt shows in
+    /// messages.
     fn stands_in(&self, beneath: &Found) -> io::Result<PathBuf> {
         let dir = self.settings.kept.join(wrapped::DIR);
         let link = dir.join(beneath.binary.file_name().unwrap_or_default());
@@ -124,24 +126,25 @@ impl PhaseRunner {
         Ok(link)
     }
 
-    /// Where it is noted what ran for the unit. The stack's code can write there, as it can to what the tool reads.
+    /// Path of the notes on the unit's commands. The stack's code can write there, as it can to the tool's other inputs.
     fn notes(&self) -> PathBuf {
         self.settings.tmp().join("ran")
     }
 
-    /// Where the last command ran the tool for the unit; none when it ran none.
+    /// The directory in which the last command ran the tool for the unit; `None` if it did not run it.
     pub(super) fn ran_in(&self) -> Option<PathBuf> {
         wrapped::noted(&self.notes()).pop().map(|(_, dir)| dir)
     }
 
-    /// Commands that show the plan, the first one first: should it not do, so does the next. `ran_in` is where Terragrunt made the plan.
+    /// Commands that show the plan, in order: each is tried if the previous one fails. `ran_in` is the directory in which
+    /// Terragrunt made the plan.
     pub(super) fn showing(&self, shell: &Shell, ran_in: Option<&Path>, args: &[&str]) -> Result<Vec<Command>, Failure> {
         let as_terragrunt_runs_it = self.command(shell, args.iter().copied())?;
         Ok(shell.plain_command(ran_in, args).into_iter().chain([as_terragrunt_runs_it]).collect())
     }
 
-    /// Whether a command failed for want of outputs that Terragrunt replaces by mocks for `plan` alone
-    /// (`mock_outputs_allowed_terraform_commands`). From then on whatever comes before or after a plan runs as a part of that command.
+    /// Whether a command failed because outputs are missing that Terragrunt replaces by mocks for `plan` only
+    /// (`mock_outputs_allowed_terraform_commands`). From then on all commands except `plan` and `apply` run as part of `plan`.
     pub(super) async fn takes_mocks(&self, shell: &Shell, said: &Said) -> bool {
         let lacks_outputs = || said.tail.iter().any(|line| line.contains(NO_OUTPUTS));
         if !shell.is_terragrunt() || shell.as_plan.load(Ordering::Relaxed) || !lacks_outputs() {
@@ -152,14 +155,14 @@ impl PhaseRunner {
         true
     }
 
-    /// A plan that there is none of: Terragrunt ended well, and the tool made none, as its configuration wants it (`exclude`,
-    /// `errors { ignore … }`). There is nothing to apply.
+    /// The result if Terragrunt exits with 0 and the tool made no plan, as configured (`exclude`, `errors { ignore … }`). There is
+    /// nothing to apply.
     pub(super) async fn planned_nothing(&self, made: Initialised) -> Result<(PlanReport, Planned), Failure> {
         let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
         self.log
             .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
             .await;
-        // The checksum is one of a plan without a byte.
+        // The checksum covers an empty plan file.
         files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
         let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;
         let platform = made.facts.platform.clone();
@@ -174,7 +177,7 @@ fn gone(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a command prints as JSON, without what code of Terragrunt (`run_cmd`) may have printed before it.
+/// Skips lines that Terragrunt code (`run_cmd`) may print before a command's JSON.
 pub(super) fn json<R: Read>(from: R) -> io::Result<BufReader<R>> {
     let mut reader = BufReader::with_capacity(64 * 1024, from);
     while reader.fill_buf()?.first().is_some_and(|byte| *byte != b'{') {
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_is_called_as_it_understands() {
+    fn each_terragrunt_version_gets_its_own_syntax() {
         let old = call("0.54.0", &["workspace", "select", "a"], false);
         assert_eq!(old.args, ["workspace", "select", "a"]);
         let new = call("1.1.3", &["workspace", "select", "a"], false);
@@ -212,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn only_an_apply_is_not_tried_again_by_terragrunt() {
+    fn terragrunt_retries_every_command_but_apply() {
         for (name, retries) in [("init", true), ("plan", true), ("apply", false)] {
             assert_eq!(has(&call("1.1.3", &[name], false), "TG_NO_AUTO_RETRY").is_none(), retries, "{name}");
         }
     }
 
     #[test]
-    fn what_has_values_for_plan_alone_runs_as_a_part_of_it() {
+    fn other_commands_run_as_part_of_plan_for_mocks() {
         let init = call("1.1.3", &["init", "-json"], true);
         assert_eq!(init.args, ["run", "--", "plan"]);
         assert_eq!(has(&init, wrapped::INSTEAD).as_deref(), Some("init\n-json"));
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn json_begins_where_a_line_does() {
+    fn text_before_the_json_is_skipped() {
         let read = |text: &'static str| io::read_to_string(json(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(read("noise\n  {no\n\n{\"a\":1}\n"), "{\"a\":1}\n");
         assert_eq!(read("{}"), "{}");

@@ -1,4 +1,4 @@
-//! That each start of the tool runs what was proven at Setup. Code of the stack may write to the pod's own cache of tools.
+//! Verifies at each start that the tool is the one verified in Setup. The stack's code may write to the pod's own tool cache.
 
 use std::{
     io,
@@ -16,18 +16,17 @@ use crate::{
     tool::{Found, Stamp, digest, image, path},
 };
 
-/// An executable of the tool, as it was at Setup. Of Terragrunt there is that of the tool beneath as well.
+/// An executable of the tool, as it was in Setup. With Terragrunt, the tool beneath has its own entry.
 #[derive(Clone, Debug)]
 pub(super) struct Proven {
     title: String,
     binary: PathBuf,
     file: File,
-    /// SHA-256 in hexadecimal digits of what it was at Setup; none until it is computed.
+    /// SHA-256 in hexadecimal digits of the executable in Setup; empty until computed.
     digest: Arc<OnceLock<String>>,
 }
 
-/// What a file is as long as nobody writes to it and no other is put in its place: device, and the stamp, whose change time nobody can
-/// set.
+/// Identity of an unchanged file: device and stamp. The stamp contains the change time, which no process can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct File {
     device: u64,
@@ -47,7 +46,7 @@ impl Proven {
         Ok(Self { title, file: File::of(&found.binary)?, binary: found.binary.clone(), digest: Arc::new(digest) })
     }
 
-    /// Computes the digest. Of other bytes than were there at Setup it would prove nothing, so it is none then.
+    /// Computes the digest, and discards it if the file has changed since Setup.
     fn compute(&self, read: impl FnOnce(&Path) -> io::Result<(Stamp, String)>) -> io::Result<()> {
         let (stamp, digest) = read(&self.binary)?;
         if stamp == self.file.stamp {
@@ -56,7 +55,7 @@ impl Proven {
         Ok(())
     }
 
-    /// That it is what it was. A file with another stamp is read once: who only touched it changed nothing.
+    /// Checks that the executable is unchanged. A file with another stamp is hashed once, since a mere touch changes no content.
     fn check(&mut self) -> Result<(), Failure> {
         let changed = |what: &str| {
             let was = self.digest.get().map_or("not known yet", String::as_str);
@@ -77,18 +76,18 @@ impl Proven {
     }
 }
 
-/// The tool of an attempt, with what its executables were at Setup.
+/// An attempt's tool and the state of its executables in Setup.
 #[derive(Debug)]
 pub(super) struct VerifiedTool {
     pub(super) found: Found,
     executables: Mutex<Vec<Proven>>,
-    /// Their digests, while they are computed.
+    /// The background task that computes missing digests.
     digesting: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
 impl VerifiedTool {
-    /// Keeps what the tool is now. What is not known of it is computed beside what comes next: tools are large. It may be `remembered`
-    /// from a run before.
+    /// Records the executables' current state. Computes missing digests in the background, since tools are large. With
+    /// `remembered`, a digest may come from an earlier run.
     pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {
         let all = found.all().map(Proven::of).collect::<io::Result<Vec<_>>>();
         let proven = all.map_err(|error| internal("the tool cannot be looked at", &error))?;
@@ -97,7 +96,7 @@ impl VerifiedTool {
             if remembered {
                 return path::digest(binary);
             }
-            // The stamp from before: a file that changes while it is read has another one afterwards.
+            // The stamp from before the read: a file that changes while it is read has another one afterwards.
             let stamp = Stamp::of(binary)?;
             let digest = image::stated(binary).map_or_else(|| digest(binary), Ok)?;
             Ok((stamp, digest))
@@ -106,12 +105,13 @@ impl VerifiedTool {
         Ok(Self { found, executables: Mutex::new(proven), digesting: Mutex::new(Some(task)) })
     }
 
-    /// That what is about to be started is what was proven: a look at each file.
+    /// Checks that the executables are those verified in Setup; usually one `stat` per file.
     pub(super) fn check(&self) -> Result<(), Failure> {
         guard(&self.executables).iter_mut().try_for_each(Proven::check)
     }
 
-    /// The digest of the tool's executable, which is what it was at Setup. Of Terragrunt it is both digests, with a `+` between.
+    /// The digest of the tool's executable, after a check that it is unchanged since Setup. With Terragrunt, both digests joined by
+    /// `+`.
     pub(super) async fn digest(&self) -> Result<String, Failure> {
         let failed = |error: &dyn std::fmt::Display| internal("the tool's digest cannot be computed", error);
         let task = guard(&self.digesting).take();
@@ -132,7 +132,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_changed_since_is_not_started_and_what_was_touched_is() {
+    fn changed_tool_is_not_started_and_touched_tool_is() {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("tofu");
         fs::write(&binary, "real").unwrap();
@@ -140,7 +140,7 @@ mod tests {
         proven.check().unwrap();
         let touch = || {
             let before = fs::metadata(&binary).unwrap();
-            // Until the clock of the file system has moved on.
+            // Wait until the file system's clock has moved on.
             while fs::metadata(&binary).unwrap().ctime_nsec() == before.ctime_nsec() {
                 fs::set_permissions(&binary, before.permissions()).unwrap();
             }
@@ -149,13 +149,13 @@ mod tests {
         let failure = proven.check().unwrap_err();
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE));
         assert!(failure.message.contains("not known yet"), "{}", failure.message);
-        // What is read after it changed is not what it was, and what was read before is.
+        // A digest computed after the change proves nothing; one computed before the change does.
         proven.compute(|path| Ok((Stamp::of(path)?, digest(path)?))).unwrap();
         assert!(proven.check().is_err());
         proven.digest.set(digest(&binary).unwrap()).unwrap();
         proven.check().unwrap();
         assert_eq!(proven.file, File::of(&binary).unwrap(), "and is not read again");
-        // Other bytes of the same length with the same time of modification, in place and in its place.
+        // Other bytes of the same length and modification time, written in place and by replacing the file.
         let meta = fs::metadata(&binary).unwrap();
         for path in [binary.clone(), dir.path().join("other")] {
             fs::write(&path, "evil").unwrap();

@@ -1,4 +1,4 @@
-//! The tool of an attempt: found or got in Setup.
+//! Finds or installs the tool of an attempt, in Setup.
 
 use std::{
     io,
@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// What getting a tool is called among the steps of a run.
+/// Name of the install step among a run's steps.
 const STEP: &str = "install";
 
-/// The first line that a command printed.
+/// The first line of a command's standard output.
 #[derive(Default)]
 struct Said(String);
 
@@ -38,19 +38,19 @@ impl Sink for Said {
     async fn chunk(&mut self) {}
 }
 
-/// A source that is on disk.
+/// A source on disk.
 pub(super) struct Origin {
-    /// Where it is from, in words.
+    /// Its origin in words.
     pub(super) source: String,
     pub(super) revision: Option<String>,
     pub(super) stack: PathBuf,
     pub(super) root: PathBuf,
-    /// Its state is the datastore's.
+    /// The datastore stores the state.
     pub(super) managed: bool,
     pub(super) pinned: Option<Pinned>,
 }
 
-/// The very tool that has to be used.
+/// The exact tool that a plan requires.
 #[derive(Clone, Debug)]
 pub(super) struct Pinned {
     tool: Tool,
@@ -59,7 +59,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// What a plan was made with; none when it is no tool of ours.
+    /// The tool that made the plan; `None` for an unknown tool.
     pub(super) fn of(head: &Head) -> Option<Self> {
         let one = |name: &str, version: &str, digest: &Option<String>| {
             let name = ToolName::KNOWN.into_iter().find(|known| known.as_str() == name)?;
@@ -75,13 +75,12 @@ impl Pinned {
 }
 
 impl PhaseRunner {
-    /// The pod's own cache, which ends with it. Code of the stack may write there; that the tool is the one which was proven is seen at
-    /// each of its starts.
+    /// The pod's own cache, removed with the pod. The stack's code may write there; each start of the tool verifies it again.
     pub(super) fn own_cache(&self) -> PathBuf {
         self.settings.work.join("cache")
     }
 
-    /// Where tools are from. A cache that pods share is used where the stack's code is kept from writing to it, and the agent is not.
+    /// Sources of tools. A shared cache is used only if the stack's code cannot write to it and the agent can.
     fn sources(&self) -> Result<(ToolSources, Option<String>), Failure> {
         let settings = &self.settings;
         let own = self.own_cache();
@@ -105,7 +104,7 @@ impl PhaseRunner {
         Ok((sources, remark))
     }
 
-    /// Asks an executable for its version within the bounds of all other commands.
+    /// Runs an executable's `--version` under the same confinement as all other commands.
     fn ask(&self) -> Ask {
         let (children, runtime) = (self.children.clone(), Handle::current());
         let (env, dir) = (self.settings.inherited.clone(), self.settings.tmp());
@@ -123,7 +122,7 @@ impl PhaseRunner {
         })
     }
 
-    /// Finds the tool for a stack, and gets it when it is not at hand: a step of its own then. What takes long is told to the log.
+    /// Finds the tool for a stack, or installs it as a step of its own. Logs the progress.
     pub(super) async fn find_tool(&self, tool: &Tool, origin: &Origin, top: &Path, notices: &Notices) -> Result<Found, Failure> {
         let (sources, remark) = self.sources()?;
         if let Some(remark) = remark {
@@ -169,7 +168,7 @@ impl PhaseRunner {
     }
 }
 
-/// That what was found is what the plan was made with.
+/// Checks that the tool is the one that made the plan.
 fn same(pinned: &Pinned, found: &Found) -> Result<(), Failure> {
     if let (Some(wanted), Some(digest)) = (&pinned.digest, &found.digest)
         && wanted != digest

@@ -1,5 +1,5 @@
-//! A state that somebody else has locked: `plan` and `apply` wait for it, say who holds it, and release a lock that the controller says was
-//! left by an ended process of ours. No other lock is ever touched.
+//! Waits for a locked state: `plan` and `apply` report the holder, and release a lock if the controller confirms that an ended
+//! process of Pawl left it. No other lock is ever released.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -14,18 +14,18 @@ use crate::{
     ports::{Notice, Notices},
 };
 
-/// How long the tool itself waits for a lock that is held for a moment, in seconds.
+/// Time in seconds that the tool itself waits for a lock.
 const LOCK_TIMEOUT: u32 = 10;
-/// How often that is doubled under Terragrunt: up to 160 s.
+/// Number of doublings of that time under Terragrunt: up to 160 s.
 const DOUBLED: u32 = 4;
-/// Between two tries, beside the time that the tool itself waits.
+/// Pause between two attempts, besides the tool's own wait.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How soon a stop, or the controller's word, is seen while nothing runs.
+/// Interval at which a stop or the controller's release is noticed during the pause.
 const GLANCE: Duration = Duration::from_millis(100);
-/// How long a managed state's lock is tried to be released for.
+/// Time limit for retries to release a managed state's lock.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The controller's word that a lock may go.
+/// The controller's permission to release a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Release {
     pub(super) id: String,
@@ -33,21 +33,21 @@ pub(super) struct Release {
 }
 
 impl Shell {
-    /// How long the tool itself waits for a lock, once it was refused it `waits` times. Each try of Terragrunt's runs the hooks of its configuration again
-    /// and reads the outputs of other units, so that the tool beneath is left to wait: longer each time, as nobody sees meanwhile
-    /// who holds the lock.
+    /// The tool's own lock timeout after `waits` refusals. Each attempt of Terragrunt runs its configuration's hooks again and
+    /// reads the outputs of other units, so the tool beneath waits instead. The wait grows with each attempt, since the holder is
+    /// not visible meanwhile.
     pub(super) fn lock_timeout(&self, waits: u32) -> String {
         format!("-lock-timeout={}s", seconds(if self.is_terragrunt() { waits } else { 0 }))
     }
 
-    /// Whether a lock is released by its ID and no other. The datastore does that; of other backends the table of types says so.
+    /// Whether the lock can be released by its ID alone. True for the datastore; the backend table decides for others.
     fn unlocks_by_id(&self) -> bool {
         self.managed || Backend::read(&self.stack).is_ok_and(|backend| backend.unlocks_by_id(Some(self.tool.found.name)))
     }
 }
 
 impl PhaseRunner {
-    /// Waits until a step is worth another try; the failure stands when it is not one of a lock, or the attempt is being stopped.
+    /// Waits until a step is worth a retry. Returns the failure if it is not caused by a lock, or if the attempt is being stopped.
     pub(super) async fn wait_for_lock(
         &self,
         shell: &Shell,
@@ -58,7 +58,7 @@ impl PhaseRunner {
         let Some(lock) = classify::lock(&failure, &self.settings.pod_name) else { return Err(failure) };
         let lock = self.named(shell, lock);
         let failure = Failure { message: format!("{step} failed: {}", classify::held_by(&lock)), ..failure };
-        // A person at a terminal sees who holds it, and tries again himself.
+        // A person at a terminal sees the holder and retries.
         if self.host.terminal().is_some() {
             return Err(failure);
         }
@@ -77,7 +77,8 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// The holder of a managed state's lock is the datastore's to name: of what an `http` backend says, the tools pass on the ID.
+    /// Names the holder of a managed state's lock from the datastore's response, since for an `http` backend the tools print only
+    /// the ID.
     fn named(&self, shell: &Shell, lock: StateLock) -> StateLock {
         let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return lock };
         let server = remote.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +86,7 @@ impl PhaseRunner {
     }
 
     async fn unlock(&self, shell: &Shell, lock: &StateLock, release: &Release, notices: &Notices) -> Result<(), Failure> {
-        // Once: should the lock stay, it takes another word.
+        // Once: if the lock remains, another permission is needed.
         *guard(&self.release) = None;
         let released = match self.remote.as_ref().filter(|_| shell.managed) {
             Some(remote) => {
@@ -99,14 +100,14 @@ impl PhaseRunner {
                 let text = format!("released the lock {} that {} left", lock.id, release.holder);
                 let _ = notices.send(Notice::Unlocked(text));
             }
-            // Somebody else may have released it; the next try shows how it is.
+            // Another client may have released it. The next attempt decides.
             Err(failure) => self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await,
         }
         Ok(())
     }
 }
 
-/// How long the tool waits for a lock, when each time is twice as long as the one before.
+/// The tool's lock timeout in seconds, doubled with each refusal up to the bound.
 fn seconds(waits: u32) -> u32 {
     LOCK_TIMEOUT << waits.min(DOUBLED)
 }
@@ -114,7 +115,7 @@ fn seconds(waits: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn each_wait_is_longer_up_to_a_bound() {
+    fn lock_timeout_doubles_up_to_a_bound() {
         assert_eq!([0, 1, 2, 3, 4, 5, 100].map(super::seconds), [10, 20, 40, 80, 160, 160, 160]);
     }
 }

@@ -1,11 +1,11 @@
-//! Files with variables that a run names: of the source, of ConfigMaps and of Secrets.
+//! Variable files that a run references in the source, in ConfigMaps and in Secrets.
 //!
-//! They are put beside the code under names that the tool reads by itself, in their order, and after whatever the source has of that kind.
-//! So every command of the tool reads them, Terragrunt copies them, and the file of `variables` comes last and wins.
+//! They are written beside the code under names that the tool loads automatically, in their order, and after the source's own files
+//! of that kind. So every command of the tool reads them, Terragrunt copies them, and the file of `variables` comes last and wins.
 //!
-//! No checksum counts them, as not even a hash of their values may be shown. A plan has its variables in it, but for those that are
-//! ephemeral, which an apply reads anew. So the agent keeps the texts in its memory, and makes them the only files of such names again
-//! before whatever is kept or applied.
+//! No checksum covers them, since not even a hash of their values may be shown. A plan contains its variables, except ephemeral
+//! ones, which an apply reads again. So the agent keeps the texts in memory, and restores exactly these files before anything is
+//! stored or applied.
 
 use std::{
     collections::BTreeMap,
@@ -29,28 +29,28 @@ use crate::{
     settings::Settings,
 };
 
-/// The largest file with variables of a source: 4 MiB, more than a ConfigMap holds.
+/// Maximum size of a variable file in a source: 4 MiB, more than a ConfigMap can hold.
 const LARGEST: u64 = 4 << 20;
 
-/// A file with variables.
+/// A referenced variable file.
 #[derive(Debug)]
 pub(super) struct GivenVariables {
-    /// `configMap vars/prod.tfvars`, `path prod.tfvars`.
+    /// E.g. `configMap vars/prod.tfvars` or `path prod.tfvars`.
     pub(super) origin: String,
-    /// Its name, whose ending says what it is written in.
+    /// Its name; the suffix decides the format.
     name: String,
     from: From,
 }
 
 #[derive(Debug)]
 enum From {
-    /// Below the stack's directory, or beside it.
+    /// Relative to the stack's directory.
     Source(String),
-    /// What is in it, and where it was read.
+    /// Its text and its path.
     Mounted(String, PathBuf),
 }
 
-/// Reads the files that are not of the source, and notes in `taken` what is in them.
+/// Reads the files outside the source, and records their texts in `taken`.
 pub(super) fn gather(
     spec: &TerraformRunSpec,
     settings: &Settings,
@@ -103,14 +103,14 @@ fn not_understood(origin: &str, why: &str) -> Failure {
     Reason::VariableInvalid.failure(format!("the variable file {origin} is not JSON: {why}"))
 }
 
-/// A file in which variables are given to the tool, as it has to be beside the code.
+/// A variable file as written beside the code.
 #[derive(Debug)]
 pub(super) struct VariablesFile {
     name: String,
     text: String,
 }
 
-/// The files with variables of a run: those that it names, of a source whose top is `root`, and that of its `variables`.
+/// The run's variable files: those it references, in a source with its top at `root`, and that of its `variables`.
 pub(super) fn texts(
     given: &[GivenVariables],
     variables: &Map<String, Value>,
@@ -132,7 +132,7 @@ pub(super) fn texts(
     Ok(all)
 }
 
-/// Those that stand beside the code of a plan that was kept, before anything is run there.
+/// Reads the variable files beside the code of a stored plan, before any code runs there.
 pub(super) fn kept(stack: &Path) -> Result<Vec<VariablesFile>, Failure> {
     let read = |name: String| {
         let mut text = String::new();
@@ -143,7 +143,7 @@ pub(super) fn kept(stack: &Path) -> Result<Vec<VariablesFile>, Failure> {
     all.map_err(|error| internal("the variables of the plan cannot be read", &error))
 }
 
-/// Puts them beside the code, as the only files of such names.
+/// Writes the files beside the code, and removes all others with such names.
 pub(super) fn put(all: &[VariablesFile], stack: &Path) -> Result<(), Failure> {
     let clear = |name: String| {
         let path = stack.join(name);
@@ -154,20 +154,20 @@ pub(super) fn put(all: &[VariablesFile], stack: &Path) -> Result<(), Failure> {
     put.map_err(|error| internal("the variables cannot be written", &error))
 }
 
-/// What has a name in the stack's directory that only Pawl uses for variables.
+/// Entries of the stack's directory with names that Pawl reserves for variable files.
 pub(super) fn own_names(stack: &Path) -> Vec<String> {
     let entries = fs::read_dir(stack).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_variables_file(name)).collect()
 }
 
-/// Their arguments on the command line of a tool in a person's folder, to which nothing is written.
+/// Command-line arguments for the files, for a person's folder, where Pawl writes nothing.
 pub(super) fn arguments(given: &[GivenVariables], stack: &Path, root: &Path) -> Result<Vec<OsString>, Failure> {
     let mut words = Vec::new();
     for file in given {
         let path = match &file.from {
             From::Mounted(_, path) => path.clone(),
             From::Source(path) => {
-                // Terragrunt runs the tool in a copy.
+                // An absolute path, since Terragrunt runs the tool in a copy of the folder.
                 let path_here = stack.join(path);
                 of_source(&path_here, root, path)?;
                 path_here
@@ -178,7 +178,7 @@ pub(super) fn arguments(given: &[GivenVariables], stack: &Path, root: &Path) -> 
     Ok(words)
 }
 
-/// A file of the source, which stays in it.
+/// Reads a file of the source. Refuses links out of it.
 fn of_source(path: &Path, root: &Path, named: &str) -> Result<String, Failure> {
     let real = path.canonicalize().map_err(|error| {
         invalid(format!("spec.variableFiles: the source has no file {named} ({error}); paths begin in the stack's directory"))
@@ -200,7 +200,7 @@ fn of_source(path: &Path, root: &Path, named: &str) -> Result<String, Failure> {
 }
 
 impl GivenVariables {
-    /// The name under which the tool reads it; what it says of a line in it leads back to the file.
+    /// The name under which the tool loads the file. It contains the original name, so that the tool's messages lead back to it.
     fn put_name(&self, number: usize) -> String {
         let last = self.name.rsplit('/').next().unwrap_or_default();
         let (stem, json) = last.strip_suffix(".json").map_or((last, ""), |stem| (stem, ".json"));
@@ -209,14 +209,14 @@ impl GivenVariables {
     }
 }
 
-/// Names of variables that a file gives; none where it is not understood or not there.
+/// Names of the variables in a file; `None` if it is unreadable or not parseable.
 pub(super) fn names(path: &Path) -> Option<Vec<String>> {
     let mut text = String::new();
     files::regular(path).ok()?.take(LARGEST).read_to_string(&mut text).ok()?;
     Variables::read(&path.display().to_string(), &text).ok()?.names()
 }
 
-/// The files with variables that a tool finds in the stack's directory by itself.
+/// The variable files in the stack's directory that a tool loads automatically.
 pub(super) fn found(stack: &Path) -> Vec<PathBuf> {
     let is_read = |name: &str| {
         let base = name.strip_suffix(".json").unwrap_or(name);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_put_in_their_order_before_the_one_of_variables() {
+    fn variable_files_are_loaded_in_order_before_variables() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let stack = root.join("live/net");
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(names, wanted);
         assert!(wanted[1..].iter().all(|name| is_variables_file(name)) && !is_variables_file("zz_pawl-00-a.tf"));
         assert_eq!(found(&stack).len(), 4);
-        // Code that was run in between changed one, left another out, and made more.
+        // Code that ran in between changed a file, removed one and added others.
         let size = stack.join("zz_pawl-02-size.auto.tfvars.json");
         fs::write(stack.join("zz_pawl-00-all.auto.tfvars"), "evil").unwrap();
         fs::remove_file(&size).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_leads_out_is_named() {
+    fn missing_or_outside_files_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let stack = root.join("source/net");

@@ -1,5 +1,5 @@
-//! Variables that the code declares: what a run gives besides would be planned without, with a warning that nobody reads, and what it
-//! does not give is known before anything is planned.
+//! Checks the run's variables against the code's declarations. The tools only warn about undeclared ones and plan without them;
+//! missing values are reported before the plan.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,14 +24,13 @@ use tool_versions::{
 use super::{phase_results::Prepared, variable_files};
 use crate::tool::sources::known;
 
-/// How alike two names have to be to be taken for one another: Jaro and Winkler, from 0 to 1.
+/// Minimum similarity of two names for a suggestion: Jaro-Winkler, 0 to 1.
 const ALIKE: f64 = 0.8;
-/// How many variables without a value are named one by one.
+/// Maximum number of variables without a value that are named individually.
 const NAMED: usize = 20;
 
-/// Refuses values for variables that the stack's own files do not declare, and a stack of which a variable has no value, before anything
-/// is planned. `handed_over` is the environment that hooks have given so far; where `may_follow` says that more of them come before the
-/// plan, what has no value yet is not missing.
+/// Refuses values for undeclared variables, and variables without a value, before the plan. `handed_over` is the environment that
+/// hooks have handed over so far. With `may_follow`, hooks before the plan may hand over more, so missing values are not checked.
 pub(super) fn check(prepared: &Prepared, handed_over: &[(String, String)], may_follow: bool) -> Result<(), Failure> {
     let Prepared { run, shell, .. } = prepared;
     let (stack, args) = (&shell.stack, shell.variable_args.as_slice());
@@ -65,7 +64,7 @@ fn check_declared<'a>(declared: &Declarations, given: impl Iterator<Item = &'a s
     Err(Reason::InvalidSpec.failure(message))
 }
 
-/// Refuses a stack of which a variable has neither a value nor a default; all of them are named.
+/// Refuses a stack if a variable has neither a value nor a default. Names all of them.
 fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), Failure> {
     let missing: Vec<_> = declared.iter().filter(|(name, at)| !at.has_default && !given.contains(*name)).collect();
     let place = |at: &Declared| at.line.map_or_else(|| at.file.clone(), |line| format!("{}:{line}", at.file));
@@ -82,7 +81,7 @@ fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), 
     };
     let diagnostics = missing.iter().take(NAMED).map(|(name, at)| Diagnostic {
         severity: "error".to_owned(),
-        // As the tools say it.
+        // The tools' own wording.
         summary: "No value for required variable".to_owned(),
         detail: Some(format!("The variable {name} has no default, and no value is given.")),
         address: Some(format!("var.{name}")),
@@ -93,7 +92,7 @@ fn check_given(declared: &Declarations, given: &BTreeSet<String>) -> Result<(), 
     Err(Failure { diagnostics, ..Reason::VariableNotSet.failure(format!("{what}: {}", words.join(", "))) })
 }
 
-/// The names that a person gave by `-var NAME=VALUE`.
+/// The names in a person's `-var NAME=VALUE` arguments.
 fn named(arguments: &[OsString]) -> impl Iterator<Item = &str> {
     values_of(arguments, "-var").filter_map(|value| value.to_str()?.split_once('=').map(|(name, _)| name.trim()))
 }
@@ -102,7 +101,7 @@ fn values_of<'a>(arguments: &'a [OsString], option: &'static str) -> impl Iterat
     arguments.iter().zip(arguments.iter().skip(1)).filter(move |(word, _)| *word == option).map(|(_, value)| value)
 }
 
-/// Names that have a value in a file or in the environment; none where somebody may give more than can be seen from here.
+/// Names with a value in a file or in the environment; `None` if there may be values that this function cannot see.
 fn in_files(stack: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) -> Option<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for (name, value) in env {
@@ -128,18 +127,18 @@ fn in_words(name: &str, declared: &Declarations) -> String {
     }
 }
 
-/// What the files of a stack declare. Where one is not understood the tool is the judge, and so it is under Terragrunt, which makes the
-/// files itself, and where the variables of a workspace are kept with its state.
+/// The variables that a stack's files declare; `None` leaves the decision to the tool. That is so if a file is not parseable, under
+/// Terragrunt, which generates files itself, and where a workspace stores variables with its state.
 fn declared(tool: ToolName, stack: &Path) -> Option<Declarations> {
     let tool = known(tool).filter(|tool| *tool != Tool::Terragrunt)?;
     let mut all = Declarations::new();
     for path in required::configuration(tool, stack).ok()? {
         let mut text = String::new();
-        // A pipe would wait for a writer.
+        // Opening a pipe would block until a writer comes.
         let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path).ok()?;
         file.take(hcl::LARGEST as u64 + 1).read_to_string(&mut text).ok()?;
         for (name, found) in if path.extension()? == "json" { of_json(&path, &text)? } else { of_hcl(&path, &text)? } {
-            // A file that overrides another one may be where the default is.
+            // A file that overrides another one may contain the default.
             let has_default = found.has_default;
             all.entry(name).or_insert(found).has_default |= has_default;
         }
@@ -152,7 +151,7 @@ fn name_of(path: &Path) -> String {
 }
 
 fn of_hcl(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
-    // Names of blocks have no other spelling, and to parse is dear.
+    // These keywords have no other spelling, and parsing is expensive.
     if !text.contains("variable") && !text.contains("cloud") && !text.contains("remote") {
         return Some(Vec::new());
     }
@@ -170,7 +169,7 @@ fn of_hcl(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
     declared.collect()
 }
 
-/// Whether the workspace of the state has variables of its own.
+/// Whether the state's workspace can have variables of its own.
 fn keeps_variables(body: &Body) -> bool {
     let settings = body.blocks().filter(|block| block.ident.as_str() == "terraform");
     settings.flat_map(|block| block.body.blocks()).any(|block| {
@@ -179,7 +178,7 @@ fn keeps_variables(body: &Body) -> bool {
     })
 }
 
-/// A block is an object, or a list of them.
+/// A block is an object or a list of objects.
 fn of_json(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
     let value: Value = serde_json::from_str(text).ok()?;
     if value
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_nowhere_is_refused_with_the_name_that_was_meant() {
+    fn undeclared_variable_is_refused_with_a_suggestion() {
         let files = [
             ("main.tf", "variable \"zones\" {}\nvariable \"region\" {\n  default = 1\n}\n"),
             ("more.tf.json", r#"{"variable": [{"size": {}}, {"count_of_all": {"default": 1}}]}"#),
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_file_is_not_understood_the_tool_is_the_judge() {
+    fn unparsed_file_leaves_the_decision_to_the_tool() {
         for files in [&[("main.tf", "variable \"a\" {")][..], &[("main.tf.json", "{")], &[("a.tf.json", r#"{"variable": [1]}"#)]]
         {
             assert_eq!(said(ToolName::OpenTofu, files, &["b"]), None);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_of_a_persons_arguments() {
+    fn variable_names_are_read_from_arguments() {
         let arguments: Vec<OsString> = ["-var", "a=b=c", "-var-file", "x=y", "-var", "none"].map(Into::into).into();
         assert_eq!(named(&arguments).collect::<Vec<_>>(), ["a"]);
     }
@@ -271,7 +270,7 @@ mod tests {
     ];
 
     #[test]
-    fn all_that_has_no_value_is_named_with_its_place() {
+    fn variables_without_value_are_named_with_their_place() {
         let failure = missing(ToolName::OpenTofu, CODE, &[], &[]).unwrap();
         let wanted = "3 variables have no value: count_of_all (more.tf.json:2), region (main.tf:1), zone (main.tf:6)";
         assert_eq!((failure.reason.as_str(), failure.message.as_str()), (crds::reason::VARIABLE_NOT_SET, wanted));
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_be_anywhere_where_the_tool_looks_for_it() {
+    fn value_from_any_place_of_the_tool_counts() {
         let found = [
             CODE,
             &[
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tool_is_the_judge_where_more_may_be_given_than_is_seen() {
+    fn possible_unseen_values_leave_the_decision_to_the_tool() {
         for (file, text) in [
             ("terraform.tfvars", "region = ["),
             ("cloud.tf", "terraform {\n  cloud {}\n}\n"),

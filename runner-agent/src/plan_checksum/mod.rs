@@ -1,7 +1,7 @@
-//! The plan checksum: SHA-256 over a canonical manifest of everything that an apply of the plan reads.
+//! The plan checksum: SHA-256 over a canonical manifest of all inputs of an apply.
 //!
-//! No secret and no hash of one enters it: values of variables and environment are in the plan file, and the files in which they
-//! are handed to the tool are left out of the digest of the work directory.
+//! No secret and no hash of one is part of it. Values of variables and environment are in the plan file, and the files that pass
+//! them to the tool are excluded from the digest of the work directory.
 
 mod tree;
 mod work_dir;
@@ -16,20 +16,20 @@ use sha2::{Digest, Sha256};
 pub use tree::TreeError;
 pub use work_dir::{changed_since, folder_digest, is_data_of_copy, source_digest};
 
-/// What a manifest says besides the digests of files.
+/// The manifest's content besides digests of files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     pub run_uid: String,
-    /// Name of the tool.
+    /// The tool's name.
     pub tool: String,
     pub tool_version: String,
     /// Name and version of the tool that Terragrunt runs.
     pub beneath: Option<(String, String)>,
-    /// `linux_amd64`.
+    /// E.g. `linux_amd64`.
     pub platform: String,
     /// Type of the backend.
     pub backend: String,
-    /// What names its place, without credentials.
+    /// The arguments that identify the state's place, without credentials.
     pub backend_place: Value,
     pub workspace: String,
     pub operation: String,
@@ -37,24 +37,24 @@ pub struct Facts {
     pub variables: Vec<(String, String)>,
     /// Names and origins of environment variables.
     pub env: Vec<(String, String)>,
-    /// The hooks in their order: when each runs, its name, what its failure does, and the digest of its script.
+    /// The hooks in order: moment, name, behaviour on failure, and the script's digest.
     pub hooks: Vec<String>,
-    /// Origins of files with variables, in their order.
+    /// Origins of variable files, in order.
     pub variable_files: Vec<String>,
-    /// Origins of whole environments, in their order.
+    /// Origins of `envFrom` entries, in order.
     pub env_from: Vec<String>,
     /// Names and origins of files for the tool.
     pub files: Vec<(String, String)>,
-    /// Further arguments of the tool's commands.
+    /// Additional arguments of the tool's commands.
     pub arguments: Vec<(String, Vec<String>)>,
 }
 
-/// Digests of files, as they are now.
+/// Current digests of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// The plan file.
     pub plan: String,
-    /// The lock file, where there is one.
+    /// The lock file, if any.
     pub lock: Option<String>,
     /// The work directory.
     pub work: String,
@@ -67,12 +67,12 @@ pub fn checksum(facts: &Facts, digests: &Digests) -> String {
     digest_of(&manifest(facts, digests))
 }
 
-/// The parts of a manifest, each with a digest: what says which of them changed. Nothing is decided by it.
+/// Digests of a manifest's parts, to name the changed ones. Used for messages only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Parts(BTreeMap<String, String>);
 
-/// The parts for people, in the order in which they are named.
+/// The parts for people, in the order of messages.
 const PARTS: &[(&str, &str)] = &[
     (LOCK, "the lock file .terraform.lock.hcl, and perhaps more of the code"),
     (WORK, "the code (a file of the source, of a module, or one that the plan made)"),
@@ -100,10 +100,10 @@ impl Parts {
         Self(parts.map(|(part, value)| (part.clone(), digest_of(value))).collect())
     }
 
-    /// Which parts are others now, in words.
+    /// The changed parts, in words.
     pub fn changed(&self, now: &Self) -> Vec<&'static str> {
         let differs = |part: &str| self.0.get(part) != now.0.get(part);
-        // The lock file is a file of the work directory as well.
+        // The lock file is also part of the work directory.
         let is_named = |part: &str| differs(part) && !(part == WORK && differs(LOCK));
         PARTS.iter().filter(|(part, _)| is_named(part)).map(|(_, words)| *words).collect()
     }
@@ -130,7 +130,7 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
         "variables": pairs(&facts.variables),
         "env": pairs(&facts.env),
     });
-    // Absent where a run has none of it, as in manifests of before there was any.
+    // Omitted if empty, as in manifests of agents without these fields.
     let more = [
         ("variableFiles", json!(facts.variable_files)),
         ("envFrom", json!(facts.env_from)),
@@ -146,7 +146,7 @@ fn manifest(facts: &Facts, digests: &Digests) -> Value {
     if let (Some((name, version)), Some(tool)) = (&facts.beneath, manifest["tool"].as_object_mut()) {
         tool.insert("beneath".to_owned(), json!({"name": name, "version": version}));
     }
-    // What a run does not use has no key.
+    // Omitted if empty: an unused feature has no key.
     if !facts.hooks.is_empty() {
         manifest["hooks"] = json!(facts.hooks);
     }
@@ -165,9 +165,9 @@ mod tests {
         }
     }
 
-    /// Computed by another program: a plan that waits when the agent is upgraded has the checksum that people approved.
+    /// Computed by another program. A plan that waits during an upgrade must have the approved checksum.
     #[test]
-    fn a_checksum_is_the_same_in_every_version() {
+    fn checksum_is_the_same_in_every_version() {
         let facts = Facts {
             run_uid: "uid-1".into(),
             tool: "OpenTofu".into(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_counts() {
+    fn every_part_changes_the_checksum() {
         let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
         let first = checksum(&f, &d);
         assert_eq!(first.len(), 71);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_named() {
+    fn changed_parts_are_named() {
         let (f, d) = (
             Facts { hooks: vec!["x".into()], ..facts() },
             Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None },
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(of(&Digests { plan: "x".into(), tool: "x".into(), ..d.clone() }).len(), 2);
         let other = Facts { workspace: "prod".into(), ..f.clone() };
         assert_eq!(Parts::of(&f, &d).changed(&Parts::of(&other, &d)), ["the workspace"]);
-        // Each part of the checksum has its words, the version of the manifest apart, which another version of the agent alone has.
+        // Each part has a description, except the manifest's version, which changes only with the agent.
         let all = Facts {
             variable_files: vec!["path a".into()],
             env_from: vec!["secret a".into()],
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_keys_does_not_count() {
+    fn order_of_keys_does_not_change_the_checksum() {
         assert_eq!(canonical(&json!({"b": [{"d": 1, "c": null}], "a": "x"})), r#"{"a":"x","b":[{"c":null,"d":1}]}"#);
         let mut other = facts();
         other.variables.reverse();

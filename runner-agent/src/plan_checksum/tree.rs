@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::files;
 
-/// A file or directory that could not be read.
+/// A file or directory cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {path}: {error}", path = path.display())]
 pub struct TreeError {
@@ -19,7 +19,7 @@ pub struct TreeError {
     error: io::Error,
 }
 
-/// The digest of everything below `root`, without the paths (relative to `root`) of which `skip` says so.
+/// The digest of everything below `root`, except paths (relative to `root`) for which `skip` returns true.
 pub(super) fn digest(root: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<String, TreeError> {
     let mut hasher = Sha256::new();
     walk(root, Path::new(""), skip, &mut hasher)?;
@@ -36,7 +36,7 @@ fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sh
         .map_err(at(&dir))?
         .map(|entry| entry.map(|e| e.file_name()).map_err(at(&dir)))
         .collect::<Result<Vec<_>, _>>()?;
-    // By bytes, so that the order does not depend on a locale or on the file system.
+    // By bytes, independent of locale and file system.
     names.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
     for name in names {
         let relative = below.join(&name);
@@ -57,12 +57,12 @@ fn walk(root: &Path, below: &Path, skip: &dyn Fn(&Path) -> bool, hasher: &mut Sh
             let word: &[u8] = if meta.mode() & 0o111 == 0 { b"file" } else { b"exec" };
             entry(hasher, word, relative.as_os_str(), content.as_bytes());
         }
-        // A pipe, socket or device is neither opened, since reading it might never end, nor counted: a plan that is kept has none.
+        // Pipes, sockets and devices are skipped: reading one might block forever, and a bundle contains none.
     }
     Ok(())
 }
 
-/// Lengths stand before texts, so that no two lists of entries are the same bytes.
+/// Length prefixes make the encoding of entries unambiguous.
 fn entry(hasher: &mut Sha256, kind: &[u8], path: &OsStr, content: &[u8]) {
     for part in [kind, path.as_bytes(), content] {
         hasher.update((part.len() as u64).to_le_bytes());
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn any_difference_counts_and_nothing_else() {
+    fn digest_changes_with_every_counted_property() {
         type Change = fn(&Path);
         let of = |dir: &Path| digest(dir, &|path| path == Path::new("m/.terraform/providers")).unwrap();
         assert_eq!(of(tree().path()), of(tree().path()), "times and places do not count");

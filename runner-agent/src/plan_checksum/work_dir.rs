@@ -1,4 +1,4 @@
-//! The digest of the work directory: what of it counts, in a pod and in a person's folder.
+//! The digest of the work directory, in a pod and in a person's folder.
 
 use std::{
     collections::BTreeMap,
@@ -15,26 +15,26 @@ use sha2::{Digest, Sha256};
 use super::tree::{TreeError, digest};
 use crate::files::{BACKEND_FILE, is_variables_file};
 
-/// What is never counted of a stack. Provider binaries are covered by the lock file; the others hold values of variables or
-/// of the backend's credentials, of which not even a hash may be shown.
+/// Paths of a stack that are never counted. The lock file covers provider binaries. The other files contain values of variables or
+/// the backend's credentials, of which not even a hash may be shown.
 const UNCOUNTED: [&str; 3] = [".terraform/providers", ".terraform/terraform.tfstate", BACKEND_FILE];
 
-/// Whether a path is that of a file with variables that Pawl put into the stack's directory.
+/// Whether a path is a variable file that Pawl wrote to the stack's directory.
 fn is_given(path: &Path, stack: &Path) -> bool {
     path.parent() == Some(stack) && path.file_name().and_then(OsStr::to_str).is_some_and(is_variables_file)
 }
 
-/// What Terragrunt notes of a copy that it made: a digest of the times of files, and that `init` is due. What it copied is counted.
+/// Terragrunt's records in its copies: a digest of file times, and that `init` is due. The copied files themselves are counted.
 const NOTED: [&str; 2] = [".terragrunt-source-version", ".terragrunt-init-required"];
 
-/// Whether a path is the data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs are
-/// taken, which Terragrunt makes anew where it is missing. It holds providers and the backend's credentials.
+/// Whether a path is a data directory in a copy that Terragrunt made: a link to the stack's own, or that of a unit whose outputs
+/// are read, which Terragrunt recreates if it is missing. It contains providers and the backend's credentials.
 pub fn is_data_of_copy(path: &Path) -> bool {
     path.ends_with(".terraform") && path.components().any(|part| part.as_os_str() == ".terragrunt-cache")
 }
 
-/// The digest of a source that was fetched for this run; the stack lies `below` its top. What is `apart` is not counted: files of
-/// Secrets, which are put there anew before the digest is computed for the claim.
+/// The digest of a source fetched for this run; the stack is `below` its top. Excludes the paths in `apart`: files of Secrets,
+/// which are written again before the digest for the claim is computed.
 pub fn source_digest(root: &Path, below: &Path, apart: &[PathBuf]) -> Result<String, TreeError> {
     let skip = UNCOUNTED.map(|name| below.join(name));
     let is_noted = |path: &Path| NOTED.iter().any(|name| path.ends_with(name));
@@ -42,8 +42,8 @@ pub fn source_digest(root: &Path, below: &Path, apart: &[PathBuf]) -> Result<Str
     digest(root, &|path| is_noted(path) || is_data_of_copy(path) || is_apart(path))
 }
 
-/// The digest of a stack where it lies, with the modules it takes from beside it. What the tool itself writes while it plans
-/// and applies does not count: its state, and its lock on it.
+/// The digest of a stack in its folder, with the modules it uses from outside the folder. Excludes files that the tool writes
+/// during plan and apply: its state, and the state's lock.
 pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
     let mut parts = BTreeMap::from([(String::new(), digest(stack, &is_uncounted)?)]);
     for module in modules_beside(stack) {
@@ -51,7 +51,7 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
     }
     let mut hasher = Sha256::new();
     for (path, digest) in parts {
-        // The length stands before the path, so that no two lists are the same bytes.
+        // The length prefix makes the encoding unambiguous.
         hasher.update((path.len() as u64).to_le_bytes());
         hasher.update(path);
         hasher.update(digest);
@@ -59,7 +59,7 @@ pub fn folder_digest(stack: &Path) -> Result<String, TreeError> {
     Ok(hex::encode(hasher.finalize()))
 }
 
-/// Whether a path below a stack in its place does not count.
+/// Whether a path below a person's stack is excluded.
 fn is_uncounted(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_state = name.contains(".tfstate") && !name.ends_with(".tf") && !name.ends_with(".tofu");
@@ -71,8 +71,8 @@ fn is_uncounted(path: &Path) -> bool {
         || is_state
 }
 
-/// Files that [`folder_digest`] counts and that were written since, for people: by the time of their inodes, which no program sets.
-/// One that cannot be read is left out.
+/// The files counted by [`folder_digest`] that changed since a time, for people. Uses the inode's change time, which no program can
+/// set. Omits unreadable files.
 pub fn changed_since(stack: &Path, since: SystemTime) -> Vec<String> {
     let mut changed = Vec::new();
     for part in std::iter::once(PathBuf::new()).chain(modules_beside(stack)) {
@@ -96,7 +96,7 @@ fn collect(root: &Path, below: &Path, since: SystemTime, found: &mut impl FnMut(
     }
 }
 
-/// Directories of local modules that are not below the stack, as `init` noted them.
+/// Directories of local modules outside the stack, as recorded by `init`.
 fn modules_beside(stack: &Path) -> Vec<PathBuf> {
     #[derive(Deserialize)]
     struct Modules {
@@ -108,7 +108,7 @@ fn modules_beside(stack: &Path) -> Vec<PathBuf> {
         #[serde(rename = "Dir")]
         dir: PathBuf,
     }
-    // No file: no modules.
+    // Without the file there are no modules.
     let text = fs::read(stack.join(".terraform/modules/modules.json")).unwrap_or_default();
     let modules = serde_json::from_slice::<Modules>(&text).map(|found| found.modules).unwrap_or_default();
     let beside = |dir: &PathBuf| dir.starts_with("..") && stack.join(dir).is_dir();
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_counts_by_its_code_and_the_modules_beside_it() {
+    fn folder_digest_covers_code_and_modules_outside() {
         let dir = tempfile::tempdir().unwrap();
         let stack = dir.path().join("live/a");
         for below in

@@ -1,19 +1,19 @@
-//! Commands that cannot open some files of the pod, and cannot change others: the agent's tokens and what it leaves for the kubelet
-//! are the ones, what pods share is the other.
+//! Confines commands with Landlock: they cannot open some files of the pod (the agent's tokens, the termination message), and
+//! cannot change others (what pods share).
 //!
-//! Code of the stack runs as the agent's own user, so that the mode of a file keeps nothing from it. Landlock does
-//! (<https://docs.kernel.org/userspace-api/landlock.html>): a thread of the agent gives up the right to that, and all
-//! commands are started from it, which passes it on to whatever they start.
+//! The stack's code runs as the agent's own user, so file modes do not protect against it. Landlock does
+//! (<https://docs.kernel.org/userspace-api/landlock.html>): a thread of the agent restricts itself and starts all commands, which
+//! inherit the restriction.
 //!
-//! Landlock grants rights to a directory with all that is below it, and knows no exceptions. So every directory on the way to
-//! something that is to be kept is not granted itself, but entry by entry, as they are at the start. What this costs:
+//! Landlock grants rights to a directory with everything below it, without exceptions. So a directory above a protected path is not
+//! granted itself; its entries are, as they are at the start. The cost:
 //!
-//! - on the way to something hidden, what is made later can be neither read nor written;
-//! - on the way to something read-only, nothing can be made, removed or renamed, and what is made later cannot be written. Files and
-//!   directories that are there can be written, and all can be done in those directories. So what is read-only is best put where
-//!   nobody works: in `/pawl/cache`, and not in `/tmp` or the work directory.
+//! - above a hidden path, entries created later can be neither read nor written;
+//! - above a read-only path, nothing can be created, removed or renamed, and entries created later cannot be written. Existing
+//!   files and directories can be written, and everything is allowed in those directories. So put read-only directories where
+//!   nothing else works: in `/pawl/cache`, not in `/tmp` or the work directory.
 //!
-//! What no version of Landlock covers: mode, owner, times and extended attributes of a file, and locks on one that may be read.
+//! No version of Landlock covers mode, owner, times and extended attributes of a file, or locks on a readable file.
 
 use std::{
     collections::HashSet,
@@ -35,19 +35,19 @@ use tokio::{
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that is kept within bounds, as is what it starts. It ends with this value.
+/// A confined thread that starts commands. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Confined {
     jobs: mpsc::Sender<Job>,
 }
 
-/// What is kept from commands. Files, or directories with all that is below them; links are followed.
+/// Paths protected from commands: files, or directories with everything below. Links are followed.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
-    /// What they cannot open. One that is not there is no error.
+    /// Paths that commands cannot open. A missing path is no error.
     pub hidden: Vec<PathBuf>,
-    /// What they can read and execute, and not change: in these directories nothing is written, made, renamed or removed. They have
-    /// to be there: what is made later could not be told from anything else.
+    /// Directories that commands can read and execute, but not change: nothing in them is written, created, renamed or removed.
+    /// They must exist, since a rule needs the inode.
     pub read_only: Vec<PathBuf>,
 }
 
@@ -55,10 +55,10 @@ impl Confined {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the kernel (before 5.19), its configuration or the container's seccomp profile has no Landlock, or a directory that is to
-    /// be read-only is not there. Nothing is kept from anybody then.
+    /// The kernel (before 5.19), its configuration or the container's seccomp profile lacks Landlock, or a read-only directory does
+    /// not exist. Nothing is confined then.
     pub(super) fn start(bounds: &Bounds) -> io::Result<Self> {
-        // By their real places: `/var/run` is a link in most images.
+        // Real paths: `/var/run` is a link in most images.
         let hidden: Vec<PathBuf> = bounds.hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
         let real = |path: &PathBuf| {
             path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -84,10 +84,10 @@ impl Confined {
         Ok(Self { jobs })
     }
 
-    /// Starts a command, in the caller's runtime.
+    /// Starts a command in the caller's runtime.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// The command cannot be started.
     pub(super) fn spawn(&self, mut command: Command) -> io::Result<Child> {
         let runtime = Handle::current();
         let (said, told) = mpsc::sync_channel(1);
@@ -100,19 +100,18 @@ impl Confined {
     }
 }
 
-/// One set of rights that is given up everywhere but where it is granted. Of several, each one has to allow.
+/// A set of rights that is denied except where granted. If there are several layers, each must allow an access.
 struct Layer {
-    /// What the kernel has to know.
+    /// Rights that the kernel must support.
     needed: BitFlags<AccessFs>,
-    /// What it may be too old for.
+    /// Rights that an older kernel may lack.
     wished: BitFlags<AccessFs>,
 }
 
-/// Reading and writing need a right from now on; and moving a file to another directory, which Landlock refuses to who has no
-/// right to it, whether it is asked for or not.
+/// Requires a right for reads and writes, and for moves to another directory: Landlock denies these without the right in any case.
 const HIDING: Layer = Layer { needed: make_bitflags!(AccessFs::{ReadFile | WriteFile | Refer}), wished: BitFlags::EMPTY };
 
-/// Every change does. `truncate(2)` of a file, which opens nothing, only from kernel 6.2 on.
+/// Requires a right for every change. For `truncate(2)`, which opens nothing, only since kernel 6.2.
 const KEEPING: Layer = Layer {
     needed: make_bitflags!(AccessFs::{
         WriteFile | MakeReg | MakeDir | MakeSym | MakeSock | MakeFifo | MakeChar | MakeBlock | RemoveFile | RemoveDir | Refer
@@ -120,7 +119,7 @@ const KEEPING: Layer = Layer {
     wished: make_bitflags!(AccessFs::{Truncate}),
 };
 
-/// Of all rights, what a file can have.
+/// The rights that apply to a file.
 const OF_A_FILE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile | Truncate});
 
 impl Layer {
@@ -134,7 +133,7 @@ impl Layer {
         }
         let mut ruleset = ruleset.create().map_err(refused)?;
         for path in allowed {
-            // What went in the meantime needs no right.
+            // A path that was removed meanwhile needs no right.
             let (Ok(kind), Ok(fd)) = (fs::metadata(path), PathFd::new(path)) else { continue };
             let rights = if kind.is_dir() { rights } else { rights & OF_A_FILE };
             ruleset = ruleset.add_rule(PathBeneath::new(fd, rights)).map_err(refused)?;
@@ -143,15 +142,15 @@ impl Layer {
     }
 }
 
-/// What a rule of Landlock stands on.
+/// The identity by which Landlock matches a rule.
 type Inode = (u64, u64);
 
 fn inode(meta: &fs::Metadata) -> Inode {
     (meta.dev(), meta.ino())
 }
 
-/// All but these real places, by as few paths as will do: every directory on the way to one is replaced by what is in it. Told by
-/// their inodes, since a directory that is mounted a second time, where all is granted, would open the first.
+/// All paths except the given real ones, as few as possible: each directory above one is replaced by its entries. Compares inodes,
+/// since a second mount of a directory would otherwise be granted and open the first.
 fn all_but(kept: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let of = |path: &Path| fs::metadata(path).ok().map(|meta| inode(&meta));
     let ends: HashSet<Inode> = kept.iter().filter_map(|path| of(path)).collect();
@@ -164,7 +163,7 @@ fn all_but(kept: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
 fn below(directory: &Path, ends: &HashSet<Inode>, way: &HashSet<Inode>, allowed: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        // What went in the meantime needs no right, and a link leads to something that has its own place.
+        // A path removed meanwhile needs no right. A link's target is granted by itself.
         let Some(meta) = fs::symlink_metadata(&path).ok().filter(|meta| !meta.is_symlink()) else { continue };
         let inode = inode(&meta);
         if ends.contains(&inode) {
@@ -189,7 +188,7 @@ mod tests {
         confined.ok()
     }
 
-    /// What a shell, started confined or not, does with a script.
+    /// Runs a shell script, confined or not. Returns its success and output.
     async fn sh(confined: Option<&Confined>, script: &str) -> (bool, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_hidden_is_read_by_nobody_that_is_started() {
+    async fn hidden_files_cannot_be_read_by_commands() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["token/..data", "beside"] {
@@ -230,7 +229,7 @@ mod tests {
             assert!(!done && !said.contains("secret"), "{script}: {said}");
         }
         assert_eq!(fs::read_to_string(at("message")).unwrap(), "");
-        // Everything else goes on as it did, this process as well.
+        // Other files remain accessible, and this process is not restricted.
         for script in [
             format!("cat {path}/beside/file && echo more > {path}/beside/other && mv {path}/beside/other {path}/beside/again"),
             format!("mkdir {path}/beside/below && mv {path}/beside/again {path}/beside/below/ && cat {path}/beside/below/again"),
@@ -242,7 +241,7 @@ mod tests {
         assert_eq!(sh(None, &format!("cat {path}/link/token")).await, (true, "secret".to_owned()));
     }
 
-    /// A directory to be kept, `shared`, with one beside it that is not, and what the latter has to be like afterwards.
+    /// A protected directory `shared`, with an unprotected one beside it.
     fn shared() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for name in ["way/shared/dir/deep", "way/shared/empty", "way/beside", "elsewhere/dir"] {
@@ -256,7 +255,7 @@ mod tests {
         dir
     }
 
-    /// All that is below a directory: names, and what files hold.
+    /// Everything below a directory: names, and contents of files.
     fn listed(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
         let mut found = Vec::new();
         for entry in fs::read_dir(dir).unwrap() {
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_read_only_is_changed_by_nobody_that_is_started() {
+    async fn read_only_directories_cannot_be_changed_by_commands() {
         let dir = shared();
         let at = |name: &str| dir.path().join(name);
         std::os::unix::fs::symlink("way/shared", at("link")).unwrap();
@@ -321,14 +320,14 @@ mod tests {
             let (done, said) = sh(Some(&confined), &script).await;
             assert!(!done, "{script}: {said}");
             assert_eq!(listed(&at("way/shared")), before, "{script}");
-            // It is not for another reason.
+            // Without confinement the script succeeds.
             let again = shared();
             std::os::unix::fs::symlink("way/shared", again.path().join("link")).unwrap();
             let script = script.replace(&top.to_string(), &again.path().display().to_string());
             let (done, said) = sh(None, &script).await;
             assert!(done, "{script}: {said}");
         }
-        // No program of a shell calls it without opening the file first.
+        // No shell command truncates a file without opening it first.
         let (file, (said, told)) = (at("way/shared/file"), mpsc::sync_channel(1));
         let cut = move || said.send(nix::unistd::truncate(&file, 1)).unwrap();
         confined.jobs.send(Box::new(cut)).unwrap();
@@ -344,7 +343,7 @@ mod tests {
             format!(
                 "mkdir {e}/new && mv {e}/copy {e}/new/ && mkfifo {e}/pipe && rm -r {e}/new {e}/pipe && truncate -s 1 {e}/file"
             ),
-            // On the way, what is there stays of use.
+            // Existing entries above a protected path remain usable.
             format!(
                 "echo more >> {top}/way/file && : > {top}/way/file && mv {top}/way/beside/file {e}/other && touch {top}/way/beside/x"
             ),
@@ -354,17 +353,17 @@ mod tests {
             let (done, said) = sh(Some(&confined), &script).await;
             assert!(done, "{script}: {said}");
         }
-        // What it costs.
+        // The documented cost.
         for script in [format!("touch {top}/way/new"), format!("rm {top}/way/file"), format!("mkdir {top}/new")] {
             assert!(!sh(Some(&confined), &script).await.0, "{script}");
         }
-        // This process, and who is started without, go on as before.
+        // This process and unconfined commands are not restricted.
         fs::write(at("way/shared/new"), "").unwrap();
         assert!(sh(None, &format!("rm {s}/new && mkdir {top}/new")).await.0);
     }
 
     #[tokio::test]
-    async fn what_is_hidden_and_what_is_read_only_may_lie_in_each_other() {
+    async fn hidden_and_read_only_paths_may_be_nested() {
         let dir = shared();
         let at = |name: &str| dir.path().join(name);
         let missing = Bounds { read_only: vec![at("not-there")], ..Bounds::default() };

@@ -1,4 +1,4 @@
-//! How what runs is told to end: the tool by one SIGINT, to its own pid and never to its group; all of it by SIGKILL.
+//! Tells commands to end: the tool by one SIGINT to its own PID, never to its group; everything by SIGKILL.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,56 +14,56 @@ use super::{
     tree::{Executable, kill_below, send},
 };
 
-/// Between two looks at whether the attempt is being stopped.
+/// Poll interval of `stopped`.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Which process of a command is the tool, if any is.
+/// The process of a command that is the tool, if any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]
     Other,
     /// The command itself.
     Tool,
-    /// A process below the command that runs this executable: Terragrunt runs OpenTofu or Terraform.
+    /// A descendant of the command that runs this executable: Terragrunt runs OpenTofu or Terraform.
     Above(PathBuf),
 }
 
-/// The commands that run now. Cloned freely.
+/// The running commands. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Children {
     table: Arc<Mutex<Table>>,
     pub(super) confined: Arc<OnceLock<Confined>>,
 }
 
-/// What runs, and what it was told.
+/// Running commands and the signals they got.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     /// Children that tokio waits for.
     pub(super) tracked: HashMap<i32, Tracked>,
-    /// Whether the attempt is being stopped: nothing is started any more, and what runs has had its signal.
+    /// Whether the attempt is being stopped: no command starts any more, and running ones got their signal.
     pub(super) stopped: bool,
     pub(super) killed: bool,
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug, Default)]
 pub(super) struct Tracked {
     pub(super) role: Role,
-    /// The tool that it runs, when it is not the tool itself.
+    /// The tool that it runs, unless it is the tool itself.
     pub(super) beneath: Option<Executable>,
-    /// Processes of it that had their SIGINT.
+    /// PIDs that got their SIGINT.
     pub(super) told: HashSet<i32>,
 }
 
 impl Tracked {
-    /// The processes of the tool: the command itself, or what it runs now.
+    /// The tool's processes: the descendants that run it now, else the command itself.
     fn tools(&self, pid: i32) -> Vec<i32> {
         let beneath = self.beneath.map(|beneath| beneath.below(pid)).unwrap_or_default();
         if beneath.is_empty() { vec![pid] } else { beneath }
     }
 
-    /// Sends each process of the tool its one SIGINT. Terragrunt has none as long as the tool runs, since it hands on what it gets, up to
-    /// 15 s later, and the second one makes the tool drop its state. Once it had one, it tells what it starts by itself.
+    /// Sends each process of the tool its one SIGINT. Terragrunt gets none while the tool runs: it forwards the signal up to 15 s
+    /// later, and a second SIGINT makes the tool drop its state. After its own SIGINT, Terragrunt signals later commands itself.
     fn interrupt(&mut self, pid: i32) {
         if self.told.contains(&pid) {
             return;
@@ -86,14 +86,14 @@ impl Children {
         self.table().stopped
     }
 
-    /// Returns once the attempt is being stopped, a tenth of a second later at most.
+    /// Returns at most 0.1 s after the attempt is being stopped.
     pub async fn stopped(&self) {
         while !self.is_stopped() {
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// Sends the one SIGINT to the tool of each running command, to its own pid and never to its group, and starts nothing any more.
+    /// Sends one SIGINT to the tool of each running command, to its own PID and never to its group. Afterwards no command starts.
     pub fn interrupt(&self) {
         let mut table = self.table();
         if !std::mem::replace(&mut table.stopped, true) {
@@ -101,7 +101,7 @@ impl Children {
         }
     }
 
-    /// The same for what a command has started since it was told.
+    /// Sends SIGINT to tools that a command has started since `interrupt`.
     pub(super) fn interrupt_later(&self, pid: i32) {
         let mut table = self.table();
         if table.stopped
@@ -111,12 +111,12 @@ impl Children {
         }
     }
 
-    /// Kills what runs below the tool of each command, never the tool itself.
+    /// Kills the processes below each command's tool, but never the tool itself.
     pub fn kill_providers(&self) {
         self.table().tracked.iter().flat_map(|(pid, tracked)| tracked.tools(*pid)).for_each(kill_below);
     }
 
-    /// Kills the commands and everything below them.
+    /// Kills the commands and all their descendants.
     pub fn kill(&self) {
         let mut table = self.table();
         table.stopped = true;

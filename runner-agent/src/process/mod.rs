@@ -1,13 +1,13 @@
-//! Child processes: started within bounds, in their own group, read line by line, signalled once, reaped without stealing.
+//! Child processes: confined, each in its own process group, output read by line, signalled once, reaped without stealing from tokio.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `spawn` | starting a command, and seeing it to its end |
-//! | `interrupt` | what runs, the tool's one SIGINT, and SIGKILL |
-//! | `tree` | who runs below whom |
-//! | `reap` | ended processes that nobody else waits for |
-//! | `confine` | what a command may not open |
-//! | `peer` | which process is at the other end of a connection |
+//! | `spawn` | starting a command and running it to its end |
+//! | `interrupt` | running commands, the tool's one SIGINT, and SIGKILL |
+//! | `tree` | parents and descendants of processes |
+//! | `reap` | ended processes that tokio does not wait for |
+//! | `confine` | files that a command may not open or change |
+//! | `peer` | the process at the other end of a connection |
 //! | `output` | lines, and the log |
 
 mod confine;

@@ -1,14 +1,14 @@
-//! Output of commands: cut into lines of bounded length, and written to our own standard output by a thread of its own, so
-//! that a slow reader of our log never stops timers and signals.
+//! Output of commands: splits it into lines of bounded length. A separate thread writes our own log to standard output, so that a
+//! slow reader of the log never delays timers and signals.
 
 use std::{io::Write, sync::mpsc as std_mpsc, time::Duration};
 
 use tokio::sync::mpsc;
 
-/// The longest line, in bytes; the rest of a longer one is cut off and counted.
+/// Maximum length of a line in bytes. The rest of a longer line is dropped and counted.
 pub const MAX_LINE: usize = 1 << 20;
 
-/// Cuts a stream of bytes into lines. Holds at most [`MAX_LINE`] bytes.
+/// Splits a stream of bytes into lines. Buffers at most [`MAX_LINE`] bytes.
 #[derive(Debug, Default)]
 pub struct Lines {
     partial: Vec<u8>,
@@ -16,8 +16,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes bytes and gives each line that they complete, without its end, and how many bytes of it were cut. Bytes that are no UTF-8
-    /// are replaced.
+    /// Passes each completed line without its end, and the number of dropped bytes. Replaces bytes that are not UTF-8.
     pub fn feed(&mut self, mut bytes: &[u8], mut line: impl FnMut(&str, u64)) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (head, rest) = bytes.split_at(end);
@@ -32,7 +31,7 @@ impl Lines {
         self.keep(bytes);
     }
 
-    /// Gives what is left when the stream ends without a line end.
+    /// Passes the rest if the stream ends without a line end.
     pub fn finish(&mut self, mut line: impl FnMut(&str, u64)) {
         if !self.partial.is_empty() || self.cut > 0 {
             self.flush(&mut line);
@@ -47,14 +46,14 @@ impl Lines {
 
     fn flush(&mut self, line: &mut impl FnMut(&str, u64)) {
         if self.cut > 0 {
-            // Half a character would hide from whoever looks for a secret that it is the end of half a secret.
+            // A partial character would hide from the redactor that the text ends within a secret.
             let whole = self.partial.len() - unfinished(&self.partial);
             self.cut += (self.partial.len() - whole) as u64;
             self.partial.truncate(whole);
         }
         give(&self.partial, self.cut, line);
         self.cut = 0;
-        // A long line must not hold its memory for the rest of the run.
+        // Free the memory of a long line.
         if self.partial.capacity() > MAX_LINE / 8 { self.partial = Vec::new() } else { self.partial.clear() }
     }
 }
@@ -64,7 +63,7 @@ fn give(bytes: &[u8], cut: u64, line: &mut impl FnMut(&str, u64)) {
     line(&String::from_utf8_lossy(bytes), cut);
 }
 
-/// Bytes at the end that begin a character and do not complete it.
+/// Number of trailing bytes that begin a character without completing it.
 fn unfinished(bytes: &[u8]) -> usize {
     let begins = |back: &usize| bytes.len().checked_sub(*back).and_then(|at| bytes.get(at)).is_some_and(|b| *b >= 0xc0);
     let Some(back) = (1..=3).find(begins) else { return 0 };
@@ -74,26 +73,26 @@ fn unfinished(bytes: &[u8]) -> usize {
     }
 }
 
-/// What stands at the end of a line of which bytes were cut.
+/// Suffix of a line with dropped bytes.
 pub fn cut_marker(cut: u64) -> String {
     format!("… [{cut} more bytes of this line were cut]")
 }
 
-/// Where the log's thread writes to.
+/// The destination of the log's thread.
 pub trait LogSink: Write + Send + 'static {
-    /// A phase begins: what follows is of it.
+    /// A phase begins; later output belongs to it.
     fn enter(&mut self, _phase: &'static str) {}
 }
 
 impl LogSink for std::io::Stdout {}
 impl LogSink for std::io::Sink {}
 
-/// The most bytes of a chunk on its way to the log's thread.
+/// Maximum size in bytes of a chunk for the log's thread.
 const MAX_CHUNK: usize = 64 << 10;
-/// Chunks that wait for a slow reader: together with their size, all the memory that a log takes.
+/// Maximum number of chunks that wait for a slow reader. With their size it bounds the log's memory.
 const MAX_CHUNKS: usize = 32;
 
-/// The way to our own log. Cloned freely; waits when the log is slow, so that memory stays bounded.
+/// Handle to our own log. Cheap to clone. Waits while the log is slow, so memory stays bounded.
 #[derive(Clone, Debug)]
 pub struct Log {
     chunks: mpsc::Sender<Chunk>,
@@ -107,10 +106,10 @@ enum Chunk {
 }
 
 impl Log {
-    /// A log that a thread writes to `sink`.
+    /// Starts a thread that writes the log to `sink`.
     pub fn to(mut sink: impl LogSink) -> Self {
         let (chunks, mut waiting) = mpsc::channel(MAX_CHUNKS);
-        // A log that cannot be written must not stop a run, so a thread that cannot be had only means no log.
+        // Without a thread there is no log: a log that cannot be written must not stop a run.
         let _ = std::thread::Builder::new().name("log".into()).stack_size(128 * 1024).spawn(move || {
             while let Some(chunk) = waiting.blocking_recv() {
                 match chunk {
@@ -131,10 +130,10 @@ impl Log {
         Self { chunks }
     }
 
-    /// Writes bytes, waiting for room.
+    /// Writes bytes; waits for space.
     pub async fn write(&self, bytes: Vec<u8>) {
         if bytes.len() > MAX_CHUNK {
-            // Long lines, one after the other, must not wait by the dozen.
+            // Split, so that the queue does not fill with huge chunks.
             for piece in bytes.chunks(MAX_CHUNK) {
                 let _ = self.chunks.send(Chunk::Text(piece.to_vec())).await;
             }
@@ -143,19 +142,19 @@ impl Log {
         }
     }
 
-    /// A phase begins: what is written from here on is of it.
+    /// Begins a phase; later output belongs to it.
     pub async fn enter(&self, phase: &'static str) {
         let _ = self.chunks.send(Chunk::Enter(phase)).await;
     }
 
-    /// Writes one line, waiting for room.
+    /// Writes one line; waits for space.
     pub async fn line(&self, text: &str) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.push(b'\n');
         self.write(bytes).await;
     }
 
-    /// Waits until everything is written, at most for a while.
+    /// Waits until everything is written, for at most `limit`.
     pub async fn flush(&self, limit: Duration) {
         let (done, written) = std_mpsc::sync_channel(1);
         let send = tokio::time::timeout(limit, self.chunks.send(Chunk::Flush(done))).await;

@@ -1,7 +1,7 @@
-//! Which process holds the other end of a connection on the loopback, as far as `/proc` says.
+//! Identifies the process at the other end of a loopback connection, as far as `/proc` shows it.
 //!
-//! A connection says nothing of the process behind it. `/proc/net/tcp` has the inode of the socket between two addresses, and
-//! `/proc/PID/fd` names a process's sockets by their inodes.
+//! A connection does not identify its process. `/proc/net/tcp` contains the inode of the socket between two addresses, and
+//! `/proc/PID/fd` lists a process's sockets by inode.
 
 use std::{
     collections::HashMap,
@@ -15,15 +15,15 @@ use super::{
     tree::{Executable, parents},
 };
 
-/// Whether the tool's own process holds the socket at `peer` that is connected to `here`. What the tool started does not count, nor
-/// anybody else in the pod, nor what cannot be seen. It reads files, for a few milliseconds at most.
+/// Whether the tool's own process holds the socket at `peer` that is connected to `here`. False for the tool's children, for other
+/// processes of the pod, and if `/proc` does not show it. Takes a few milliseconds at most.
 pub fn is_of_tool(children: &Children, peer: SocketAddr, here: SocketAddr) -> bool {
     let (SocketAddr::V4(peer), SocketAddr::V4(here)) = (peer, here) else { return false };
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     inode(&sockets, peer, here).is_some_and(|inode| tools(children).into_iter().any(|pid| holds(pid, inode)))
 }
 
-/// The inode of the socket at `local` that is connected to `remote`, by the lines of `/proc/net/tcp`. A socket that was closed has none.
+/// The inode of the socket at `local` connected to `remote`, from `/proc/net/tcp`. A closed socket has none.
 fn inode(sockets: &str, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u64> {
     sockets.lines().find_map(|line| {
         // `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …`
@@ -34,14 +34,14 @@ fn inode(sockets: &str, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u64
     })
 }
 
-/// `0100007F:24C9`: the address as the machine keeps a number whose bytes are in the network's order, and the port.
+/// Parses `0100007F:24C9`: the address in network byte order, printed as a native integer, and the port.
 fn address(text: &str) -> Option<SocketAddrV4> {
     let (ip, port) = text.split_once(':')?;
     let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
     Some(SocketAddrV4::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// The processes that are the tool now.
+/// The current processes of the tool.
 fn tools(children: &Children) -> Vec<i32> {
     let running = children.running();
     let above = running.iter().any(|(_, role)| matches!(role, Role::Above(_)));
@@ -80,9 +80,9 @@ mod tests {
         \x20  3: 0100007F:C350 0100007F:24C9 01 00000000:00000000 00:00000000 00000000 65532        0 13 1 0 20 4 30 10 -1\n";
 
     #[test]
-    fn the_clients_end_of_a_connection_is_found() {
+    fn clients_end_of_a_connection_is_found() {
         let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        // The table of a machine whose numbers begin with their lowest byte, as all have that nodes are made of.
+        // The sample table is from a little-endian machine, like all supported nodes.
         if cfg!(target_endian = "big") {
             return;
         }
@@ -101,7 +101,7 @@ mod tests {
         async fn chunk(&mut self) {}
     }
 
-    /// Whether whoever connects in this script of a shell is taken for the tool.
+    /// Whether the client that this shell script starts is identified as the tool.
     async fn served(script: &str, role: Role) -> bool {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let here = listener.local_addr().unwrap();
@@ -122,7 +122,7 @@ mod tests {
             let found = is_of_tool(&seen, peer, here);
             assert!(!is_of_tool(&seen, here, peer), "our own end is nobody's");
             assert!(!is_of_tool(&Children::default(), peer, here), "nothing is known to run");
-            // It ends, and the connection with it.
+            // The client ends and closes the connection.
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let _ = stream.read(&mut [0; 1]);
             found
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_tools_own_process_is_told_from_what_it_starts() {
+    async fn tools_own_process_is_told_from_its_children() {
         assert!(served("CONNECT", Role::Tool).await);
         assert!(!served("bash -c 'CONNECT'; true", Role::Tool).await, "a provider");
         assert!(!served("setsid bash -c 'CONNECT' & wait", Role::Tool).await, "one that is no longer of its session");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn beneath_terragrunt_it_is_the_child_that_runs_the_tool() {
+    async fn terragrunts_child_that_runs_the_tool_is_identified() {
         let above = || Role::Above("/bin/bash".into());
         assert!(served("bash -c 'CONNECT'; true", above()).await);
         assert!(!served("CONNECT", above()).await, "Terragrunt itself");

@@ -1,4 +1,4 @@
-//! Duties of PID 1: strangers are reaped, children that tokio waits for are left to it.
+//! Duties of PID 1: reaps orphans, and leaves the children that tokio waits for.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::{
     tree::{kill_below, own_pid, parents},
 };
 
-/// What a look at our ended children found.
+/// State of our ended children.
 enum Peek {
     Nothing,
     Ours,
@@ -37,8 +37,8 @@ fn peek(children: &Children) -> Peek {
     }
 }
 
-/// Reaps every ended child that nobody waits for. `false` when one of ours stands before others and has to be taken by tokio
-/// first: look again soon.
+/// Reaps each ended child that tokio does not wait for. Returns `false` if one of tokio's children comes first in the kernel's
+/// order; call again soon.
 fn reap_once(children: &Children) -> bool {
     loop {
         match peek(children) {
@@ -51,7 +51,7 @@ fn reap_once(children: &Children) -> bool {
     }
 }
 
-/// Reaps strangers for as long as the process lives. Without this, daemonised grandchildren of the tool stay as zombies.
+/// Reaps orphans for the process's lifetime. Otherwise daemonised grandchildren of the tool remain as zombies.
 pub async fn reap_strangers(children: Children) {
     let Ok(mut ended) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()) else { return };
     loop {
@@ -65,16 +65,17 @@ pub async fn reap_strangers(children: Children) {
     }
 }
 
-/// Whether a process is of the agent's user. By its status: the directory belongs to root where a process may not be looked into.
+/// Whether a process belongs to the agent's user. Reads the status: the owner of `/proc/PID` is root for a process that is not
+/// dumpable.
 fn is_own(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_ascii_whitespace().next()?.parse().ok());
     user == Some(nix::unistd::getuid().as_raw())
 }
 
-/// Kills every other process and reaps until none is left, for at most `limit`. As PID 1 that is the whole namespace, but for processes
-/// of other users, such as a person's who looks at the pod by `kubectl debug`: code of the stack cannot become another user. Otherwise
-/// it is everything below this process. Returns whether none is left.
+/// Kills all other processes and reaps them, for at most `limit`. As PID 1 that is the whole PID namespace, except for processes of
+/// other users, such as a person's shell by `kubectl debug`: the stack's code cannot change its user. Otherwise it is every
+/// descendant of this process. Returns whether none is left.
 pub async fn kill_others(children: &Children, limit: Duration) -> bool {
     let start = Instant::now();
     let me = own_pid();
@@ -89,7 +90,7 @@ pub async fn kill_others(children: &Children, limit: Duration) -> bool {
             return false;
         }
         if me == 1 {
-            // Everything but ourselves; ESRCH means that nobody else is there.
+            // PID -1 signals every process but ourselves; ESRCH means that there is no other.
             if kill(Pid::from_raw(-1), Signal::SIGKILL) == Err(Errno::ESRCH) {
                 reap_once(children);
             }

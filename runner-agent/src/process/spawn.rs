@@ -1,4 +1,4 @@
-//! Starting a command and seeing it to its end.
+//! Starts a command and runs it to its end.
 
 use std::{
     collections::HashSet,
@@ -22,30 +22,30 @@ use super::{
     tree::Executable,
 };
 
-/// How long output is read after its command ended: a daemon that inherited the pipe does not hold a run up.
+/// Time to read output after a command's end. A daemon that inherited the pipe does not delay the run longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
-/// The same for a command that was told to end, and has said all it had to say.
+/// The same after a command was told to end, since the rest of its output does not matter.
 const DRAIN_TOLD: Duration = Duration::from_millis(500);
-/// Between two looks at what a command that was told to end has started since.
+/// Interval at which new children of an interrupted command are looked for.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What to run. The environment is exactly what is given.
+/// A command to run. Its environment is exactly `env`.
 #[derive(Clone, Debug, Default)]
 pub struct Command {
     pub program: PathBuf,
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub dir: PathBuf,
-    /// Which process of it is the tool.
+    /// The process that is the tool.
     pub role: Role,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// Exit code; 128 and the signal's number when a signal ended it.
+    /// Exit code; 128 plus the signal's number if a signal ended it.
     pub code: i32,
     pub signal: Option<i32>,
-    /// Whether we told it to end.
+    /// Whether the attempt was being stopped.
     pub told: bool,
 }
 
@@ -59,28 +59,28 @@ pub enum RunError {
     Wait(std::io::Error),
 }
 
-/// Where a line comes from.
+/// The stream of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Out,
     Err,
 }
 
-/// What a command is started in spite of.
+/// The stop level at which a command still starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InSpite {
     None,
-    /// The attempt is being stopped.
+    /// Starts although the attempt is being stopped.
     Stop,
-    /// It is being stopped, and what ran was killed.
+    /// Starts even after running commands were killed.
     Kill,
 }
 
 impl Children {
-    /// From now on all commands are kept within these bounds. Once for all.
+    /// Confines all later commands. Only the first call has an effect.
     ///
     /// # Errors
-    /// When the kernel cannot do that, or what is to be read-only is not there; then commands are started as before.
+    /// The kernel does not support it, or a read-only directory does not exist. Commands then start unconfined.
     pub fn confine(&self, bounds: &Bounds) -> std::io::Result<()> {
         if self.confined.get().is_none() {
             let _ = self.confined.set(Confined::start(bounds)?);
@@ -88,7 +88,7 @@ impl Children {
         Ok(())
     }
 
-    /// Whether commands are started with less than the agent's own rights.
+    /// Whether commands start with fewer rights than the agent.
     pub fn is_confined(&self) -> bool {
         self.confined.get().is_some()
     }
@@ -113,7 +113,7 @@ impl Children {
             .stdout(out)
             .stderr(Stdio::piped())
             .process_group(0);
-        // Under one lock with the reaper's look, so that a command that ends at once is not taken for a stranger.
+        // Under one lock with the reaper's check, so that it does not reap a command that ends at once.
         let mut table = self.table();
         if table.killed && spite != InSpite::Kill || table.stopped && spite == InSpite::None {
             return Err(RunError::Stopped);
@@ -141,22 +141,23 @@ impl Children {
         Ok(exit(status.map_err(RunError::Wait)?, told))
     }
 
-    /// Runs a command to its end, giving its output chunk by chunk and line by line to `sink`, which is awaited after each
-    /// chunk. Output is read until 5 s after the end, whoever still holds the pipe.
+    /// Runs a command to its end. Passes its output line by line to `sink`, and awaits `sink` after each chunk. Reads output until
+    /// 5 s after the end, even if another process still holds the pipe.
     pub async fn run(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::None)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), out, err, sink).await
     }
 
-    /// Like [`Self::run`] with standard output going into a pipe of the caller's.
+    /// Like [`Self::run`], with standard output to a pipe of the caller.
     pub async fn run_into(&self, command: &Command, out: std::io::PipeWriter, sink: &mut impl Sink) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::None)?;
         let err = child.stderr.take();
         self.watch(&mut child, (pid, matches!(command.role, Role::Above(_))), None, err, sink).await
     }
 
-    /// Like [`Self::run_into`] for what only reads: it is started also when the attempt is being stopped, unless it was killed.
+    /// Like [`Self::run_into`] for a command that only reads: starts even if the attempt is being stopped, unless commands were
+    /// killed.
     pub async fn run_into_last(
         &self,
         command: &Command,
@@ -165,11 +166,11 @@ impl Children {
     ) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::from(out), InSpite::Stop)?;
         let err = child.stderr.take();
-        // Nor is what it starts told to end.
+        // `false`: its children are not interrupted either.
         self.watch(&mut child, (pid, false), None, err, sink).await
     }
 
-    /// Like [`Self::run`] for what comes when all else has ended: it is started also when what ran was killed.
+    /// Like [`Self::run`] for the end of the attempt: starts even after running commands were killed.
     pub async fn run_at_the_end(&self, command: &Command, sink: &mut impl Sink) -> Result<Exit, RunError> {
         let (mut child, pid) = self.spawn(command, Stdio::piped(), InSpite::Kill)?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -221,11 +222,11 @@ impl Children {
     }
 }
 
-/// Takes the output of a command.
+/// Receives a command's output.
 pub trait Sink: Send {
-    /// A line, without its end. What is longer than a line may be is cut off; `cut` says how many bytes.
+    /// Receives a line without its end. `cut` is the number of bytes dropped from a line that is too long.
     fn line(&mut self, source: Source, line: &str, cut: u64);
-    /// After some lines: the place to wait for whoever takes them further.
+    /// Called after some lines; the place to await slow consumers.
     fn chunk(&mut self) -> impl Future<Output = ()> + Send;
 }
 

@@ -1,4 +1,4 @@
-//! Who runs below whom, and signals to them.
+//! The process tree, and signals to processes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,13 +16,13 @@ pub fn own_pid() -> i32 {
     Pid::this().as_raw()
 }
 
-/// Parent of each process that can be seen.
+/// The parent of each visible process.
 pub(super) fn parents() -> HashMap<i32, i32> {
     let mut parents = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // `pid (name, which may hold anything) state parent …`
+        // `pid (name, which may contain anything) state parent …`
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
         if let Some(parent) = parent {
             parents.insert(pid, parent);
@@ -31,7 +31,7 @@ pub(super) fn parents() -> HashMap<i32, i32> {
     parents
 }
 
-/// All processes below `root`, itself excluded, the nearest first.
+/// All descendants of `root`, nearest first.
 pub fn descendants(root: i32) -> Vec<i32> {
     let parents = parents();
     let below = parents.keys().copied().filter(|pid| *pid != root && above(&parents, *pid).any(|at| at == root));
@@ -40,22 +40,20 @@ pub fn descendants(root: i32) -> Vec<i32> {
     below
 }
 
-/// The processes above one, the nearest first.
+/// The ancestors of a process, nearest first.
 fn above(parents: &HashMap<i32, i32>, pid: i32) -> impl Iterator<Item = i32> {
     let up = |at: &i32| parents.get(at).copied();
-    // Bounded by the number of processes, so that a table read while it changes cannot lead in circles.
+    // Bounded by the number of processes: a table read while it changes may contain a cycle.
     iter::successors(up(&pid), up).take(parents.len())
 }
 
-/// What tells an executable from all others: device and inode of its file.
+/// Identity of an executable: device and inode of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Executable(u64, u64);
 
 impl Executable {
-    /// That of a file.
-    ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// The file's metadata cannot be read.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(|meta| Self(meta.dev(), meta.ino()))
     }
@@ -64,7 +62,7 @@ impl Executable {
         Self::of(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|found| found == self)
     }
 
-    /// The processes below `root` that are this one, without those that another of them started.
+    /// The descendants of `root` that run this executable, without those below another of them.
     pub(super) fn below(self, root: i32) -> Vec<i32> {
         let parents = parents();
         let is_below = |pid: i32| pid != root && above(&parents, pid).any(|at| at == root);
@@ -74,14 +72,14 @@ impl Executable {
     }
 }
 
-/// Sends a signal to one process; gone is as good as told.
+/// Sends a signal to one process. Ignores a process that has ended.
 pub(super) fn send(pid: i32, signal: Signal) {
     if pid > 1 {
         let _ = kill(Pid::from_raw(pid), signal);
     }
 }
 
-/// Kills the processes below `root`, itself excluded: parents first, so that none of them sees its child die and goes on.
+/// Kills the descendants of `root`: parents first, so that no parent sees its child die and continues.
 pub(super) fn kill_below(root: i32) {
     for pid in descendants(root) {
         send(pid, Signal::SIGKILL);

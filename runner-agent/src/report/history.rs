@@ -1,10 +1,10 @@
-//! History lines: time, phase, duration, what happened.
+//! History lines: time, phase, duration, event.
 
 use std::time::Duration;
 
 use jiff::{Timestamp, tz::TimeZone};
 
-/// A phase with the time at which it began.
+/// A phase's start time and duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocked {
     pub since: Timestamp,
@@ -18,7 +18,7 @@ pub fn line(at: Clocked, phase: &str, text: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// A duration as people say it: `0.4s`, `12s`, `3m5s`, `2h10m`.
+/// Formats a duration for people: `0.4s`, `12s`, `3m5s`, `2h10m`.
 pub fn span(took: Duration) -> String {
     let seconds = took.as_secs();
     match seconds {

@@ -9,57 +9,55 @@ use crds::{
 };
 use jiff::{Timestamp, tz::TimeZone};
 
-/// The longest message, in characters.
+/// Maximum length of a message in characters.
 const MAX_MESSAGE: usize = 1024;
 
 /// A message and the command to run next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
-    /// What is going on.
     pub message: String,
     /// The one command to run next.
     pub next_step: Option<String>,
 }
 
-/// How long a pod is kept for a plan that waits.
+/// How long a pod waits for the approval of its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// As long as the plan waits: it would die with its pod.
+    /// As long as the plan waits, since the plan is lost with its pod.
     All,
     Until(Timestamp),
     No,
 }
 
-/// What puts an end to a command that says nothing.
+/// The forced end of a silent command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The deadline of its phase, then.
+    /// Time of the phase's deadline.
     Deadline(Timestamp),
-    /// It was told to end; what holds it up is killed then.
+    /// It was told to end. Time at which blocking processes are killed.
     Killed(Timestamp),
 }
 
-/// Where a run is, and so the commands that people have for it.
+/// The run's environment, which decides the commands for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Commands {
     Cluster {
         namespace: String,
-        /// Name of the run.
         run: String,
-        /// Its log outlives its pods.
+        /// The log outlives the run's pods.
         stored: bool,
     },
     /// In a folder, by `runner-agent local`.
     Folder {
-        /// What was run, without `--approve`: `runner-agent local apply DIR`.
+        /// The command line without `--approve`: `runner-agent local apply DIR`.
         command: String,
-        /// The record of the run and its log.
+        /// Directory with the run's record and log.
         record: PathBuf,
     },
 }
 
 impl Commands {
-    /// The line with which a person approves, ready to paste, right for whoever pastes it.
+    /// The command that approves a plan, ready to paste. In a cluster it takes the user's name from `kubectl auth whoami`.
     pub fn approve(&self, checksum: &str) -> String {
         match self {
             Self::Cluster { namespace, run, .. } => names::approve_command(namespace, run, checksum),
@@ -67,7 +65,7 @@ impl Commands {
         }
     }
 
-    /// The line with which a person asks for a fresh run of the same spec.
+    /// The command that requests a new run of the same spec.
     pub fn rerun(&self) -> String {
         match self {
             Self::Cluster { namespace, run, .. } => names::rerun_command(namespace, run),
@@ -75,7 +73,7 @@ impl Commands {
         }
     }
 
-    /// What takes in what a failed apply created and did not record.
+    /// The command that imports objects which a failed apply created and did not record.
     fn recover(&self) -> String {
         match self {
             Self::Cluster { namespace, run, .. } => names::recover_command(namespace, run),
@@ -83,7 +81,7 @@ impl Commands {
         }
     }
 
-    /// The line that shows the log.
+    /// The command that shows the log.
     pub fn logs(&self) -> String {
         match self {
             Self::Cluster { namespace, run, stored: true } => names::stored_log_command(namespace, run),
@@ -103,7 +101,7 @@ impl Commands {
         format!("plan {summary} waits for approval until {}{pod}", time(until))
     }
 
-    /// What the history says of a plan that nobody had to approve.
+    /// History entry of a plan that needed no approval.
     pub const fn unasked(&self) -> (&'static str, &'static str) {
         match self {
             Self::Cluster { .. } => ("Claimed", "automatic"),
@@ -111,7 +109,7 @@ impl Commands {
         }
     }
 
-    /// What an attempt runs in.
+    /// The process of an attempt, in words.
     pub const fn process(&self) -> &'static str {
         match self {
             Self::Cluster { .. } => "the pod",
@@ -127,10 +125,10 @@ impl Commands {
     }
 }
 
-/// A command has said nothing new for a while: since when, at what, and until when that may last.
+/// Message of a silent command: since when, at which object, and until when it may last.
 pub fn quiet(phase: Phase, since: Timestamp, current: Option<&str>, ends: Option<Ends>) -> String {
     let what = match phase {
-        // Only one thing is run there.
+        // Only `init` runs in this phase.
         Phase::AwaitingApproval => "init of the plan that was kept".to_owned(),
         phase => phase.as_str().to_lowercase(),
     };
@@ -148,7 +146,7 @@ pub fn quiet(phase: Phase, since: Timestamp, current: Option<&str>, ends: Option
     format!("{what} has said nothing new since {}{place}{end} (UTC)", time(since))
 }
 
-/// A run ended without an apply because somebody or something wanted it so.
+/// A run ended without an apply because a user or a rule stopped it.
 pub fn stopped(commands: &Commands, what: &str) -> Text {
     Text { message: format!("{what}; nothing was applied"), next_step: Some(commands.rerun()) }
 }
@@ -161,7 +159,7 @@ pub fn retried(failure: &Failure) -> String {
     )
 }
 
-/// A run failed. `fixed` is the field of its spec that has the code, or its digest.
+/// A run failed. `fixed` is the field of its spec that fixes the code by content or digest.
 pub fn failed(commands: &Commands, failure: &Failure, fixed: Option<&'static str>) -> Text {
     let changed = match failure.changes {
         Changed::None => "nothing was changed",
@@ -176,7 +174,7 @@ pub fn failed(commands: &Commands, failure: &Failure, fixed: Option<&'static str
     Text { message: format!("{}; {changed}", failure.message), next_step: Some(next_step(&failure.reason, place, &facts)) }
 }
 
-/// What a failed apply did, and a recovery run where that has something to do.
+/// Adds what a failed apply did, and the recovery command if there is something to recover.
 pub fn accounted(text: &mut Text, commands: &Commands, progress: Option<&Progress>, journal: Option<&Journal>) {
     let mut more = String::new();
     if let Some(progress) = progress.filter(|progress| progress.total > 0) {
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_that_approves_is_the_one_of_the_protocol() {
+    fn approve_command_is_the_one_of_the_protocol() {
         assert_eq!(
             cluster().approve("sha256:ab"),
             "kubectl annotate -n team --overwrite tfrun.pawl.run/vpc pawl.run/approve=sha256:ab \
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_where_and_what_next() {
+    fn failure_message_has_cause_place_and_next_step() {
         let mut f = failure(FailureClass::Configuration, reason::INVALID_CONFIGURATION);
         f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
         let text = failed(&cluster(), &f, None);
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_says_since_when_at_what_and_until_when() {
+    fn silence_message_has_start_object_and_end() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let since = at("2026-11-21T10:31:02.9Z");
         let deadline = Some(Ends::Deadline(at("2026-11-21T10:45:00Z")));

@@ -1,10 +1,10 @@
-//! What people read: history, message and next step; and what makes texts fit for them.
+//! Texts for people: history, message and next step; and the redaction and sanitising of texts.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `history`, `message` | what a status says of an attempt |
-//! | [`redact`] | keeps secrets out of texts |
-//! | [`sanitize`] | makes the words of strangers harmless to read |
+//! | `history`, `message` | the texts of an attempt in a status |
+//! | [`redact`] | masks secrets in texts |
+//! | [`sanitize`] | makes foreign text harmless to display |
 
 mod history;
 mod message;

@@ -1,12 +1,12 @@
-//! Makes the words of strangers harmless to whoever reads them: nothing in them moves a cursor, or hides or reorders what stands
-//! beside it. What was there is still to be seen.
+//! Makes foreign text harmless to display: nothing in it moves the cursor, or hides or reorders other text. Control characters
+//! remain visible in escaped form.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 use crds::text::reorders;
 
-/// The text with what steers a terminal or a reader written out: `^[` for an escape, `<U+202E>` for a change of direction. Sequences
-/// that do no more than set colours are left out, or stay where `colour` says that somebody wants them. Tabs and line ends stay.
+/// Escapes terminal control sequences and bidirectional controls: `^[` for an escape, `<U+202E>` for a change of direction. Removes
+/// sequences that only set colours, or retains them with `colour`. Retains tabs and line ends.
 pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
     let Some(first) = text.find(steers) else { return Cow::Borrowed(text) };
     let mut out = String::with_capacity(text.len() + 16);
@@ -21,7 +21,7 @@ pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
         }
         rest = &rest[c.len_utf8()..];
         match c {
-            // Half of a line end.
+            // Part of a line end.
             '\r' if rest.is_empty() || rest.starts_with('\n') => {}
             c if !steers(c) => out.push(c),
             '\0'..='\x7f' => out.extend(['^', char::from(u8::try_from(c).unwrap_or_default() ^ 0x40)]),
@@ -31,12 +31,12 @@ pub fn sanitize(text: &str, colour: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a character does something else than stand there.
+/// Whether a character does more than occupy its place.
 fn steers(c: char) -> bool {
     c.is_control() && !matches!(c, '\t' | '\n') || reorders(c)
 }
 
-/// Bytes of the sequence at the beginning that sets colours; 0 when there is none.
+/// Length in bytes of a colour sequence at the start; 0 if there is none.
 fn colours(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\x1b[") else { return 0 };
     match parameters.find(|c: char| !c.is_ascii_digit() && c != ';') {
@@ -50,12 +50,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_goes_and_steering_shows() {
+    fn colours_are_removed_and_controls_escaped() {
         assert_eq!(sanitize("\u{1b}[31mred\u{1b}[0m \u{1b}[2J \u{202e}txt.exe", false), "red ^[[2J <U+202E>txt.exe");
     }
 
     #[test]
-    fn nothing_that_steers_is_left_and_nothing_else_is_touched() {
+    fn only_controls_are_escaped() {
         let harmless = "tab\tline\nümlaut 日本 👩‍💻 [0m ^[ <U+202E>";
         assert!(matches!(sanitize(harmless, false), Cow::Borrowed(_)));
         for c in (0..=0x2100).filter_map(char::from_u32) {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_go_or_stay_and_other_sequences_are_shown() {
+    fn colours_are_optional_and_other_sequences_escaped() {
         let rows = [
             ("\x1b[1;31mred\x1b[0m\x1b[m", "red", "\x1b[1;31mred\x1b[0m\x1b[m"),
             ("\x1b[2K\x1b[1A", "^[[2K^[[1A", "^[[2K^[[1A"),

@@ -1,4 +1,4 @@
-//! Finds the tool for a stack: what is asked for, chosen among what there is, and got when it is not at hand.
+//! Finds the tool for a stack: reads the request, chooses among the available versions, and installs the version if it is missing.
 
 use std::{
     fmt::Write as _,
@@ -24,22 +24,22 @@ pub struct Found {
     pub name: ToolName,
     pub version: Version,
     pub binary: PathBuf,
-    /// SHA-256 of the executable in hexadecimal digits, where it is known: of what is in the cache.
+    /// SHA-256 of the executable in hexadecimal digits; known for tools in the cache.
     pub digest: Option<String>,
-    /// Why this version: `from .opentofu-version`.
+    /// Reason for this version, e.g. `from .opentofu-version`.
     pub why: String,
-    /// Why this tool, where that is not plain from it: `by default`.
+    /// Reason for this tool if it is not obvious, e.g. `by default`.
     pub tool_why: Option<String>,
-    /// What was seen and does not count, and how it was got; for people.
+    /// Notes for people: ignored requests, and the source of the installation.
     pub notes: Vec<String>,
     /// The tool that Terragrunt runs.
     pub beneath: Option<Box<Found>>,
-    /// It is not pruned as long as this lives.
+    /// Protects the tool from pruning while this value exists.
     held: Option<Arc<InUse>>,
 }
 
 impl Found {
-    /// One that is at hand.
+    /// A tool that is installed.
     pub fn at(name: ToolName, version: Version, binary: PathBuf) -> Self {
         Self {
             name,
@@ -54,7 +54,7 @@ impl Found {
         }
     }
 
-    /// `OpenTofu 1.10.6`, `Terragrunt 0.93.0 with OpenTofu 1.10.6`.
+    /// E.g. `OpenTofu 1.10.6`, or `Terragrunt 0.93.0 with OpenTofu 1.10.6`.
     pub fn title(&self) -> String {
         let mut title = format!("{} {}", self.name.as_str(), self.version);
         if let Some(beneath) = &self.beneath {
@@ -63,7 +63,7 @@ impl Found {
         title
     }
 
-    /// Why it is this version, and this tool, and of Terragrunt why that one beneath.
+    /// Reasons for the version and the tool, and with Terragrunt for the tool beneath.
     pub fn reason(&self) -> String {
         let tool = self.tool_why.as_ref().map(|why| format!("; {} {why}", self.name.as_str()));
         let beneath = self.beneath.as_ref().map(|beneath| format!("; {}, {}", beneath.title(), beneath.reason()));
@@ -75,19 +75,19 @@ impl Found {
         self.beneath.as_deref().unwrap_or(self)
     }
 
-    /// The tool, and of Terragrunt the one beneath it as well.
+    /// The tool, and with Terragrunt the one beneath as well.
     pub fn all(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.beneath.as_deref())
     }
 
-    /// Which process of a command of it is the tool: the one that reads and writes the state.
+    /// The process of its commands that reads and writes the state.
     pub fn role(&self) -> Role {
         // Before 1.1 Terraform ran itself as a child, to catch its panics (<https://github.com/hashicorp/terraform/pull/29825>).
         let wraps_itself = self.name == ToolName::Terraform && !self.version.at_least(1, 1);
         if self.beneath.is_some() || wraps_itself { Role::Above(self.plain().binary.clone()) } else { Role::Tool }
     }
 
-    /// Whether a plan reads `import` blocks.
+    /// Whether a plan supports `import` blocks.
     pub fn has_import_blocks(&self) -> bool {
         match self.plain().name {
             ToolName::OpenTofu => true,
@@ -96,8 +96,9 @@ impl Found {
         }
     }
 
-    /// Whether an apply of a plan file takes variables: ephemeral ones are not in the file and have to be given again. The tool compares
-    /// all others with the plan, and OpenTofu those as well that it reads from files by itself; so each is given as the plan had it.
+    /// Whether an apply of a plan file takes variables. Ephemeral ones are not in the file and must be given again. The tool
+    /// compares all others with the plan, and OpenTofu also those from files that it loads itself, so each is given as for the
+    /// plan.
     pub fn applies_with_variables(&self) -> bool {
         match self.plain().name {
             ToolName::OpenTofu => self.plain().version.at_least(1, 11),
@@ -106,7 +107,7 @@ impl Found {
         }
     }
 
-    /// Whether `init` speaks JSON.
+    /// Whether `init` supports JSON output.
     pub fn has_init_json(&self) -> bool {
         match self.plain().name {
             ToolName::OpenTofu => self.plain().version.at_least(1, 7),
@@ -116,49 +117,49 @@ impl Found {
     }
 }
 
-/// What is told while a tool is got.
+/// A progress report of an installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// A line for people.
     Line(String),
-    /// Bytes come. Told once a second at most.
+    /// Data arrives. Sent at most once a second.
     Alive,
 }
 
-/// See [`Told::Alive`].
+/// Minimum interval of [`Told::Alive`].
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// A tool that was found, with what was asked for.
+/// A found tool and the decision behind it.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub found: Found,
     pub decision: Decision,
 }
 
-/// What the search is for: the run's request, where that stands, the stack, and the top of its source, above which nothing is looked at.
+/// Parameters of a search. Files above `root` are never read.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     /// The run's request.
     pub tool: &'a Tool,
-    /// Where it stands: `spec.tool.version`.
+    /// The request's field: `spec.tool.version`.
     pub origin: &'a str,
     pub stack: &'a Path,
-    /// The top of its source.
+    /// The source's top directory.
     pub root: &'a Path,
 }
 
 impl Search<'_> {
-    /// What is asked for.
+    /// The decision on tool and version.
     ///
     /// # Errors
-    /// When it contradicts itself or makes no sense.
+    /// The requests contradict each other or are invalid.
     pub fn decided(&self, sources: &ToolSources) -> Result<Decision, Error> {
         let tool = self.tool.name.and_then(known);
         let requested = Requested { tool, version: self.tool.version.clone(), origin: self.origin.to_owned() };
         decide(&requested, self.stack, self.root, &sources.defaults)
     }
 
-    /// Whoever did not ask for a tool and cannot have one is told why it is that one, and how to have the other.
+    /// If the run did not name a tool and the chosen one is unavailable, adds why it was chosen and how to choose the other.
     fn with_why(&self, error: Error, sources: &ToolSources) -> Error {
         if self.tool.name.is_some() || !matches!(error.kind, Kind::Configuration | Kind::Unavailable) {
             return error;
@@ -187,12 +188,12 @@ impl Search<'_> {
 }
 
 impl ToolSources {
-    /// Chooses the tool for a stack and gets it when it is not at hand. `told` is told what is being done that takes long.
+    /// Chooses the tool for a stack and installs it if it is missing. Reports progress to `told`.
     pub async fn find(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
         self.resolve(search, true, told).await.map(|resolved| resolved.found).map_err(failed)
     }
 
-    /// One exact version that a plan was made with.
+    /// Finds or installs the exact version that a plan was made with.
     pub async fn pinned(&self, search: Search<'_>, told: &(impl Fn(Told) + Sync)) -> Result<Found, Failure> {
         let tool = search.tool.name.and_then(known).unwrap_or(self.defaults.tool);
         let version = search.tool.version.clone().unwrap_or_default();
@@ -211,7 +212,7 @@ impl ToolSources {
         self.one(&decision, true, told).await.map_err(failed)
     }
 
-    /// As [`Self::find`]; without `gets` nothing is got, and an executable that is not at hand is none.
+    /// Like [`Self::find`]. Without `gets` nothing is installed, and a missing executable has an empty path.
     ///
     /// # Errors
     /// Those of the decision, of [`tool_versions::Installer::choose`] and of [`tool_versions::Installer::get`].
@@ -224,7 +225,7 @@ impl ToolSources {
         Ok(Resolved { found, decision })
     }
 
-    /// The versions of a tool that are there without the cache.
+    /// The versions of a tool that are available outside the cache.
     pub fn local(&self, name: ToolName) -> Vec<LocalTool> {
         let mut all: Vec<_> = self.others.iter().filter(|one| one.name == name).cloned().collect();
         all.extend(in_dirs(name, &self.dirs));
@@ -254,7 +255,7 @@ impl ToolSources {
         }
         let got = self.got(decision, &version, told).await;
         let Got { in_use, origin, remark } = got.map_err(|error| match error.kind {
-            // Whoever asks for what does not exist is told what there is.
+            // If the requested version does not exist, name the available ones.
             Kind::Configuration if !versions.is_empty() => {
                 let local: Vec<_> = versions.iter().map(ToString::to_string).collect();
                 Error { text: format!("{}; at hand: {}", error.text, local.join(", ")), ..error }
@@ -295,12 +296,12 @@ impl ToolSources {
             quarter = now;
         };
         self.installer.get(tool, version, &mut progress).await.map_err(|error| {
-            // It is asked for somewhere, and that is where to look.
+            // Name the place of the request, where people can correct it.
             Error { text: format!("{} ({tool} {version}, {})", error.text, decision.why.exactly()), ..error }
         })
     }
 
-    /// Makes room. That there is none is no error: what is needed is there.
+    /// Prunes the cache. Errors are only reported, since the needed tool is installed.
     async fn prune(&self, told: &impl Fn(Told)) {
         let (store, most) = (self.installer.store.clone(), self.most);
         let pruned = tokio::task::spawn_blocking(move || store.prune(most, SystemTime::now())).await;
@@ -315,7 +316,7 @@ impl ToolSources {
     }
 }
 
-/// What an error of the crate is to a run.
+/// Maps an error of the crate to a failure of a run.
 pub fn failed(error: Error) -> Failure {
     let reason = match error.kind {
         Kind::Configuration => Reason::ToolNotFound,
@@ -328,12 +329,12 @@ pub fn failed(error: Error) -> Failure {
     reason.failure(error.text)
 }
 
-/// What the code says about which tool it is for, if it says anything that can be read.
+/// The tool that the code is written for, if a readable file shows it.
 pub fn evidence(stack: &Path, root: &Path) -> Option<ToolName> {
     tool_versions::tool_of(stack, root).ok()?.map(|(tool, _)| name_of(tool))
 }
 
-/// The versions of a tool in directories of tools, `DIRECTORY/VERSION/BINARY`.
+/// The versions of a tool in directories with the layout `DIRECTORY/VERSION/BINARY`.
 pub(super) fn in_dirs(name: ToolName, dirs: &[PathBuf]) -> Vec<LocalTool> {
     let mut found = Vec::new();
     for dir in dirs {
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_code_says_which_tool() {
+    async fn code_decides_the_tool() {
         let dir = tempfile::tempdir().unwrap();
         let (root, tools) = (dir.path().join("src"), dir.path().join("tools"));
         for version in ["1.9.1", "1.10.6", "1.11.0-rc1"] {
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(found(&Tool::default()).await.unwrap().why, "the newest at hand", "nothing above the source is read");
     }
 
-    /// Where OpenTofu comes from a mirror that does not answer; nobody listens on that port.
+    /// OpenTofu comes from a mirror that does not respond: no server listens on that port.
     fn unanswered(dir: &Path, dirs: Vec<PathBuf>) -> ToolSources {
         let said = r#"{"mirrors":[{"tool":"OpenTofu","url":"http://127.0.0.1:9"}]}"#;
         let mut sources = ToolSources::new(&said.parse().unwrap(), dirs, &dir.join("cache"), dir).unwrap();
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_list_what_is_at_hand_is_used_and_said() {
+    async fn without_a_list_the_newest_available_version_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let (stack, tools, tool) = (dir.path().join("src"), dir.path().join("tools"), Tool::default());
         for version in ["1.9.1", "1.10.5", "1.10.6"] {
@@ -432,13 +433,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_contradiction_is_said_before_anything_is_got() {
+    async fn contradiction_is_reported_before_any_download() {
         let dir = tempfile::tempdir().unwrap();
         let (stack, tool) = (dir.path().join("src"), Tool::default());
         put(stack.join(".opentofu-version"), "1.7.4\n");
         put(stack.join("versions.tofu"), "terraform {\n  required_version = \">= 1.9\"\n}\n");
         let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
-        // Whoever asked the mirror would have it unavailable.
+        // A request to the mirror would fail as unavailable.
         let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VERSION_CONTRADICTION));
         for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
@@ -446,9 +447,9 @@ mod tests {
         }
     }
 
-    /// A directory that is a mirror: Terragrunt comes as it is, so that nothing has to be packed.
+    /// A directory as a mirror. Terragrunt is a single file, so the test needs no archive.
     #[tokio::test]
-    async fn what_is_not_genuine_is_not_run_and_who_asks_for_it_is_named() {
+    async fn tool_that_is_not_genuine_is_refused_with_its_request() {
         let dir = tempfile::tempdir().unwrap();
         let (stack, mirror) = (dir.path().join("src"), dir.path().join("mirror"));
         let binary = format!("terragrunt_linux_{}", tool_versions::Platform::here().arch);

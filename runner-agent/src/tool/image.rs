@@ -1,5 +1,5 @@
-//! What an image states of the tools that were built into it. Reading a tool of 90 MB for its digest takes longer than running it, and
-//! whoever can change an image can change the agent in it as well.
+//! Statements of an image about its built-in tools. Hashing a tool of 90 MB takes longer than running it. The statement is trusted,
+//! since an attacker who can change the image can change the agent too.
 
 use std::{
     fs::{self, File},
@@ -13,33 +13,33 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest;
 
-/// How many parts of a tool are compared with what its image states.
+/// Number of parts of a tool that are compared with the statement.
 const PARTS: u64 = 16;
-/// Bytes of each.
+/// Bytes per part.
 const PART: usize = 4096;
 
-/// What stands beside a tool in its image.
+/// The statement beside a tool in its image.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Statement {
-    /// Bytes of the tool.
+    /// Size of the tool in bytes.
     size: u64,
-    /// SHA-256 of [`PARTS`] parts of it in hexadecimal digits: a tool that was put in its place differs there, or in size.
+    /// SHA-256 of [`PARTS`] parts of it in hexadecimal digits. A replaced tool differs there or in size.
     parts: String,
-    /// SHA-256 of all of it in hexadecimal digits.
+    /// SHA-256 of the whole file in hexadecimal digits.
     sha256: String,
 }
 
-/// Where it stands.
+/// Path of the statement.
 fn beside(binary: &Path) -> PathBuf {
     let mut name = binary.as_os_str().to_owned();
     name.push(".digest");
     name.into()
 }
 
-/// States beside a tool what it is, and gives the place. For whoever builds an image, after the last change to the tool.
+/// Writes a tool's statement and returns its path. For image builds, after the last change to the tool.
 ///
 /// # Errors
-/// When the tool cannot be read, or nothing can be written there.
+/// The tool cannot be read, or the statement cannot be written.
 pub fn state(binary: &Path) -> io::Result<PathBuf> {
     let place = beside(binary);
     let (size, parts) = parts(binary)?;
@@ -48,12 +48,12 @@ pub fn state(binary: &Path) -> io::Result<PathBuf> {
     Ok(place)
 }
 
-/// The digest that the image of this container states of a tool in it, where the tool is the one that it speaks of.
+/// The digest from the container image's statement, if the statement matches the tool.
 pub(crate) fn stated(binary: &Path) -> Option<String> {
     of_image(binary, Path::new("/"))
 }
 
-/// A volume has another device than the image; and what is in the image belongs to root, who is not among those that run here.
+/// A volume has another device than the image. Files of the image belong to root, and no process here runs as root.
 fn of_image(binary: &Path, top: &Path) -> Option<String> {
     let (place, top) = (beside(binary), fs::metadata(top).ok()?);
     let ours = |path: &Path| {
@@ -68,7 +68,7 @@ fn of_image(binary: &Path, top: &Path) -> Option<String> {
     (statement.size == size && statement.parts == parts).then_some(statement.sha256)
 }
 
-/// Size and digest of the parts: the first bytes, the last ones, and some at equal distances between them.
+/// Size and digest of the parts: the first bytes, the last, and others at equal distances between.
 fn parts(binary: &Path) -> io::Result<(u64, String)> {
     let file = File::open(binary)?;
     let size = file.metadata()?.len();
@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn an_image_is_believed_about_the_tool_that_it_speaks_of() {
+    fn statement_counts_only_for_its_own_tool() {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("tofu");
         fs::write(&binary, vec![7; 300_000]).unwrap();
@@ -105,7 +105,7 @@ mod tests {
         }
         fs::write(&binary, vec![7; 300_000]).unwrap();
         assert!(of(&binary).is_some());
-        // What others may write states nothing, and what is not of the image does not either.
+        // A statement that others may write is ignored, and so is one outside the image.
         fs::set_permissions(&place, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(of(&binary), None);
         fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_tool_has_parts_as_well() {
+    fn small_tool_has_a_statement_too() {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("tofu");
         for size in [0_usize, 1, 15, PART - 1, PART, PART + 1, PART * 3] {

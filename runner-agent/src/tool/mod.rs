@@ -1,13 +1,12 @@
-//! The tool that runs: which one, which version, and where it is. What is asked for, and how a version is got, is of the crate
-//! `tool-versions`.
+//! The tool to run: name, version and path. The crate `tool-versions` decides versions and installs them.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`sources`] | where tools are from, as the operator says |
+//! | [`sources`] | sources of tools, as the operator configures them |
 //! | [`find`] | the tool for a stack |
-//! | [`image`] | what an image states of the tools in it |
-//! | [`path`] | the tools on PATH, and what is remembered of them |
-//! | [`wrapped`] | what Terragrunt calls in the tool's place |
+//! | [`image`] | statements of an image about its tools |
+//! | [`path`] | the tools on PATH, with a cache of their versions |
+//! | [`wrapped`] | the program that Terragrunt calls in the tool's place |
 
 pub mod find;
 pub mod image;

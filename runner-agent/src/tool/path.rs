@@ -1,4 +1,4 @@
-//! Tools of this machine: those on PATH, laid out as a directory of tools.
+//! Tools of this machine: those on PATH, linked into a directory of tools.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,9 @@ use tool_versions::cache::shared_dir::write_atomic;
 
 use super::{LocalTool, Stamp, ToolSources, Version, sources::name_of};
 
-/// What is on PATH, for a stack in `dir`: the tool that is wanted, or all.
+/// The tools on PATH, for a stack in `dir`: the wanted one, or all.
 pub fn tools(wanted: Option<ToolName>, dir: &Path) -> Vec<LocalTool> {
-    // Terragrunt runs one of the others.
+    // Terragrunt needs one of the others.
     let is_wanted = |name: &ToolName| wanted.is_none_or(|wanted| wanted == *name || wanted == ToolName::Terragrunt);
     let mut known = Remembered::read();
     let found = ToolName::KNOWN.into_iter().filter(is_wanted).filter_map(|name| {
@@ -30,7 +30,7 @@ pub fn tools(wanted: Option<ToolName>, dir: &Path) -> Vec<LocalTool> {
     found
 }
 
-/// What `runner-agent tool install` has put into this person's cache.
+/// The tools that `runner-agent tool install` has put into this person's cache.
 pub fn installed(wanted: Option<ToolName>) -> Vec<LocalTool> {
     let Some(cache) = cache() else { return Vec::new() };
     let store = ToolSources::of_dirs(Vec::new(), &cache).installer.store;
@@ -39,7 +39,7 @@ pub fn installed(wanted: Option<ToolName>) -> Vec<LocalTool> {
     all.filter(|one| wanted.is_none_or(|wanted| wanted == one.name || wanted == ToolName::Terragrunt)).collect()
 }
 
-/// `terragrunt version v0.93.0`
+/// Parses `terragrunt version v0.93.0`.
 fn terragrunt(binary: &Path, dir: &Path) -> Option<Version> {
     let output = Command::new(binary).arg("--version").current_dir(dir).stdin(Stdio::null()).output().ok()?;
     String::from_utf8_lossy(&output.stdout).split_whitespace().next_back()?.parse().ok()
@@ -50,12 +50,12 @@ fn own_cache() -> Option<PathBuf> {
     Some(absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?.join("pawl"))
 }
 
-/// The cache of tools that `runner-agent tool install` fills.
+/// The tool cache of `runner-agent tool install`.
 pub fn cache() -> Option<PathBuf> {
     own_cache().map(|cache| cache.join("tool-cache"))
 }
 
-/// Makes `dir` a directory of tools that holds these.
+/// Links tools into `dir` with the layout of a tool directory.
 pub fn link(dir: &Path, tools: &[LocalTool]) -> Result<()> {
     for tool in tools {
         let place = dir.join(tool.name.directory()).join(tool.version.to_string());
@@ -71,7 +71,7 @@ pub fn on_path(tool: ToolName) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| path.is_file() && nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok();
     let path = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&path).map(|dir| dir.join(tool.binary())).find(is_program)?;
-    // The version's own file, so that the digest is of it and not of a link.
+    // The real file, so that the digest is not one of a link's target that may change.
     found.canonicalize().ok()
 }
 
@@ -90,8 +90,8 @@ fn version_of(binary: &Path, dir: &Path) -> Option<Version> {
     serde_json::from_slice::<Said>(&output.stdout).ok()?.terraform_version.parse().ok()
 }
 
-/// The digest of a tool, from memory where its file is the same. For a plan that is about to be made: a plan that waited is compared
-/// with the bytes themselves, since what ran in between may have written to our memory.
+/// The digest of a tool, cached by its file's stamp. Only for a plan that is about to be made: for a plan that waited the bytes are
+/// hashed again, since code that ran in between may have written to the cache.
 pub fn digest(binary: &Path) -> io::Result<(Stamp, String)> {
     let mut known = Remembered::read();
     let digest = known.digest(binary);
@@ -99,12 +99,12 @@ pub fn digest(binary: &Path) -> io::Result<(Stamp, String)> {
     digest
 }
 
-/// Smaller programs are not the tool itself but choose it (tenv, tfenv), and may choose another one in another folder.
+/// Smaller programs only select the tool (tenv, tfenv), and may select another one in another folder.
 const WHOLE: u64 = 32 << 20;
-/// How many files are remembered.
+/// Maximum number of cache entries.
 const REMEMBERED: usize = 64;
 
-/// What is known of files that do not change: a tool needs a tenth of a second to say its version, and its digest takes as long.
+/// Cache of facts about unchanged files. A tool takes 0.1 s to print its version, and hashing it takes as long.
 #[derive(Debug, Default)]
 struct Remembered {
     file: Option<PathBuf>,
@@ -134,7 +134,7 @@ impl Remembered {
         Some(version)
     }
 
-    /// The digest of a file, with the stamp it has.
+    /// The digest of a file, and its stamp.
     fn digest(&mut self, binary: &Path) -> io::Result<(Stamp, String)> {
         let stamp = Stamp::of(binary)?;
         let key = format!("sha256 of {} {stamp:?}", binary.canonicalize()?.display());
@@ -142,7 +142,7 @@ impl Remembered {
             return Ok((stamp, digest.clone()));
         }
         let digest = super::digest(binary)?;
-        // A file that changed while it was read is not remembered.
+        // A file that changed during the read is not cached.
         if Stamp::of(binary)? == stamp {
             self.remember(key, digest.clone());
         }
@@ -157,7 +157,7 @@ impl Remembered {
         self.changed = true;
     }
 
-    /// Keeps what is new. Without a place for it the tool is asked again next time.
+    /// Writes the cache if it changed. Without it, the next call asks the tool again.
     fn keep(&self) {
         let (Some(file), true) = (&self.file, self.changed) else { return };
         let kept = file.parent().is_none_or(|dir| fs::create_dir_all(dir).is_ok())
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A program that says a version, and notes that it was asked.
+    /// A program that prints a version and logs the call.
     fn program(dir: &Path, version: &str, size: u64) -> PathBuf {
         let path = dir.join("tofu");
         let script =
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_asked_once_and_a_chooser_each_time() {
+    fn file_is_asked_once_and_version_selector_each_time() {
         let dir = tempfile::tempdir().unwrap();
         let asked = || fs::read_to_string(dir.path().join("asked")).unwrap_or_default().lines().count();
         let ask = |binary: &Path| {

@@ -1,4 +1,4 @@
-//! Where an attempt has its tools from: directories of the image, the cache, and mirrors, as the operator says.
+//! Sources of an attempt's tools: directories of the image, the cache, and the mirrors that the operator configures.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use tool_versions::{
     },
 };
 
-/// A version that is there.
+/// An available version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTool {
     pub name: ToolName,
@@ -28,22 +28,23 @@ pub struct LocalTool {
 
 #[derive(Debug)]
 pub struct ToolSources {
-    /// Directories of the image, the first one first: `TOOL/VERSION/BINARY`.
+    /// Directories of the image in order, with the layout `TOOL/VERSION/BINARY`.
     pub dirs: Vec<PathBuf>,
-    /// What is at hand elsewhere, on PATH.
+    /// Tools found elsewhere, on PATH.
     pub others: Vec<LocalTool>,
     /// Cache and mirrors.
     pub installer: Installer,
     pub defaults: Defaults,
-    /// Bytes of tools above which the oldest go.
+    /// Size of the cache in bytes above which the oldest tools are pruned.
     pub most: u64,
 }
 
 impl ToolSources {
-    /// What an operator says, with credentials below `secrets`, and tenv's names in the environment for what he does not say.
+    /// The operator's configuration, with credentials below `secrets`. tenv's environment variables apply where the operator sets
+    /// nothing.
     ///
     /// # Errors
-    /// Configuration: a mirror, a key or a default makes no sense.
+    /// Configuration: a mirror, a key or a default is invalid.
     pub fn new(settings: &ToolSettings, dirs: Vec<PathBuf>, cache: &Path, secrets: &Path) -> Result<Self> {
         let environment = |name: &str| std::env::var(name).ok();
         let mut channels = Vec::new();
@@ -75,7 +76,7 @@ impl ToolSources {
         })
     }
 
-    /// Lets all mirrors be trusted by authorities, as PEM, besides those of the system and their own.
+    /// Makes all mirrors trust these PEM authorities, besides the system's and their own.
     pub fn trust(&mut self, authorities: &str) {
         for channel in &mut self.installer.channels {
             let all = channel.mirror.authority.get_or_insert_default();
@@ -84,7 +85,7 @@ impl ToolSources {
         }
     }
 
-    /// What is in directories of the image, and nothing else: the network is not used.
+    /// Directories of the image only, without network.
     pub fn of_dirs(dirs: Vec<PathBuf>, cache: &Path) -> Self {
         Self::at(dirs, cache, Platform::here())
     }
@@ -109,18 +110,18 @@ impl ToolSources {
     }
 }
 
-/// The crate's word for a tool.
+/// The crate's type for a tool.
 pub(crate) const fn known(name: ToolName) -> Option<Tool> {
     match name {
         ToolName::OpenTofu => Some(Tool::OpenTofu),
         ToolName::Terraform => Some(Tool::Terraform),
         ToolName::Terragrunt => Some(Tool::Terragrunt),
-        // An attempt of such a run is not adopted; in a folder of one's own nobody can ask for such a tool.
+        // A run with an unknown tool is not adopted, and the command line cannot name one.
         ToolName::Unknown => None,
     }
 }
 
-/// The API's word for a tool.
+/// The API's type for a tool.
 pub const fn name_of(tool: Tool) -> ToolName {
     match tool {
         Tool::OpenTofu => ToolName::OpenTofu,
@@ -129,7 +130,7 @@ pub const fn name_of(tool: Tool) -> ToolName {
     }
 }
 
-/// The mirror that an operator names.
+/// The mirror that the operator configures.
 fn channel(tool: Tool, said: &ToolMirror, secrets: &Path) -> Result<Channel> {
     let named = |name: &str, text: &str| Named { name: name.to_owned(), text: text.trim().to_owned() };
     let (base, list) = (named("url", &said.url), said.list_url.as_deref().map(|url| named("listUrl", url)));
@@ -155,7 +156,7 @@ fn channel(tool: Tool, said: &ToolMirror, secrets: &Path) -> Result<Channel> {
     Ok(Channel { mirror, rules: Rules::default(), verification, refusal })
 }
 
-/// Credentials, as files of a Secret.
+/// Credentials from the files of a Secret.
 fn auth(tool: Tool, secret: &str, dir: &Path) -> Result<Auth> {
     let read = |key: &str| {
         let text = fs::read_to_string(dir.join(key)).ok()?;
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mirror_is_what_the_operator_says_with_the_secrets_credentials() {
+    fn mirror_has_the_operators_settings_and_credentials() {
         let dir = tempfile::tempdir().unwrap();
         let of = |text: &str| ToolSources::new(&text.parse().unwrap(), Vec::new(), dir.path(), dir.path());
         let text = r#"{"mirrors":[{"tool":"OpenTofu","url":"https://m.example.org/x","secretName":"mirror","verification":"Sums"}],

@@ -1,8 +1,10 @@
-//! The program that Terragrunt is told to run in place of OpenTofu or Terraform: this one, by another name. It becomes the tool at once.
+//! The program that Terragrunt runs in place of OpenTofu or Terraform: this one, under another name. It replaces itself by the
+//! tool.
 //!
-//! Terragrunt runs the tool in directories of its own making: for the unit, and for each unit whose outputs that one takes. Only here, where
-//! the tool is started, is it seen for which of them and where. The unit's data directory (`TF_DATA_DIR`) is the stack's `.terraform`, wherever the tool runs;
-//! every other unit keeps its own, since a data directory holds one backend. Where the tool ran for the unit is noted for the agent.
+//! Terragrunt runs the tool in directories that it creates: for the unit, and for each unit whose outputs the unit reads. Only this
+//! program sees where the tool runs and for which unit. It sets the unit's data directory (`TF_DATA_DIR`) to the stack's
+//! `.terraform`, wherever the tool runs. Other units keep their own, since a data directory has one backend. It notes for the agent
+//! where the tool ran for the unit.
 
 use std::{
     env,
@@ -17,27 +19,27 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-/// The directory of the links by which this program is called in the tool's place.
+/// Directory of the links by which this program is called in the tool's place.
 pub const DIR: &str = "beneath";
-/// The tool that is to be run.
+/// The tool to run.
 pub const TOOL: &str = "PAWL_TOOL";
 /// The unit: the stack's directory.
 pub const UNIT: &str = "PAWL_UNIT";
-/// The file that notes, one a line, which command ran for the unit and where: `init /pawl/work/…`.
+/// The notes file: one line per command that ran for the unit, with its directory, e.g. `init /pawl/work/…`.
 pub const NOTES: &str = "PAWL_NOTES";
-/// What the agent asked Terragrunt for: `init`.
+/// The command that the agent requested from Terragrunt, e.g. `init`.
 pub const ASKED: &str = "PAWL_ASKED";
-/// What to run in place of `plan`, one argument a line.
+/// Arguments to run in place of `plan`, one per line.
 pub const INSTEAD: &str = "PAWL_INSTEAD";
 
-/// What to do when Terragrunt calls for the tool.
+/// Reaction to a call by Terragrunt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Call {
-    /// The tool itself, for another unit or for nobody: `tofu --version`.
+    /// Run the tool, for another unit or without one (`tofu --version`).
     Other,
-    /// The tool itself for the unit, with these arguments.
+    /// Run the tool for the unit, with these arguments.
     Unit(Vec<OsString>),
-    /// Nothing: it has been done.
+    /// Do nothing: the command has run already.
     Done,
 }
 
@@ -47,7 +49,7 @@ pub fn is_called() -> bool {
     name.as_deref().and_then(Path::parent).and_then(Path::file_name) == Some(OsStr::new(DIR)) && env::var_os(TOOL).is_some()
 }
 
-/// Becomes the tool; the exit code when there is nothing to run, or it cannot be run.
+/// Replaces the process by the tool. Returns an exit code if there is nothing to run, or if the tool cannot run.
 pub fn run() -> u8 {
     let var = |name| env::var_os(name).unwrap_or_default();
     let (tool, unit, notes) = (var(TOOL), PathBuf::from(var(UNIT)), PathBuf::from(var(NOTES)));
@@ -64,7 +66,7 @@ pub fn run() -> u8 {
         Call::Done => return 0,
         Call::Other => command.args(args),
         Call::Unit(args) => {
-            // What is not noted is missed by the agent, which says so; the tool's own work does not depend on it.
+            // Without the note the agent reports that the tool did not run. The tool's work does not depend on it.
             let _ = note(&notes, args.first().map_or(OsStr::new(""), OsString::as_os_str), &here);
             let data = unit.join(".terraform");
             show(&data, &here, &unit);
@@ -80,21 +82,21 @@ fn call(args: Vec<OsString>, is_unit: bool, is_init: bool, instead: &[&str], bef
     let named = args.first().filter(|first| !first.as_bytes().starts_with(b"-") && *first != "version");
     let Some(name) = named.filter(|_| is_unit) else { return Call::Other };
     match name.to_str() {
-        // Terragrunt deems it due before another command; the agent has had it run when it was its turn.
+        // Terragrunt may run `init` before another command. The agent has already run it in phase Init.
         Some("init") if !is_init => Call::Done,
         Some("init") => {
             let missing = instead.iter().map(OsString::from).filter(|arg| !args.contains(arg)).collect::<Vec<_>>();
             Call::Unit([args, missing].concat())
         }
-        // Terragrunt had it run before what it was asked for, with its own arguments and hooks.
+        // Terragrunt has already run it before `plan`, with its own arguments and hooks.
         Some("plan") if is_init && before.iter().any(|(name, _)| name == "init") => Call::Done,
         Some("plan") if !instead.is_empty() => Call::Unit(instead.iter().map(OsString::from).collect()),
         Some(_) | None => Call::Unit(args),
     }
 }
 
-/// Whether a directory is the unit's, or one that Terragrunt made for it: below its own `.terragrunt-cache`, or, wherever units
-/// keep their copies, below one that bears the digest of the unit's path (`tf/source.go`, the same since its first versions).
+/// Whether a directory belongs to the unit: it is the unit's, lies below its `.terragrunt-cache`, or, with a central cache, below a
+/// directory named by the digest of the unit's path (`tf/source.go`, unchanged since Terragrunt's first versions).
 fn is_of(here: &Path, unit: &Path) -> bool {
     let bears = URL_SAFE_NO_PAD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, unit.as_os_str().as_bytes()));
     here == unit
@@ -102,16 +104,17 @@ fn is_of(here: &Path, unit: &Path) -> bool {
         || here.components().any(|part| part == Component::Normal(bears.as_ref()))
 }
 
-/// Lets Terragrunt find the unit's data directory where it looks for it: it would deem `init` due, and run its hooks, each time.
+/// Links the unit's data directory to where Terragrunt looks for it. Without the link Terragrunt would run `init` and its hooks
+/// each time.
 fn show(data: &Path, here: &Path, unit: &Path) {
     let Ok(below) = here.strip_prefix(unit) else { return };
     if below.as_os_str().is_empty() {
         return;
     }
     let up: PathBuf = below.components().map(|_| "..").collect();
-    // One that is there is of Terragrunt run by hand, and stays.
+    // An existing one comes from a manual run of Terragrunt and remains.
     let _ = symlink(up.join(data.file_name().unwrap_or_default()), here.join(".terraform"));
-    // It says that `init` is due.
+    // This file makes Terragrunt run `init`.
     let _ = fs::remove_file(here.join(".terragrunt-init-required"));
 }
 
@@ -121,7 +124,7 @@ fn note(notes: &Path, command: &OsStr, here: &Path) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// What ran for the unit: commands and where, oldest first.
+/// The commands that ran for the unit, with their directories, oldest first.
 pub fn noted(notes: &Path) -> Vec<(String, PathBuf)> {
     let text = crate::files::regular(notes).and_then(io::read_to_string).unwrap_or_default();
     let pairs = text.lines().filter_map(|line| line.split_once(' '));
@@ -141,7 +144,7 @@ mod tests {
         let unit = Path::new("/live/x/b");
         for (here, of) in [
             ("/live/x/b", true),
-            // As Terragrunt 1.1.3 makes them.
+            // Directory names as of Terragrunt 1.1.3.
             ("/live/x/b/.terragrunt-cache/kiFe37zDHueXg0Lp7im6gjl61-A/vFrEUT0nt3anD-1z2Ql3KqSRc4Y", true),
             ("/var/cache/kiFe37zDHueXg0Lp7im6gjl61-A/vFrEUT0nt3anD-1z2Ql3KqSRc4Y/modules/net", true),
             ("/var/cache/NB30OKvkoNWCVxvkmC9-I0fJYpw/vFrEUT0nt3anD-1z2Ql3KqSRc4Y", false),
@@ -154,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn init_runs_when_it_is_asked_for() {
+    fn init_runs_only_when_requested() {
         let init = ["init", "-input=false"];
         let before = [("init".to_owned(), PathBuf::from("/s"))];
         assert_eq!(call(words("init -no-color"), true, true, &[], &[]), Call::Unit(words("init -no-color")));
         assert_eq!(call(words("init -no-color"), true, false, &[], &[]), Call::Done);
         assert_eq!(call(words("plan -out=x"), true, false, &[], &before), Call::Unit(words("plan -out=x")));
-        // By way of `plan`: Terragrunt runs it before that, or finds that it need not.
+        // When run as part of `plan`, Terragrunt runs `init` first or skips it.
         assert_eq!(call(words("init -no-color"), true, true, &init, &[]), Call::Unit(words("init -no-color -input=false")));
         assert_eq!(call(words("plan"), true, true, &init, &before), Call::Done);
         assert_eq!(call(words("plan"), true, true, &init, &[]), Call::Unit(words("init -input=false")));
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn other_units_are_let_be() {
+    fn other_units_are_unchanged() {
         for args in ["init -get=false", "output -json", "plan"] {
             assert_eq!(call(words(args), false, false, &["init"], &[]), Call::Other, "{args}");
         }
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_found() {
+    fn notes_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let notes = dir.path().join("notes");
         assert_eq!(noted(&notes), []);

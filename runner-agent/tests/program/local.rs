@@ -1,4 +1,4 @@
-//! `runner-agent local`, the program itself, in a folder with a scripted tool on PATH.
+//! Tests of `runner-agent local` as a program, in a folder with a scripted tool on PATH.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// Writes down what it is asked to do; `$APPLY` is evaluated while it applies.
+/// Records its calls; evaluates `$APPLY` while it applies.
 const TOOL: &str = r#"#!/bin/sh
 case "$1" in
 version) echo '{"terraform_version":"'"${VERSION:-1.10.6}"'"}'; exit 0 ;;
@@ -39,7 +39,7 @@ apply)
 esac
 "#;
 
-/// What the tool does until [`Place::open`], or its test is over.
+/// Blocks the tool until [`Place::open`], or until its test has ended.
 const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do sleep 0.02; done";
 
 struct Place {
@@ -91,7 +91,7 @@ impl Place {
         text.lines().filter(|line| *line == word).count()
     }
 
-    /// Lets what waits at a [`GATE`] go on.
+    /// Releases commands that block at a [`GATE`].
     fn open(&self) {
         fs::write(self.dir.path().join("ledger.open"), "").unwrap();
     }
@@ -121,7 +121,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
 }
 
-/// The checksum in the line that approves.
+/// The checksum in the approve command of the output.
 fn checksum(output: &Output) -> String {
     let text = text(output);
     let at = text.find("--approve sha256:").unwrap_or_else(|| panic!("no line that approves in {text}"));
@@ -129,7 +129,7 @@ fn checksum(output: &Output) -> String {
 }
 
 #[test]
-fn a_plan_waits_and_is_applied_later_once_and_as_it_is() {
+fn waiting_plan_is_applied_later_once_and_unchanged() {
     let place = Place::new();
     let planned = place.run(&["apply"], &[]);
     assert_eq!(code(&planned), 2, "{}", text(&planned));
@@ -156,7 +156,7 @@ fn a_plan_waits_and_is_applied_later_once_and_as_it_is() {
 }
 
 #[test]
-fn what_was_changed_after_the_plan_is_not_applied() {
+fn files_changed_after_the_plan_prevent_the_apply() {
     for change in ["main.tf", "new.sh", ".terraform.lock.hcl"] {
         let place = Place::new();
         let sum = checksum(&place.run(&["apply"], &[]));
@@ -170,7 +170,7 @@ fn what_was_changed_after_the_plan_is_not_applied() {
 }
 
 #[test]
-fn without_a_question() {
+fn auto_approve_applies_without_a_question() {
     let place = Place::new();
     let applied = place.run(&["--auto-approve", "--var", "a=1"], &[]);
     assert_eq!((code(&applied), place.ran("apply")), (0, 1), "{}", text(&applied));
@@ -183,7 +183,7 @@ fn without_a_question() {
 }
 
 #[test]
-fn variables_are_given_again_where_an_apply_takes_them() {
+fn variables_are_passed_to_an_apply_that_takes_them() {
     for (version, again) in [("1.10.6", false), ("1.11.0", true), ("1.12.6", true)] {
         let place = Place::new();
         fs::write(place.stack().join("a.tfvars"), "").unwrap();
@@ -191,7 +191,7 @@ fn variables_are_given_again_where_an_apply_takes_them() {
         let arguments = ["-var", "token=it's", "--var-file", &file];
         let waits = place.run(&arguments, &[("VERSION", version)]);
         assert_eq!(code(&waits), 2, "{}", text(&waits));
-        // The line that is printed, as it is pasted.
+        // The printed command, as a person pastes it.
         let said = text(&waits);
         let line = said.lines().find(|line| line.contains(" --approve sha256:")).unwrap();
         let line = line.trim().replace("runner-agent ", &format!("{} ", env!("CARGO_BIN_EXE_runner-agent")));
@@ -207,7 +207,7 @@ fn variables_are_given_again_where_an_apply_takes_them() {
 }
 
 #[test]
-fn one_run_of_a_folder_at_a_time() {
+fn second_run_of_a_folder_is_refused() {
     let place = Place::new();
     let mut first = place.start(&["--auto-approve"], &[("APPLY", GATE)]);
     place.until_ran("apply");
@@ -219,8 +219,8 @@ fn one_run_of_a_folder_at_a_time() {
 }
 
 #[test]
-fn told_to_end_once_it_ends_by_itself() {
-    // In plan nothing was changed; in apply the tool says what it did.
+fn sigint_is_sent_once_and_the_tool_ends_by_itself() {
+    // Interrupted in plan, nothing was changed. Interrupted in apply, the tool reports its changes.
     let place = Place::new();
     let child = place.start(&["--auto-approve"], &[("PLAN", "trap 'exit 1' INT; echo ready >> $LEDGER; sleep 60 & wait")]);
     place.until_ran("ready");
@@ -245,7 +245,7 @@ fn told_to_end_once_it_ends_by_itself() {
 }
 
 #[test]
-fn killed_in_apply_nobody_knows_and_killed_before_it_nothing_was_changed() {
+fn kill_in_apply_is_indeterminate_and_before_it_harmless() {
     let place = Place::new();
     let mut child = place.start(&["--auto-approve"], &[("APPLY", GATE)]);
     place.until_ran("apply");
@@ -269,7 +269,7 @@ fn killed_in_apply_nobody_knows_and_killed_before_it_nothing_was_changed() {
 }
 
 #[test]
-fn a_line_that_makes_no_sense() {
+fn invalid_command_line_exits_with_usage() {
     let place = Place::new();
     for arguments in [&["aply"][..], &["--tool", "helm"], &["--var", "x"], &["--approve"]] {
         assert_eq!(code(&place.run(arguments, &[])), 64, "{arguments:?}");

@@ -1,4 +1,4 @@
-//! The program itself, as a person calls it.
+//! Tests of the program as a person calls it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on ends here")]
 
 mod local;

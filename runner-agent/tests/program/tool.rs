@@ -1,4 +1,4 @@
-//! `runner-agent tool`, the program itself.
+//! Tests of `runner-agent tool` as a program.
 
 use std::{
     fs,
@@ -60,7 +60,7 @@ impl Place {
 }
 
 #[test]
-fn it_says_tool_version_and_reason() {
+fn resolve_prints_tool_version_and_reason() {
     let place = Place::new();
     assert_eq!(place.said(&["resolve"]), "0OpenTofu 1.10.6, the newest at hand; OpenTofu by default\n");
     place.put(".opentofu-version", "~> 1.9.0\n");
@@ -81,7 +81,7 @@ fn it_says_tool_version_and_reason() {
 }
 
 #[test]
-fn it_says_why_it_is_this_tool_and_how_to_have_the_other() {
+fn resolve_explains_the_tool_and_names_the_alternative() {
     let place = Place::new();
     put(&place.0.path().join("tools/opentofu/1.12.6/tofu"), "#!/bin/sh\n");
     let requires = |text: &str| place.put("a/main.tf", &format!("terraform {{\n  required_version = \"{text}\"\n}}\n"));
@@ -103,12 +103,12 @@ fn it_says_why_it_is_this_tool_and_how_to_have_the_other() {
 }
 
 #[test]
-fn a_program_reads_it_as_json() {
+fn resolve_prints_json() {
     let place = Place::new();
     place.put("a/terragrunt.hcl", "terraform_version_constraint = local.v\n");
     place.put("a/main.tf", "terraform {\n  required_version = \"< 1.10\"\n}\n");
     let said = |arguments: &[&str]| serde_json::from_slice::<serde_json::Value>(&place.tool(arguments).stdout).unwrap();
-    // Terragrunt, which is not here, runs OpenTofu.
+    // Terragrunt, which is not installed yet, runs OpenTofu.
     assert!(place.said(&["resolve"]).contains("no Terragrunt `latest`"));
     put(&place.0.path().join("tools/terragrunt/0.93.0/terragrunt"), "#!/bin/sh\n");
     let both = said(&["resolve", "--json"]);
@@ -129,16 +129,16 @@ fn a_program_reads_it_as_json() {
 }
 
 #[test]
-fn it_lists_what_is_at_hand() {
+fn list_prints_the_available_versions() {
     let place = Place::new();
     let said = place.said(&["list"]);
     let lines: Vec<_> = said.lines().map(|line| line.split("  ").next().unwrap()).collect();
     assert_eq!(lines, ["0OpenTofu 1.10.6", "OpenTofu 1.9.4", "Terraform 1.5.7"]);
 }
 
-/// A directory that is a mirror: Terragrunt comes as it is, so that nothing has to be packed.
+/// A directory as a mirror. Terragrunt is a single file, so the test needs no archive.
 #[test]
-fn it_installs_from_a_directory_and_removes() {
+fn install_from_a_directory_and_prune() {
     let place = Place::new();
     let arch = tool_versions::Platform::here().arch;
     let (binary, text) = (format!("terragrunt_linux_{arch}"), "#!/bin/sh\necho terragrunt version v0.93.0\n");

@@ -1,4 +1,4 @@
-//! What is kept, in which order, and what is said of what is not.
+//! Tests which data is stored, in which order, and how dropped data is reported.
 
 use super::*;
 
@@ -28,13 +28,13 @@ fn phases_are_sent_in_their_order_and_ended_once() {
     assert!(piece.end && piece.bytes.is_empty() && spool.waiting() == (0, true));
     spool.acked("init", 4, true);
     assert!(spool.next(8).is_none());
-    // What the datastore has takes no room any more, and nothing ever had a name.
+    // Data that the datastore has uses no disk space, and no file ever had a name.
     assert!(spool.inner().phases.iter().all(|phase| phase.file.size().unwrap() == 0));
     assert!(fs::read_dir(dir.path().join("log")).unwrap().next().is_none());
 }
 
 #[test]
-fn what_does_not_fit_is_said() {
+fn dropped_bytes_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let spool = Spool::create(dir.path().join("log")).unwrap();
     spool.enter("apply");
@@ -44,7 +44,8 @@ fn what_does_not_fit_is_said() {
     assert_eq!(piece.bytes, b"[77 bytes are missing here: the log could not be kept]\nnext");
 }
 
-/// Writes lines of 100 bytes, and sends now and then what waits; what came of it in order, and the bytes that are marked as missing.
+/// Writes lines of 100 bytes, and uploads the waiting data at intervals. Returns the received lines in order, and the number of
+/// bytes reported as missing.
 fn sent(waiting: u64, log: u64, lines: usize, send_every: usize) -> (Vec<String>, u64) {
     let dir = tempfile::tempdir().unwrap();
     let mut spool = Spool::create(dir.path().join("log")).unwrap();
@@ -75,8 +76,8 @@ fn sent(waiting: u64, log: u64, lines: usize, send_every: usize) -> (Vec<String>
 }
 
 #[test]
-fn nothing_that_fits_is_lost_and_all_that_does_not_is_counted() {
-    // What waits in all, what a phase may have, how often it is sent: how many lines of 1000 come through.
+fn data_that_fits_is_sent_and_the_rest_is_counted() {
+    // Limit of waiting bytes, limit of a phase, upload interval: minimum number of received lines of 1000.
     for (waiting, log, send_every, least) in [
         (1 << 20, 1 << 20, 1000, 1000),
         (4096, 1 << 20, 10, 1000),

@@ -1,4 +1,4 @@
-//! What the status says at the end of an attempt or of the run.
+//! The status at the end of an attempt or of the run.
 
 use crds::{Changed, Failure, FailureClass, OutputsStatus, Phase, RunResult, reason, whole_seconds};
 use jiff::Timestamp;
@@ -10,18 +10,18 @@ use crate::{
 };
 
 impl StatusView {
-    /// Whether an attempt that ends so leaves a plan that waits on.
+    /// Whether an attempt with this ending leaves a plan that continues to wait.
     pub(in crate::driver) fn is_released(&self, ending: Ending) -> bool {
         let waits = self.status.phase == Some(Phase::AwaitingApproval) && self.is_stored();
         match ending {
             Ending::Released | Ending::Queued => true,
-            // The plan is not the pod's: there is nothing to try again.
+            // The stored plan does not depend on the pod, so nothing needs a retry.
             Ending::Attempt(Cause::Terminated) => waits,
             _ => false,
         }
     }
 
-    /// What is on disk is not what was planned: `parts` of it, as far as it is known which.
+    /// The files on disk differ from the plan. `parts` names the changed parts, as far as known.
     pub(in crate::driver) fn mismatch(&mut self, found: &str, parts: &[&str]) {
         let message = if parts.is_empty() {
             format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum)
@@ -37,7 +37,7 @@ impl StatusView {
         });
     }
 
-    /// What became of the outputs, behind the end.
+    /// Records the outputs' status after the end.
     pub(in crate::driver) fn outputs(&mut self, outputs: OutputsStatus) {
         if outputs.reason != reason::PUBLISHED {
             let message = self.status.message.take().unwrap_or_default();
@@ -46,12 +46,12 @@ impl StatusView {
         self.status.outputs = Some(outputs);
     }
 
-    /// Whether it is known what became of them.
+    /// Whether the outputs' status is recorded.
     pub(in crate::driver) const fn has_published(&self) -> bool {
         self.status.outputs.is_some()
     }
 
-    /// The end, or the end of the attempt when there is no result.
+    /// Records the run's end, or the attempt's end if there is no result.
     pub(in crate::driver) fn end(
         &mut self,
         ending: Ending,
@@ -62,7 +62,7 @@ impl StatusView {
     ) {
         self.stalled = None;
         self.ended = true;
-        // One of a phase that was stopped.
+        // Set by a phase that was stopped.
         self.hook = None;
         let commands = self.settings.commands();
         let phase = self.status.phase.unwrap_or(Phase::Setup);
@@ -88,7 +88,7 @@ impl StatusView {
         }
         self.status.next_step = None;
         match ending {
-            // Said above.
+            // Handled above.
             Ending::Released | Ending::Queued => {}
             Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
             Ending::Planned if result == Some(RunResult::Drifted) => {
@@ -135,7 +135,7 @@ impl StatusView {
         }
     }
 
-    /// The failure of a cause: what the step said, under the class of what ended it.
+    /// Builds the failure of a cause: the step's message with the class of the cause.
     fn caused(&mut self, cause: Cause, why: &str, claimed: bool, changed: Changed, now: Timestamp) -> Failure {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let said = self.failure.take();
@@ -144,13 +144,13 @@ impl StatusView {
             Cause::Step | Cause::Mismatch => {
                 return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
             }
-            // What it waited for is what it failed of.
+            // A step that was waiting for a lock failed because of the lock.
             Cause::Deadline if said.as_ref().is_some_and(|said| said.reason == reason::STATE_LOCKED) => {
                 return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
             }
             Cause::Deadline => {
                 let locked = self.status.state_lock.as_ref().map(|lock| {
-                    // It was named, and nothing has shown since that the tool got it.
+                    // The holder was reported, and nothing has shown since that the tool got the lock.
                     let text = format!("{} failed: {}", self.locking(), crate::classify::held_by(lock));
                     (FailureClass::StateLocked, reason::STATE_LOCKED, text)
                 });

@@ -1,4 +1,4 @@
-//! What the status says of hooks.
+//! The parts of the status that concern hooks.
 
 use crds::{FailedHook, HookWhen, RunResult, text::clip};
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::StatusView;
 
 impl StatusView {
-    /// What the run says while the hooks at its end run, and before it says how it ended.
+    /// The message while the hooks at the end run, before the result is written.
     pub(in crate::driver) fn hooks_follow(&mut self, result: Option<RunResult>) {
         let done = match result {
             Some(RunResult::Applied) => "applied",
@@ -26,7 +26,7 @@ impl StatusView {
         self.step_ended(&format!("hook {name}"), now, code);
     }
 
-    /// A hook failed, and ends nothing: the run is said to be no worse for it.
+    /// Records a failed hook. It does not change the result.
     pub(in crate::driver) fn hook_failed(&mut self, failed: FailedHook, now: Timestamp) {
         self.history("Hook", &failed.message, now);
         if self.ended {
@@ -37,14 +37,14 @@ impl StatusView {
         self.status.failed_hook = Some(failed);
     }
 
-    /// The hooks at the end are not run, since the result could not be left where it outlives the pod.
+    /// Skips the hooks at the end, because the result could not be stored where it outlives the pod.
     pub(in crate::driver) fn hooks_left_out(&mut self, now: Timestamp) {
         let when = if self.status.result == Some(RunResult::Destroyed) { HookWhen::AfterDestroy } else { HookWhen::AfterApply };
         let message = "the hooks at the end were not run: the result could not be left with the datastore before".to_owned();
         self.hook_failed(FailedHook { name: String::new(), when, message }, now);
     }
 
-    /// One that still runs was stopped.
+    /// A running hook was stopped.
     pub(in crate::driver) fn hooks_over(&mut self, now: Timestamp) {
         if let Some((name, when)) = self.hook.take() {
             self.step_ended(&format!("hook {name}"), now, 137);

@@ -1,23 +1,23 @@
-//! Output of a hook that may hand over a secret. It is kept until the hook has ended: only then all that must not be shown is known, and the
-//! hook may have printed it long before.
+//! Buffers the output of a hook that may hand over secrets. The secrets are known only when the hook has ended, and the hook may
+//! have printed them before.
 
 use std::collections::VecDeque;
 
 use crate::process::Source;
 
-/// The most bytes that are kept; the oldest lines go first.
+/// Maximum buffer size in bytes. The oldest lines are dropped first.
 const MOST: usize = 1 << 20;
-/// What a line takes besides its text.
+/// Overhead of a line in bytes, besides its text.
 const LINE: usize = size_of::<Kept>();
 
 type Kept = (Source, String, u64);
 
-/// Lines as they came, of which nobody has seen anything.
+/// Lines in their order, none shown yet.
 #[derive(Debug, Default)]
 pub(super) struct Buffered {
     lines: VecDeque<Kept>,
     bytes: usize,
-    /// Lines that are gone.
+    /// Number of dropped lines.
     gone: u64,
 }
 
@@ -25,7 +25,7 @@ impl Buffered {
     pub(super) fn keep(&mut self, source: Source, line: &str, cut: u64) {
         self.bytes += line.len() + LINE;
         self.lines.push_back((source, line.to_owned(), cut));
-        // The last one stays, however long it is.
+        // The last line always remains, whatever its length.
         while self.bytes > MOST && self.lines.len() > 1 {
             let Some((_, line, _)) = self.lines.pop_front() else { break };
             self.bytes -= line.len() + LINE;
@@ -33,7 +33,7 @@ impl Buffered {
         }
     }
 
-    /// The lines, below a word of those that are gone.
+    /// The lines, preceded by a note about dropped lines.
     pub(super) fn lines(self) -> impl Iterator<Item = Kept> {
         let gone = self.gone;
         let word = (gone > 0).then(|| (Source::Err, format!("[{gone} lines before this were left out]"), 0));
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_flood_the_end_is_kept() {
+    fn flood_retains_the_last_lines() {
         let mut held = Buffered::default();
         for n in 0..100_000 {
             held.keep(Source::Out, &format!("line {n}"), 0);

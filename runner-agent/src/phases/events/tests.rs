@@ -1,4 +1,4 @@
-//! What a command prints, and what is made of it.
+//! Tests of the processing of a command's output.
 
 use tokio::sync::mpsc;
 
@@ -25,7 +25,7 @@ fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
 }
 
 #[test]
-fn events_are_shown_as_the_tool_words_them() {
+fn events_are_shown_in_the_tools_words() {
     let (text, said, _, _) = feed(&[
         r#"{"@level":"info","@message":"Terraform 1.11.4","type":"version"}"#,
         "plain line with hunter22",
@@ -41,7 +41,7 @@ fn events_are_shown_as_the_tool_words_them() {
 }
 
 #[test]
-fn who_looks_on_is_told_once() {
+fn terminal_shows_repeated_events_once() {
     let (notices, _seen) = mpsc::unbounded_channel();
     let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
     for line in [
@@ -58,7 +58,7 @@ fn who_looks_on_is_told_once() {
 }
 
 #[test]
-fn an_apply_tells_its_progress_and_outputs() {
+fn apply_reports_progress_and_outputs() {
     let start = |n: u32| {
         format!(
             r#"{{"@message":"a[{n}]: Creating...","hook":{{"resource":{{"addr":"a[{n}]"}},"action":"create"}},"type":"apply_start"}}"#
@@ -85,7 +85,7 @@ fn quiet_events() -> (Events, mpsc::UnboundedReceiver<Notice>) {
     (Events::new(Log::to(std::io::sink()), redactor, notices), seen)
 }
 
-/// Gives a line as a chunk of its own; whether it is told that something happened.
+/// Sends a line as a chunk of its own. Returns whether an activity notice followed.
 async fn tells(events: &mut Events, seen: &mut mpsc::UnboundedReceiver<Notice>, source: Source, line: &str) -> bool {
     events.told_at = None;
     events.line(source, line, 0);
@@ -94,7 +94,7 @@ async fn tells(events: &mut Events, seen: &mut mpsc::UnboundedReceiver<Notice>, 
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_not_news() {
+async fn heartbeat_is_no_activity() {
     let (mut events, mut seen) = quiet_events();
     let event =
         |kind: &str| format!(r#"{{"@message":"a: ...","hook":{{"resource":{{"addr":"a"}},"action":"create"}},"type":"{kind}"}}"#);
@@ -111,14 +111,14 @@ async fn a_heartbeat_is_not_news() {
     {
         assert!(tells(&mut events, &mut seen, source, line).await, "{line}");
     }
-    // Nothing came.
+    // An empty chunk.
     events.told_at = None;
     events.chunk().await;
     assert!(seen.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn a_flood_is_told_once_a_second_and_not_afterwards() {
+async fn flood_sends_one_activity_notice_a_second() {
     let (mut events, mut seen) = quiet_events();
     let begun = std::time::Instant::now();
     for _ in 0..1_000 {
@@ -128,12 +128,12 @@ async fn a_flood_is_told_once_a_second_and_not_afterwards() {
     assert!(matches!(seen.try_recv(), Ok(Notice::Happened)));
     let more = std::iter::from_fn(|| seen.try_recv().ok()).count();
     assert!(more as u64 <= begun.elapsed().as_secs(), "{more} notices of a flood that took {:?}", begun.elapsed());
-    // The next heartbeat does not pass on what was left untold.
+    // The next heartbeat does not report the dropped activity.
     assert!(!tells(&mut events, &mut seen, Source::Out, r#"{"@message":"a","type":"apply_progress"}"#).await);
 }
 
 #[test]
-fn what_is_cut_is_marked_and_shows_no_half_of_a_secret() {
+fn truncated_line_is_marked_and_shows_no_part_of_a_secret() {
     let (mut events, _seen) = quiet_events();
     events.line(Source::Out, "x hunter22 y hunt", 7);
     let text = String::from_utf8(std::mem::take(&mut events.out)).unwrap();
@@ -142,7 +142,7 @@ fn what_is_cut_is_marked_and_shows_no_half_of_a_secret() {
 }
 
 #[test]
-fn half_a_secret_is_not_left_where_a_text_is_shortened() {
+fn shortened_text_shows_no_part_of_a_secret() {
     let (mut events, _seen) = quiet_events();
     for at in 0..12 {
         let text = format!("{}hunter22 and more", "x".repeat(MAX_TEXT - at));
@@ -158,7 +158,7 @@ fn half_a_secret_is_not_left_where_a_text_is_shortened() {
 }
 
 #[test]
-fn a_sensitive_value_is_not_shown_even_if_the_tool_hands_it_out() {
+fn sensitive_output_is_masked_even_if_the_tool_prints_it() {
     let outputs =
         r#"{"@message":"Outputs: 1","outputs":{"s":{"sensitive":true,"type":"string","value":"not-for-you"}},"type":"outputs"}"#;
     let (text, said, ..) = feed(&[outputs]);
@@ -167,7 +167,7 @@ fn a_sensitive_value_is_not_shown_even_if_the_tool_hands_it_out() {
 }
 
 #[test]
-fn nothing_that_is_shown_steers_a_terminal() {
+fn shown_text_contains_no_terminal_controls() {
     let told = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe \\u2066x\\u2069 \\u001b[31mred\\u001b[0m";
     let message = format!(r#"{{"@message":"{told}","type":"log"}}"#);
     let diagnostic =
@@ -182,7 +182,7 @@ fn nothing_that_is_shown_steers_a_terminal() {
 }
 
 #[test]
-fn colours_stay_for_somebody_at_a_terminal_unless_they_stand_within_a_secret() {
+fn terminal_retains_colours_unless_they_split_a_secret() {
     let (events, _seen) = quiet_events();
     let mut events = events.coloured(true);
     events.line(Source::Out, "\u{1b}[32m+ a\u{1b}[0m \u{1b}[2J", 0);
@@ -191,7 +191,7 @@ fn colours_stay_for_somebody_at_a_terminal_unless_they_stand_within_a_secret() {
 }
 
 #[test]
-fn a_diagnostic_is_shown_as_the_tool_shows_it_to_people() {
+fn diagnostic_is_rendered_like_the_tools_text() {
     let (text, said, ..) = feed(&[
         r#"{"@level":"error","type":"diagnostic","diagnostic":{"severity":"error","summary":"Invalid index","detail":"No such key.","address":"module.m[\"b\"].t.x[1]","range":{"filename":"m/main.tf","start":{"line":4}},"snippet":{"context":"resource \"t\" \"x\"","code":"  input = one(\n    [count.index])","start_line":3,"values":[{"traversal":"count.index","statement":"is 1"},{"traversal":"each.key","statement":"is \"b\""}],"function_call":{"called_as":"one"}}}}"#,
         r#"{"@level":"error","type":"diagnostic","diagnostic":{"severity":"error","summary":"No value","detail":"","range":{"filename":"main.tf","start":{"line":1}},"snippet":{"context":null,"code":"variable \"zone\" {","start_line":1,"values":[]}}}"#,
@@ -207,7 +207,7 @@ fn a_diagnostic_is_shown_as_the_tool_shows_it_to_people() {
 }
 
 #[test]
-fn an_error_that_is_no_diagnostic_is_kept_and_marks_of_colours_are_not_shown() {
+fn error_without_diagnostic_is_retained_without_colour_mark() {
     let (text, said, ..) = feed(&[
         r#"{"@level":"info","@message":"Initializing the backend..."}"#,
         r#"{"@level":"error","@message":"Error refreshing state: 2 problems:\n\n- of hunter22"}"#,

@@ -1,10 +1,10 @@
-//! Values of outputs, written as the tools write them (`internal/repl/format.go` of both).
+//! Renders output values as the tools do (`internal/repl/format.go` of both).
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A value of a type, both as the tool's JSON has them.
+/// Renders a value of a type, both in the tool's JSON encoding.
 pub(super) fn written(value: &Value, kind: &Value) -> String {
     let mut out = String::new();
     write(&mut out, value, kind, 0);
@@ -16,7 +16,7 @@ fn write(out: &mut String, value: &Value, kind: &Value, indent: usize) {
     match value {
         Value::Null => out.push_str(&null(word, kind)),
         Value::Bool(is) => out.push_str(if *is { "true" } else { "false" }),
-        // Without an exponent, however large.
+        // Without an exponent, whatever the size.
         Value::Number(number) if !number.is_f64() => {
             let _ = write!(out, "{number}");
         }
@@ -49,7 +49,7 @@ fn write(out: &mut String, value: &Value, kind: &Value, indent: usize) {
     }
 }
 
-/// `tolist(…)`, where a literal would be of another type.
+/// Wraps in `tolist(…)` if a literal would have another type.
 fn called(out: &mut String, kind: Option<&str>, inner: impl FnOnce(&mut String)) {
     if let Some(kind) = kind {
         let _ = write!(out, "to{kind}(");
@@ -60,7 +60,7 @@ fn called(out: &mut String, kind: Option<&str>, inner: impl FnOnce(&mut String))
     }
 }
 
-/// Elements, each on a line of its own, two columns further in.
+/// Writes each element on its own line, indented by two more columns.
 fn around<T>(
     out: &mut String,
     open: char,
@@ -99,7 +99,7 @@ fn heredoc(out: &mut String, text: &str, indent: usize) {
     }
 }
 
-/// As Go quotes.
+/// Quotes like Go.
 fn quoted(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -150,9 +150,9 @@ mod tests {
 
     use super::*;
 
-    /// Each as OpenTofu 1.10.6 and Terraform 1.11.4 print it.
+    /// Expected values are those that OpenTofu 1.10.6 and Terraform 1.11.4 print.
     #[test]
-    fn a_value_is_written_as_the_tools_write_it() {
+    fn values_are_rendered_as_the_tools_do() {
         let rows = [
             (json!("a \"b\" ${x} \t é"), json!("string"), "\"a \\\"b\\\" ${x} \\t é\""),
             (json!("a\nb\"q"), json!("string"), "<<EOT\na\nb\"q\nEOT"),

@@ -1,4 +1,4 @@
-//! Plans as the tools print them. Those in `plans` are of OpenTofu 1.10.6, whole.
+//! Tests with plans as the tools print them. The files in `plans` are complete plans of OpenTofu 1.10.6.
 
 use serde_json::json;
 
@@ -45,7 +45,7 @@ fn changes_are_counted_as_the_tools_count() {
 }
 
 #[test]
-fn destroys_come_first_however_many_there_are() {
+fn destroys_come_first_in_a_long_list() {
     let mut list: Vec<_> = (0..300).map(|i| change(&format!("a.new[{i}]"), &["create"], false)).collect();
     list.push(change("a.old", &["delete"], false));
     let facts = read_plan(json!({"resource_changes": list}).to_string().as_bytes(), BTreeSet::new()).unwrap();
@@ -54,7 +54,7 @@ fn destroys_come_first_however_many_there_are() {
 }
 
 #[test]
-fn output_changes_alone_are_changes_and_garbage_is_none() {
+fn output_changes_alone_count_and_invalid_json_fails() {
     let facts =
         read_plan(&br#"{"resource_changes":null,"output_changes":{"o":{"actions":["update"]}}}"#[..], BTreeSet::new()).unwrap();
     assert!(facts.has_changes());
@@ -65,8 +65,8 @@ fn output_changes_alone_are_changes_and_garbage_is_none() {
 }
 
 #[test]
-fn a_large_plan_is_read_as_it_comes() {
-    // 100 MB that never are in memory at once: the reader makes them up.
+fn large_plan_is_parsed_as_a_stream() {
+    // A generated plan of 100 MB that is never in memory at once.
     struct Huge(usize, Vec<u8>);
     impl Read for Huge {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -100,7 +100,7 @@ fn read(plan: &str) -> PlanFacts {
 }
 
 #[test]
-fn outputs_are_named_and_their_values_are_not() {
+fn outputs_are_listed_without_values() {
     let facts = read(include_str!("plans/outputs.json"));
     assert_eq!(facts.counts, Changes { outputs: 3, ..Changes::default() });
     assert_eq!(facts.lines(), ["+ output.fresh", "- output.old", "~ output.secret"]);
@@ -108,14 +108,14 @@ fn outputs_are_named_and_their_values_are_not() {
 }
 
 #[test]
-fn what_moves_says_from_where() {
+fn moved_resource_names_its_previous_address() {
     let facts = read(include_str!("plans/moved.json"));
     assert_eq!(facts.counts, Changes { change: 1, moved: 2, ..Changes::default() });
     assert_eq!(
         facts.lines(),
         ["~ terraform_data.b[0] (moved from terraform_data.b)", "> terraform_data.renamed (moved from terraform_data.a)"]
     );
-    // Nothing but an address, and one that is the same.
+    // A pure move, and a previous address equal to the address.
     let moved = |from: &str| json!({"address": "a.b", "previous_address": from, "change": {"actions": ["no-op"]}});
     let facts = read(&json!({"resource_changes": [moved("a.a"), moved("a.b")]}).to_string());
     assert!(facts.has_changes());
@@ -130,19 +130,19 @@ fn imports_are_listed_with_and_without_a_change() {
 }
 
 #[test]
-fn what_is_removed_from_the_code_and_kept_is_forgotten() {
+fn resource_removed_from_code_only_is_forgotten() {
     let facts = read(include_str!("plans/forgotten.json"));
     assert_eq!(facts.counts, Changes { forget: 1, ..Changes::default() });
     assert_eq!(facts.lines(), [". terraform_data.left (forgotten)"]);
 }
 
 #[test]
-fn what_was_changed_outside_of_the_code_is_said_when_the_plan_takes_it_in() {
-    // The text of this plan does not say why the key is made.
+fn drift_is_listed_unless_the_plan_has_no_changes() {
+    // The tool's text of this plan does not explain why the key is created.
     let facts = read(include_str!("plans/drifted.json"));
     assert_eq!(facts.counts, Changes { add: 1, drifted: 1, ..Changes::default() });
     assert_eq!(facts.lines(), ["+ time_rotating.key", "! time_rotating.key (deleted outside of the code)"]);
-    // The same with nothing to do: the tool says `No changes`, and the state stays as it is. Who asked for nothing else sees it.
+    // The same drift without changes: the tool prints `No changes` and the state stays as it is. Only a refresh shows the drift.
     let mut facts = read(include_str!("plans/drifted_only.json"));
     assert!(!facts.has_changes() && facts.counts.drifted == 1);
     facts.forget_drift();
@@ -151,7 +151,7 @@ fn what_was_changed_outside_of_the_code_is_said_when_the_plan_takes_it_in() {
 }
 
 #[test]
-fn what_is_only_moved_has_not_drifted() {
+fn moved_resource_is_no_drift() {
     let drifted = |address: &str, action: &str| {
         json!({"address": address, "previous_address": "a.before", "change": {
             "actions": [action], "before": {"x": 1, "tags": {"a": "1"}, "rules": [{"port": 1}, {"port": 2}]},

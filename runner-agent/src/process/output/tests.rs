@@ -1,4 +1,4 @@
-//! Lines out of anything that a process may print, in memory that does not grow with it.
+//! Splits arbitrary output into lines within bounded memory.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,7 @@ fn cut(chunks: &[&[u8]]) -> Vec<String> {
     seen
 }
 
-/// The same bytes every time.
+/// A fixed pseudo-random sequence.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
@@ -30,14 +30,14 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn lines_are_found_across_chunks() {
+fn lines_are_joined_across_chunks() {
     assert_eq!(cut(&[b"a\nb", b"c\r\n\n", b"d"]), ["a", "bc", "", "d"]);
     assert_eq!(cut(&[b"\xff\n"]), ["\u{fffd}"]);
     assert!(cut(&[]).is_empty());
 }
 
 #[test]
-fn a_long_line_is_cut_and_the_next_is_whole() {
+fn long_line_is_truncated_and_the_next_is_whole() {
     let long = vec![b'x'; MAX_LINE + 10];
     for chunk in [1 << 12, 1 << 16, long.len() + 8] {
         let text = [&long[..], b"\nnext\n"].concat();
@@ -46,12 +46,12 @@ fn a_long_line_is_cut_and_the_next_is_whole() {
         assert!(seen[0].ends_with("[10 more bytes of this line were cut]"), "{}", &seen[0][seen[0].len() - 60..]);
         assert_eq!(seen[1], "next");
     }
-    // One that just fits is whole.
+    // A line of exactly the maximum length is whole.
     assert_eq!(cut(&[vec![b'x'; MAX_LINE].as_slice(), b"\n"])[0].len(), MAX_LINE);
 }
 
 #[test]
-fn a_line_is_not_cut_within_a_character() {
+fn line_is_not_truncated_within_a_character() {
     for last in ["ä", "日", "👩"] {
         for fits in 1..last.len() {
             let mut text = vec![b'x'; MAX_LINE - fits];
@@ -66,7 +66,7 @@ fn a_line_is_not_cut_within_a_character() {
 }
 
 #[test]
-fn bytes_that_are_no_text_give_the_same_lines_however_they_come() {
+fn invalid_utf8_yields_the_same_lines_for_any_chunks() {
     let bytes = noise(200_000);
     let whole = cut(&[&bytes]);
     assert!(whole.len() > 500 && whole.iter().any(|line| line.contains('\u{fffd}')), "{} lines", whole.len());
@@ -76,7 +76,7 @@ fn bytes_that_are_no_text_give_the_same_lines_however_they_come() {
 }
 
 #[test]
-fn a_line_of_500_megabytes_is_held_in_one() {
+fn line_of_500_megabytes_buffers_at_most_two() {
     const LENGTH: usize = 500 << 20;
     let chunk = vec![b'y'; 32 << 10];
     let (mut lines, mut most) = (Lines::default(), 0);
@@ -88,11 +88,11 @@ fn a_line_of_500_megabytes_is_held_in_one() {
     let mut seen = Vec::new();
     lines.feed(b"\nnext\n", |line, cut| seen.push((line.len(), cut)));
     assert_eq!(seen, [(MAX_LINE, (LENGTH - MAX_LINE) as u64), (4, 0)]);
-    // And its memory is given back.
+    // The memory is freed afterwards.
     assert!(lines.partial.capacity() <= MAX_LINE / 8, "{} bytes are held", lines.partial.capacity());
 }
 
-/// A log that takes nothing until it may.
+/// A log that accepts nothing until allowed.
 #[derive(Clone, Default)]
 struct Slow {
     may: Arc<AtomicBool>,
@@ -113,7 +113,7 @@ impl Write for Slow {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_holds_little_and_loses_nothing() {
+async fn unread_log_buffers_little_and_loses_nothing() {
     const LINES: usize = 24;
     let slow = Slow::default();
     let log = Log::to(slow.clone());

@@ -11,7 +11,7 @@ impl Sink for Kept {
     async fn chunk(&mut self) {}
 }
 
-/// Passes each line on to whoever waits for it.
+/// Records each line and sends it to a channel.
 struct Heard(Kept, tokio::sync::mpsc::UnboundedSender<String>);
 impl Sink for Heard {
     fn line(&mut self, source: Source, line: &str, cut: u64) {
@@ -26,7 +26,7 @@ fn heard() -> (Heard, tokio::sync::mpsc::UnboundedReceiver<String>) {
     (Heard(Kept::default(), said), lines)
 }
 
-/// Hears what a tool says, and kills its providers at its first line.
+/// A sink that kills the tool's providers at the first line.
 fn kills_providers(children: &Children) -> Heard {
     let children = children.clone();
     let (heard, mut lines) = heard();
@@ -47,7 +47,7 @@ fn sh(script: &str) -> Command {
     }
 }
 
-/// Interrupts at each of the first two lines, and makes a file after a further rest.
+/// Interrupts at each of the first two lines, and creates a file after a further pause.
 fn interrupts(
     children: &Children,
     mut lines: tokio::sync::mpsc::UnboundedReceiver<String>,
@@ -65,10 +65,10 @@ fn interrupts(
     })
 }
 
-/// A command that runs a tool, as Terragrunt does: `$TOOL SCRIPT` is an executable of its own.
+/// A command that runs a tool like Terragrunt does: `$TOOL SCRIPT` runs a separate executable.
 fn around(dir: &std::path::Path, script: &str) -> Command {
     let tool = dir.join("tofu");
-    // By a process of its own: what another test starts meanwhile would have the file open for writing.
+    // Copied by another process: a child that another test forks meanwhile would inherit our open file, and `exec` would fail.
     assert!(std::process::Command::new("cp").arg("/bin/sh").arg(&tool).status().unwrap().success());
     let mut command = sh(script);
     command.env.push(("TOOL".into(), format!("{} -c", tool.display()).into()));
@@ -86,7 +86,7 @@ async fn output_exit_code_and_environment_are_as_given() {
 
 #[tokio::test]
 async fn one_sigint_reaches_the_tool_and_not_its_children() {
-    // The provider is in the tool's own group: a signal to the group would end it. It works until there is a file.
+    // The provider is in the tool's own group, so a signal to the group would end it. It runs until the file exists.
     let dir = tempfile::tempdir().unwrap();
     let open = dir.path().join("open");
     let script = format!(
@@ -97,7 +97,7 @@ async fn one_sigint_reaches_the_tool_and_not_its_children() {
     );
     let children = Children::default();
     let (mut heard, lines) = heard();
-    // At `ready`, and at `got 1`.
+    // At `ready` and at `got 1`.
     let told = interrupts(&children, lines, Duration::from_millis(200), open);
     let exit = children.run(&sh(&script), &mut heard).await.unwrap();
     told.await.unwrap();
@@ -108,12 +108,12 @@ async fn one_sigint_reaches_the_tool_and_not_its_children() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_keeps_the_pipe_does_not_keep_us() {
+async fn daemon_that_holds_the_pipe_does_not_delay_the_run() {
     let start = std::time::Instant::now();
     let mut kept = Kept::default();
     let exit = Children::default().run(&sh("setsid sleep 60 & echo $!"), &mut kept).await.unwrap();
     let took = start.elapsed();
-    // It lives on, and would have been waited for.
+    // It is still alive, so without the limit the run would have waited.
     let pid = kept.0[0].1.parse().unwrap();
     assert!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None::<Signal>).is_ok());
     send(pid, Signal::SIGKILL);
@@ -132,23 +132,23 @@ async fn providers_are_killed_before_the_tool() {
 }
 
 #[tokio::test]
-async fn what_reads_at_the_end_is_let_be_with_its_tool_beneath() {
+async fn last_reader_and_its_tool_are_not_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let children = Children::default();
     children.interrupt();
     let (reader, writer) = std::io::pipe().unwrap();
-    // Long enough for looks at what it has started.
+    // Long enough for several checks for new children.
     let command = around(dir.path(), "$TOOL 'sleep 0.5; echo read; true'");
     let exit = children.run_into_last(&command, writer, &mut Kept::default()).await.unwrap();
     assert_eq!((exit.code, std::io::read_to_string(reader).unwrap().as_str()), (0, "read\n"));
 }
 
 #[tokio::test]
-async fn the_tool_beneath_is_no_provider() {
+async fn tool_beneath_is_not_killed_as_a_provider() {
     let dir = tempfile::tempdir().unwrap();
     let children = Children::default();
     let mut heard = kills_providers(&children);
-    // The tool starts itself as well, which is a child as any other.
+    // The tool starts itself as a child, which counts as a provider.
     let script = "$TOOL '$TOOL \"echo ready; sleep 600; true\"; echo saved after $?'; echo around ended with $?";
     let exit = children.run(&around(dir.path(), script), &mut heard).await.unwrap();
     let lines: Vec<_> = heard.0.0.iter().filter(|(source, _)| *source == Source::Out).map(|(_, l)| l.as_str()).collect();
@@ -157,10 +157,10 @@ async fn the_tool_beneath_is_no_provider() {
 }
 
 #[tokio::test]
-async fn one_sigint_reaches_the_tool_beneath_and_not_what_is_around_it() {
+async fn one_sigint_reaches_the_tool_beneath_only() {
     let dir = tempfile::tempdir().unwrap();
     let open = dir.path().join("open");
-    // What is around hands on what it gets, which would be the second one.
+    // The wrapper would forward a signal, which would be the tool's second.
     let script = format!(
         "trap 'echo around hit' INT; \
          $TOOL 'trap \"n=\\$((n+1)); echo got \\$n\" INT; echo ready; until [ -e {} ]; do sleep 0.02; done; echo end; exit 3'; \
@@ -169,7 +169,7 @@ async fn one_sigint_reaches_the_tool_beneath_and_not_what_is_around_it() {
     );
     let children = Children::default();
     let (mut heard, lines) = heard();
-    // Longer than until the next look at it.
+    // Longer than the interval of the check.
     let told = interrupts(&children, lines, 3 * LOOK, open);
     let exit = children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
     told.await.unwrap();
@@ -179,7 +179,7 @@ async fn one_sigint_reaches_the_tool_beneath_and_not_what_is_around_it() {
 }
 
 #[tokio::test]
-async fn what_is_started_after_the_signal_has_its_own() {
+async fn tool_started_after_the_signal_gets_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let endless = "while :; do sleep 0.02; done";
     let children = Children::default();
@@ -195,7 +195,7 @@ async fn what_is_started_after_the_signal_has_its_own() {
     );
     children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
     assert_eq!(heard.0.0.last(), Some(&(Source::Out, "both ended".into())), "{:?}", heard.0.0);
-    // Without a tool it is the command's own.
+    // Without a tool below, the command itself gets the signal.
     let children = Children::default();
     let other = children.clone();
     let (mut heard, mut lines) = self::heard();
@@ -209,7 +209,7 @@ async fn what_is_started_after_the_signal_has_its_own() {
 }
 
 #[tokio::test]
-async fn a_killed_tool_says_so() {
+async fn killed_tool_reports_its_signal() {
     let children = Children::default();
     let other = children.clone();
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! The forms in which tools print a value: as it is, within JSON and HCL, in a URL, in base64 wherever it stands in what was encoded,
-//! and as hexadecimal digits.
+//! The encoded forms in which tools print a value: as it is, in JSON and HCL, in a URL, in base64 at any offset of the encoded
+//! data, and in hexadecimal digits.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -8,18 +8,18 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use super::MIN_LENGTH;
 use crate::report::sanitize::sanitize;
 
-/// A longer value is masked as it is, within JSON, and in base64 of its own only: a hundred forms of it would cost more memory than
-/// an agent has.
+/// A longer value is masked only as it is, in JSON, and in base64 of its own. A hundred forms of it would exceed an agent's memory.
 const MAX_CODED: usize = 16 << 10;
-/// Columns after which base64 is broken, by `base64` and in PEM.
+/// Columns after which base64 is wrapped, by `base64` and in PEM.
 const WRAPS: [usize; 2] = [76, 64];
-/// What different encoders leave as it is in a URL, besides letters and digits: RFC 3986; browsers; Go's paths; Go's user and password.
+/// Characters that encoders leave unescaped in a URL, besides letters and digits: RFC 3986; browsers; Go's paths; Go's user and
+/// password.
 const KEPT_IN_URLS: [&str; 4] = ["-._~", "-._~!'()*", "-._~$&+=:@", "-._~$&+,;="];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Form {
     pub(super) text: Vec<u8>,
-    /// A digit of base64 before it, or behind it, has bits of the value too.
+    /// The base64 digit before or after the form also contains bits of the value.
     before: bool,
     after: bool,
 }
@@ -29,7 +29,7 @@ impl Form {
         Self { text: text.as_bytes().to_vec(), before: false, after: false }
     }
 
-    /// What is masked when it was found at a place.
+    /// The range to mask for a match at a position.
     pub(super) fn reach(&self, text: &[u8], at: usize) -> (usize, usize) {
         let digit = |at: usize| text.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || b"+/-_".contains(b));
         let to = at + self.text.len();
@@ -52,12 +52,12 @@ pub(super) fn forms(value: &str) -> Vec<Form> {
     found.into_iter().filter(|form| form.text.len() >= MIN_LENGTH).collect()
 }
 
-/// As text, with what has to be escaped where it stands.
+/// Text forms, with escapes.
 fn written(text: &str) -> Vec<String> {
     let mut all = vec![text.to_owned(), sanitize(text, false).into_owned()];
     if let Ok(quoted) = serde_json::to_string(text) {
         let json = quoted.strip_prefix('"').and_then(|json| json.strip_suffix('"')).unwrap_or(&quoted).to_owned();
-        // Go's encoder, which is that of the tools, escapes more; others escape all that is not ASCII.
+        // Go's encoder, used by the tools, escapes more characters; other encoders escape everything that is not ASCII.
         let go: String = json.chars().map(|c| if "<>&\u{2028}\u{2029}".contains(c) { escaped(c) } else { c.into() }).collect();
         all.push(json.chars().map(|c| if c.is_ascii() { c.into() } else { escaped(c) }).collect());
         all.push(json.replace("${", "$${").replace("%{", "%%{"));
@@ -90,14 +90,14 @@ fn percent(text: &str, kept: &str, upper: bool) -> String {
     })
 }
 
-/// As bytes.
+/// Binary encodings.
 fn coded(text: &str, found: &mut BTreeSet<Form>) {
     let small = text.len() <= MAX_CODED;
     if small {
         let digits = hex::encode(text);
         found.extend([Form::plain(&digits.to_uppercase()), Form::plain(&digits)]);
     }
-    // Where it begins within a group of three bytes decides which digits are the value's alone.
+    // The value's offset within a group of three bytes decides which digits depend on the value alone.
     for shift in 0..if small { 3 } else { 1 } {
         let mut bytes = vec![0; shift];
         bytes.extend_from_slice(text.as_bytes());

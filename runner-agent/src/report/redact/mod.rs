@@ -1,8 +1,7 @@
-//! Keeps secrets out of the log and the status: every exact value from a Secret is masked, in the forms in which tools usually print
-//! it (`forms.rs`).
+//! Masks secrets in the log and the status: every value from a Secret, in the forms in which tools usually print it (`forms.rs`).
 //!
-//! Masking works on whole lines, so a value is found wherever chunks of output end; a value of several lines is masked line by line.
-//! A text that was cut is masked up to the cut. One pass over a line finds all values, however many there are.
+//! Masking works on whole lines, so chunk boundaries do not matter; a multi-line value is masked line by line. A truncated text is
+//! masked up to the cut. One pass over a line finds all values, whatever their number.
 
 mod forms;
 
@@ -16,16 +15,16 @@ use forms::{Form, forms};
 
 use crate::report::sanitize::sanitize;
 
-/// Shorter values are not masked: they would mask half of the log, and are no secrets.
+/// Shorter values are not masked: that would mask half of the log, and they are no secrets.
 pub const MIN_LENGTH: usize = 4;
 
-/// What stands in place of a secret.
+/// Replacement for a secret.
 pub const MASK: &str = "(sensitive value)";
 
-/// Bits of the filter.
+/// Size of the filter in bits.
 const FILTER: usize = 1 << 16;
 
-/// The values to mask. Cloned freely.
+/// The values to mask. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Redactor {
     table: Arc<RwLock<Table>>,
@@ -45,19 +44,20 @@ impl Redactor {
         masked(text, table.hits(text.as_bytes()))
     }
 
-    /// The beginning of a longer text without secrets, and without what may be the beginning of one.
+    /// Redacts a truncated text, including a partial secret at its end.
     pub fn redact_cut<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let mut hits = table.hits(text.as_bytes());
         if let Some(from) = table.begun(text.as_bytes()) {
-            // It reaches to the end, so all that begins behind it lies in it.
+            // The range reaches to the end, so it contains all later ones.
             hits.retain(|(at, _)| *at < from);
             push(&mut hits, from, text.len());
         }
         masked(text, hits)
     }
 
-    /// A text for a status: without secrets, and without what steers a terminal. One that ends in three dots was cut.
+    /// Redacts a text for a status and escapes terminal control sequences. A text that ends with an ellipsis is treated as
+    /// truncated.
     pub fn clean(&self, text: &str) -> String {
         let text = sanitize(text, false);
         match text.strip_suffix('…') {
@@ -67,15 +67,16 @@ impl Redactor {
     }
 }
 
-/// All forms, to be found in one pass, in little more memory than their own bytes.
+/// All forms, found in one pass, with little more memory than their own bytes.
 ///
-/// Measured against `aho-corasick` 1.1 with the forms of 100 values of 40 bytes and 4 MiB of text: an automaton over whole forms takes 3.7 MB
-/// and 35 ms (of one value of 1 MiB 134 MB, and 324 MB while it is built), one over their first bytes 1.4 MB and 47 ms, this table 13 ms.
+/// Measured against `aho-corasick` 1.1 with the forms of 100 values of 40 bytes and 4 MiB of text: an automaton over whole forms
+/// takes 3.7 MB and 35 ms (for one value of 1 MiB 134 MB, and 324 MB while it is built), one over their first bytes 1.4 MB and 47
+/// ms, this table 13 ms.
 #[derive(Debug, Default)]
 struct Table {
-    /// By their first bytes, the longest first.
+    /// By their first bytes, longest first.
     forms: HashMap<[u8; MIN_LENGTH], Vec<Form>>,
-    /// A bit for each hash of first bytes that some form has; empty while there is none.
+    /// A Bloom filter with one bit per hash of first bytes; empty without forms.
     filter: Vec<u64>,
     longest: usize,
 }
@@ -101,7 +102,7 @@ impl Table {
         self.forms.get(&head).map_or(&[], Vec::as_slice)
     }
 
-    /// What has to be masked: ranges in order that do not touch. Values that overlap are one.
+    /// The ranges to mask, sorted and disjoint. Overlapping values merge.
     fn hits(&self, text: &[u8]) -> Vec<(usize, usize)> {
         let mut hits = Vec::new();
         if self.filter.is_empty() {
@@ -117,7 +118,7 @@ impl Table {
         hits
     }
 
-    /// Where a value begins whose rest was cut off.
+    /// Start of a value whose rest was cut off.
     fn begun(&self, text: &[u8]) -> Option<usize> {
         let first = text.len().saturating_sub(self.longest);
         (first..(text.len() + 1).saturating_sub(MIN_LENGTH)).find(|at| {

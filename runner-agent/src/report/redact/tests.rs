@@ -1,4 +1,4 @@
-//! Each form, wherever it stands and wherever a chunk of output or a line ends.
+//! Tests each form at each position, chunk boundary and line end.
 
 use super::*;
 use crate::process::Lines;
@@ -9,7 +9,7 @@ fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// With something for each encoder to escape.
+/// Contains characters that each encoder escapes.
 const SECRET: &str = "s3cr+t\"välue/<&> ${x}?";
 
 fn redactor(values: &[&str]) -> Redactor {
@@ -20,7 +20,7 @@ fn redactor(values: &[&str]) -> Redactor {
     redactor
 }
 
-/// As other encoders have it, written down here by hand.
+/// The value in the forms of other encoders, written by hand.
 fn encodings() -> Vec<(&'static str, String)> {
     let coded = base64(SECRET.as_bytes());
     vec![
@@ -46,10 +46,10 @@ fn encodings() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// No five characters of the encoded value are left, besides those of what stands around it.
+/// Asserts that no five characters of the encoded value remain, except those of its neighbours.
 fn assert_gone(name: &str, form: &str, seen: &str) {
     let core = if name.starts_with("base64 behind") || name.contains("pair") || name.contains("middle") {
-        // The first and last groups are those of the neighbours as well.
+        // The first and last groups also encode the neighbours.
         form.get(8..form.len() - 8).unwrap()
     } else {
         form
@@ -79,7 +79,7 @@ fn every_form_is_masked_at_every_border_of_chunks() {
 }
 
 #[test]
-fn every_form_is_masked_where_a_text_is_cut() {
+fn every_form_is_masked_in_truncated_text() {
     let redactor = redactor(&[SECRET]);
     for (name, form) in encodings().into_iter().filter(|(name, _)| !name.contains(' ')) {
         for (end, _) in form.char_indices().skip(5) {
@@ -93,7 +93,7 @@ fn every_form_is_masked_where_a_text_is_cut() {
 }
 
 #[test]
-fn a_value_of_several_lines_is_masked_line_by_line() {
+fn multi_line_value_is_masked_by_line() {
     let redactor = redactor(&["line one\n  line two\n"]);
     assert_eq!(redactor.redact("line two"), MASK);
     assert_eq!(redactor.redact("  line one, and more"), format!("  {MASK}, and more"));
@@ -101,7 +101,7 @@ fn a_value_of_several_lines_is_masked_line_by_line() {
 }
 
 #[test]
-fn long_values_are_masked_as_base64_is_broken_into_lines() {
+fn long_value_is_masked_in_wrapped_base64() {
     let secret: String = (0..700_u32).map(|i| char::from(b'!' + u8::try_from(i * 31 % 90).unwrap())).collect();
     let redactor = redactor(&[&secret]);
     for width in [76, 64] {
@@ -113,7 +113,7 @@ fn long_values_are_masked_as_base64_is_broken_into_lines() {
 }
 
 #[test]
-fn values_that_overlap_or_lie_within_each_other_are_all_covered() {
+fn overlapping_and_nested_values_are_masked() {
     let redactor = redactor(&["pass", "password-1", "word-1234", "sensitive"]);
     assert_eq!(redactor.redact("password-1"), MASK);
     assert_eq!(redactor.redact("a password-1234 b"), format!("a {MASK} b"));
@@ -122,7 +122,7 @@ fn values_that_overlap_or_lie_within_each_other_are_all_covered() {
 }
 
 #[test]
-fn what_is_short_is_no_secret_and_what_is_long_is_masked_all_the_same() {
+fn short_value_is_not_masked_and_long_value_is() {
     let long = "0123456789abcdef".repeat(8 << 10);
     let redactor = redactor(&["abc", &long]);
     assert_eq!(redactor.redact("abc stays"), "abc stays");
@@ -130,18 +130,18 @@ fn what_is_short_is_no_secret_and_what_is_long_is_masked_all_the_same() {
         let seen = redactor.redact(&form).into_owned();
         assert!(seen.len() < 64, "{} bytes are left", seen.len());
     }
-    // Counted, since a hundred values must not cost what a process may have.
+    // Bounds the memory: a hundred values must fit into the agent's limit.
     let held: usize = redactor.table.read().unwrap().forms.values().flatten().map(|form| form.text.len()).sum();
     assert!(held <= 8 * long.len(), "{held} bytes of forms");
 }
 
 #[test]
-fn a_status_has_no_half_of_a_secret_that_joins_when_it_is_shown() {
+fn status_contains_no_parts_of_a_secret_that_join_on_display() {
     let redactor = redactor(&["hunter22"]);
     for text in ["hun\u{1b}[1mter22", "hunter22\u{202e}", "a hunter22"] {
         assert!(redactor.clean(text).contains(MASK), "{text:?}");
     }
-    // Written out, the two halves never become one.
+    // Escaped control characters keep the two parts apart.
     for text in ["hun\u{1}ter22", "hun\u{202e}ter22", "hun\u{2066}ter22"] {
         let shown = crds::text::clip(&redactor.clean(text), 100);
         assert!(!shown.contains("hunter22"), "{shown}");
