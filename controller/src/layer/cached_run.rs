@@ -1,5 +1,4 @@
-//! A run of a layer as the index keeps it: as it is while something may still become of it, and after that within the text that the cache
-//! of runs keeps of it.
+//! A layer's run in the index: unpacked until it is finished, then inside the packed text that the cache of runs stores for it.
 
 use serde::de::IgnoredAny;
 
@@ -13,13 +12,13 @@ pub struct CachedLayerRun(Form);
 
 #[derive(Clone, Debug)]
 enum Form {
-    /// As it is.
+    /// Unpacked.
     Open(Box<RunSummary>),
-    /// The second of two values in a text.
+    /// The second of the two values in a packed text.
     Within(Packed),
 }
 
-/// A run, and whose it is.
+/// A run and its layer.
 #[derive(Clone, Debug)]
 pub struct LayerRun {
     /// UID of the layer.
@@ -30,20 +29,20 @@ pub struct LayerRun {
 }
 
 impl LayerRun {
-    /// A run, as it is; `None` for one that is no layer's.
+    /// `None` for a run without a layer.
     pub fn of(run: &TerraformRun) -> Option<Self> {
         let (layer, seen) = RunSummary::of(run)?;
         Some(Self { layer, run: seen.name.clone(), kept: CachedLayerRun(Form::Open(Box::new(seen))) })
     }
 
-    /// The same, kept in a text behind something else.
+    /// The same run, as the second value of a packed text.
     pub(crate) fn within(self, text: &Packed) -> Self {
         Self { kept: CachedLayerRun(Form::Within(text.clone())), ..self }
     }
 }
 
 impl CachedLayerRun {
-    /// The run where it is not in a text.
+    /// The run, unless it is packed.
     pub(crate) fn at_hand(&self) -> Option<&RunSummary> {
         match &self.0 {
             Form::Open(run) => Some(run),
@@ -51,7 +50,7 @@ impl CachedLayerRun {
         }
     }
 
-    /// The run; `None` when one cannot be read that was packed by this process.
+    /// The run; `None`, which is logged, if the packed text cannot be read.
     pub(crate) fn run(&self) -> Option<RunSummary> {
         match &self.0 {
             Form::Open(run) => Some((**run).clone()),
@@ -59,7 +58,7 @@ impl CachedLayerRun {
         }
     }
 
-    /// Whether another says the same of its run: what else is in a text is nothing to the layer.
+    /// Compares the runs alone. The first value of a packed text does not concern the layer.
     pub(super) fn says(&self, other: &Self) -> bool {
         matches!((&self.0, &other.0), (Form::Within(one), Form::Within(other)) if one == other) || self.run() == other.run()
     }

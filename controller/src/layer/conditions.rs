@@ -6,27 +6,26 @@ use crds::{RunResult, reason};
 
 use super::{next::Next, situation::Situation};
 
-/// Whether the layer is as its code says, as far as anybody looked.
+/// The layer matches its code, as far as the last run showed.
 pub(super) const READY: &str = "Ready";
-/// Something is under way, or will be by itself (as kstatus reads it).
+/// Work is in progress, or will begin without a person (kstatus).
 pub(super) const RECONCILING: &str = "Reconciling";
-/// A person has to do something that is not an approval (as kstatus reads it).
+/// A person has to act, other than to approve (kstatus).
 pub(super) const STALLED: &str = "Stalled";
-/// The last plan is young enough.
+/// No drift check is due since the last plan.
 pub(super) const PLAN_UP_TO_DATE: &str = "IsPlanArtifactUpToDate";
 /// The last plan left nothing to apply.
 pub(super) const APPLY_UP_TO_DATE: &str = "IsApplyUpToDate";
-/// What is relevant of the newest commit is planned.
+/// The relevant content of the newest commit is planned.
 pub(super) const COMMIT_PLANNED: &str = "IsLastRelevantCommitPlanned";
 
-/// What a condition says.
+/// Status, reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Whether it is true; `None` when nobody knows.
+    /// `None`: Unknown.
     pub(super) holds: Option<bool>,
-    /// One word.
+    /// One word, from `crds::reason`.
     pub(super) reason: &'static str,
-    /// For people.
     pub(super) message: String,
 }
 
@@ -79,7 +78,7 @@ pub(super) fn apply_up_to_date(s: &Situation<'_>) -> Verdict {
     Verdict::new(false, reason, text)
 }
 
-/// `Ready`, and whether a person has to correct something.
+/// `Ready`, and whether the layer is stalled.
 pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     let waits = next.waits_for.clone().unwrap_or_default();
     let not = |reason, message: String| (Verdict::new(false, reason, message), false);
@@ -124,7 +123,7 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     }
 }
 
-/// `Reconciling`: the layer gets on without a person. A look for drift is none of it, or health would come and go with it.
+/// `Reconciling`: the layer makes progress without a person. A drift check does not count, or health would flap with each one.
 pub(super) fn reconciling(s: &Situation<'_>, next: &Next, ready: &Verdict, stalled: bool) -> Verdict {
     let moves = ready.holds != Some(true) && !stalled && s.facts.pending.is_none() && {
         let works = s.facts.current.is_some() || next.made.is_some();
@@ -140,7 +139,7 @@ pub(super) fn stalled(ready: &Verdict, stalled: bool) -> Verdict {
     Verdict::new(stalled, if stalled { ready.reason } else { reason::PROGRESSING }, message)
 }
 
-/// As much of a revision as people read.
+/// The first 12 characters of a revision.
 pub(super) fn short(revision: &str) -> String {
     revision.chars().take(12).collect()
 }

@@ -1,4 +1,4 @@
-//! What the reconciler of layers works with, and what this process remembers of them.
+//! The state of the layer reconciler: its clients, and what this process remembers of each layer.
 
 use std::{
     collections::HashMap,
@@ -14,34 +14,34 @@ use crds::{TerraformLayer, version};
 use super::{index::Layers, observed::Refused};
 use crate::{cluster::Cluster, events::Events};
 
-/// How long after its creation a run may be missing from the cache before it is made again, under the same name.
+/// How long after its creation a run may be missing from the cache before it is created again under the same name.
 const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct Context {
     pub cluster: Arc<Cluster>,
-    /// What the watches have shown.
+    /// Filled by the watches.
     pub layers: Arc<Layers>,
     pub events: Events,
-    /// When this process began to work.
+    /// Start of this process.
     pub started: Timestamp,
     memory: Mutex<HashMap<String, Notes>>,
 }
 
-/// What this process remembers of a layer: what the watches do not show yet. Losing it costs a request, never a run.
+/// What this process knows of a layer before the watches show it. Losing it costs a request, never a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Notes {
-    /// resourceVersion after the last write of ours.
+    /// resourceVersion of our last write; 0 once the watch has shown it.
     pub(super) version: u64,
-    /// The run that was made last, and when; until the cache shows it.
+    /// The run created last and its time, until the cache shows it.
     pub(super) made: Option<(String, Timestamp)>,
-    /// The run that was refused last, and how often.
+    /// The run refused last, and how often.
     pub(super) refused: Option<(Refused, u32)>,
-    /// Errors in a row.
+    /// Consecutive errors.
     pub(super) errors: u32,
 }
 
 impl Notes {
-    /// The run that was made last and that the cache does not show yet; and whether that was a moment ago, so that it is about to.
+    /// The created run that the cache does not show yet, and whether its creation is more recent than [`CREATION_LAG`].
     pub(super) fn awaits(&self, shown: impl Fn(&str) -> bool, now: Timestamp) -> Option<(&str, bool)> {
         let (run, at) = self.made.as_ref().filter(|(run, _)| !shown(run))?;
         Some((run, at.checked_add(CREATION_LAG).is_ok_and(|until| now < until)))
@@ -58,7 +58,7 @@ impl Context {
         self.lock().get(uid).cloned().unwrap_or_default()
     }
 
-    /// Changes what is remembered. Nothing is kept of a layer of which that is nothing.
+    /// Changes the notes of a layer. Removes empty notes.
     pub(super) fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
         let mut memory = self.lock();
         let notes = memory.entry(uid.to_owned()).or_default();
@@ -69,7 +69,7 @@ impl Context {
         changed
     }
 
-    /// The watch shows a layer as it was written: that nobody shall decide on an older one need not be remembered.
+    /// The watch shows the layer. Once it shows our last write, the notes need not guard against a stale cache.
     pub(super) fn shown(&self, layer: &TerraformLayer) {
         let uid = layer.uid().unwrap_or_default();
         let shown = version(&layer.metadata);
@@ -85,7 +85,7 @@ impl Context {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Notes>> {
-        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
+        // Each change leaves the notes complete, so a poisoned lock does no harm.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_late_makes_no_second_run() {
-        // Burrito 11.6: a pod that the cache did not show yet was made again.
+        // Burrito 11.6: a pod that the cache did not show yet was created again.
         let notes = Notes { made: Some(("net-a".into(), t0())), ..Notes::default() };
         let after = |seconds| t0() + SignedDuration::from_secs(seconds);
         assert_eq!(notes.awaits(|_| false, after(4)), Some(("net-a", true)));

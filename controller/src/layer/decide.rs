@@ -17,7 +17,7 @@ use super::{
     status, triggers,
 };
 
-/// Says what is to be done now. A layer with a word of a newer version is left to the newer version.
+/// Decides what to do now. A layer with an enum value of a newer version is left to the newer version.
 pub fn decide(o: &Observed, now: Timestamp) -> Decision {
     let untouched = || Decision { status: o.status(), ..Decision::default() };
     if has_newer_word(&o.layer) || o.is_deleted() && !o.is_held() {
@@ -28,7 +28,7 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
         return Decision { actions: vec![Action::Read { run }], ..untouched() };
     }
     if o.annotation(names::PLAN) == Some("now") {
-        // Two requests have two words: whatever was written to the layer in between changed its version.
+        // Distinct requests get distinct tokens: any write in between changes the resourceVersion.
         let version = names::short_hash(&o.layer.resource_version().unwrap_or_default());
         let token = format!("{}-{version}", now.strftime("%Y%m%dT%H%M%SZ"));
         return Decision { actions: vec![Action::TakeAsk { token }], ..untouched() };
@@ -47,7 +47,7 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
 
 fn wait(at: Timestamp, now: Timestamp) -> Duration {
     let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
-    // A little late rather than a little early, when nothing could be done yet.
+    // 20 ms late rather than early, when nothing could be done yet.
     Duration::from_millis(millis.unsigned_abs() + 20)
 }
 
@@ -57,7 +57,7 @@ fn living(s: &Situation<'_>, now: Timestamp) -> Next {
     let destroys = o.layer.spec.deletion_policy == DeletionPolicy::Destroy;
     let mut next = work(s, now);
     if destroys && !o.is_held() {
-        // Before anything is made that would have to be destroyed.
+        // Before anything is created that would have to be destroyed.
         next.actions.insert(0, Action::AddFinalizer);
     } else if !destroys && o.is_held() {
         next.actions.push(Action::RemoveFinalizer);
@@ -80,7 +80,7 @@ fn work(s: &Situation<'_>, now: Timestamp) -> Next {
     }
 }
 
-/// Nothing can be planned. What the older layer owns is not applied by this one either.
+/// Nothing can be planned. A pending run on a state that an older layer owns is withdrawn.
 fn held(s: &Situation<'_>, hold: &Hold) -> Next {
     let mut next = Next { waits_for: Some(hold.message.clone()), step: hold.next_step.clone(), ..Next::default() };
     let foreign = s.facts.current.filter(|run| s.o.owner.is_some() && run.may_be_superseded());
@@ -88,7 +88,7 @@ fn held(s: &Situation<'_>, hold: &Hold) -> Next {
     next
 }
 
-/// A run is under way: a newer commit, or other settings, take the place of one that nobody has approved, before it plans or after.
+/// A run is in progress. A newer commit or other settings replace it if it has not begun or waits for approval.
 fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
     let digest = &wanted.effective.digest;
     if run.is_of(&wanted.content, digest) || !run.may_be_superseded() {
@@ -118,7 +118,7 @@ fn due(s: &Situation<'_>, wanted: &Wanted, now: Timestamp) -> Next {
     Next::create(s, &wanted.effective, &cause, now)
 }
 
-/// No run is under way and none is due.
+/// No run is in progress, and none is due.
 fn waits(s: &Situation<'_>) -> Next {
     let layer = &s.o.layer;
     if let Some(failures) = s.failed() {

@@ -1,4 +1,4 @@
-//! What may be decided on a layer: plain values.
+//! The possible decisions on a layer: plain values.
 
 use std::time::Duration;
 
@@ -8,34 +8,33 @@ use crds::TerraformLayerStatus;
 
 use crate::events::Note;
 
-/// An order to the executor.
+/// An instruction to the executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Read the lines of a run's changes: they are not kept in memory.
+    /// Read a run's list of changes, which the cache does not store.
     Read {
         run: String,
     },
-    /// Hold the layer until what it made is destroyed.
+    /// Delay deletion until the layer's resources are destroyed.
     AddFinalizer,
-    /// Let it go.
     RemoveFinalizer,
-    /// Put a word of our own in the place of `pawl.run/plan=now`.
+    /// Replace `pawl.run/plan=now` by a token.
     TakeAsk {
         token: String,
     },
     Create(Box<NewRun>),
-    /// Take a run back that nobody has approved or claimed.
+    /// Withdraw a run that is neither approved nor claimed.
     Supersede {
         run: String,
-        /// Its UID, a precondition.
+        /// Precondition of the write.
         uid: String,
-        /// Why, for people.
+        /// For people.
         why: String,
     },
     /// Delete a run that has ended.
     Delete {
         run: String,
-        /// Its UID, a precondition.
+        /// Precondition of the delete.
         uid: String,
     },
 }
@@ -43,7 +42,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRun {
     pub name: String,
-    /// The whole object.
+    /// The complete manifest.
     pub object: Value,
 }
 
@@ -53,14 +52,14 @@ impl NewRun {
     }
 }
 
-/// What is to be done now, what the layer says, and when to look again though nothing changes.
+/// What to do now, the layer's status, and when to reconcile again without an event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// What the layer says; written before anything else is done, when it differs.
+    /// Written before any action, if it differs.
     pub status: TerraformLayerStatus,
-    /// In this order; an error ends the sequence.
+    /// Carried out in this order; the first error ends the sequence.
     pub actions: Vec<Action>,
-    /// Events to publish when the status was written.
+    /// Events, published once the status is written.
     pub notes: Vec<Note>,
     pub requeue: Option<Duration>,
 }

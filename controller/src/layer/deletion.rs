@@ -1,4 +1,4 @@
-//! What becomes of a layer that is deleted and held: a run destroys what it made, and then it goes.
+//! Deletion of a layer that has the finalizer: a run destroys its resources, then the finalizer is removed.
 
 use jiff::Timestamp;
 
@@ -16,12 +16,11 @@ use super::{
     triggers::{self, Cause},
 };
 
-/// What is to be done for it now.
 pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     let last = s.o.runs.iter().rev().find(|run| run.operation == Operation::Destroy);
     let destroyed = last.is_some_and(|run| matches!(run.result, Some(RunResult::Destroyed | RunResult::NoChanges)));
     let orphaned = s.o.layer.spec.deletion_policy != DeletionPolicy::Destroy || s.o.namespace == Namespace::Goes;
-    // What an older layer owns is not this one's to destroy.
+    // The resources of an older layer are not this one's to destroy.
     let foreign = s.o.owner.is_some();
     if destroyed || orphaned || foreign {
         return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
@@ -29,11 +28,11 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     if let Some(run) = s.facts.current {
         return under_way(s, run);
     }
-    // Nothing was ever planned, and so nothing was made: whoever misspelled a repository gets rid of his layer.
+    // Nothing was ever planned, so nothing exists: a layer with a misspelled repository can be deleted.
     let Some(made) = s.facts.last_apply.as_ref().or(s.facts.last_plan.as_ref()) else {
         return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
     };
-    // What there is to destroy was planned before: the repository need not have its ref or path any more.
+    // Destroys the revision that was planned before, so the repository need no longer have its ref or path.
     let effective = match situation::effective(s.o) {
         Ok(effective) => effective,
         Err(hold) => {
@@ -62,14 +61,14 @@ fn under_way(s: &Situation<'_>, run: &RunSummary) -> Next {
         };
     }
     let mut next = Next { waits_for: Some(format!("the end of run {}", run.name)), ..Next::default() };
-    // Nobody needs its plan any more, wherever it is. What is approved or claimed comes to its end.
+    // Its plan is no longer needed in any stage. An approved or claimed run ends by itself.
     if run.may_be_taken_back() {
         next.actions.push(supersede(run, "the layer is deleted"));
     }
     next
 }
 
-/// The first destroy is made at once; one that failed is made again as any run is, one that somebody does not want when he asks.
+/// The first destroy run is due at once. A failed one is retried like any run, any other only on request.
 fn cause(
     s: &Situation<'_>,
     made: &LayerRun,
@@ -111,7 +110,7 @@ fn cause(
     }
 }
 
-/// The command that lets a layer go and leaves what it made.
+/// The command that removes the layer and leaves its resources.
 fn orphan(s: &Situation<'_>) -> String {
     let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
     format!(

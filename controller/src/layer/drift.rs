@@ -1,4 +1,4 @@
-//! When the world is compared with the state next.
+//! When the next drift check is due.
 
 use cronexpr::MakeTimestamp;
 use jiff::{SignedDuration, Timestamp};
@@ -6,33 +6,33 @@ use sha2::{Digest, Sha256};
 
 use crds::DriftDetection;
 
-/// How far checks are spread that were missed while nobody worked, where a cron line says when they are made.
+/// With a cron schedule: the time over which checks missed during downtime are spread.
 const CRON_SPREAD: SignedDuration = SignedDuration::from_mins(10);
-/// How far they are spread at most.
+/// With an interval: that time is a tenth of the interval, at most this.
 const MAX_SPREAD: SignedDuration = SignedDuration::from_hours(1);
-/// Thousandths of an interval by which two layers of one interval lie apart, at most: a tenth to each side.
+/// In thousandths: the range in which an interval varies between layers, a tenth to each side.
 const JITTER: u64 = 200;
 
-/// What a check of a layer follows from.
+/// The inputs of a layer's next check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check<'a> {
     pub(super) wanted: &'a DriftDetection,
-    /// UID of the layer, by which checks of many layers lie apart.
+    /// Of the layer; spreads the checks of many layers.
     pub(super) uid: &'a str,
-    /// When a run of the layer planned, or came to its end, last.
+    /// When a run of the layer planned or ended last.
     pub(super) last: Timestamp,
-    /// When this process began to work.
+    /// Start of this process.
     pub(super) started: Timestamp,
-    /// `status.nextDriftCheck`, by which a check that was put off stays where it was put.
+    /// `status.nextDriftCheck`; a postponed check keeps this time after a restart.
     pub(super) stored: Option<Timestamp>,
 }
 
 impl Check<'_> {
-    /// When the next check is due, which may have passed; `None` when nobody looks for drift. One that was missed while nobody worked
-    /// is made once, and those of many layers one after the other.
+    /// When the next check is due, possibly in the past; `None` if drift detection is suspended. One check makes up for all that were
+    /// missed during downtime, and the checks of many layers are spread.
     ///
     /// # Errors
-    /// When the schedule or its time zone cannot be read, with what is wrong.
+    /// If the schedule or its time zone is invalid, with the reason.
     pub(super) fn due(&self, now: Timestamp) -> Result<Option<Timestamp>, String> {
         if self.wanted.suspend {
             return Ok(None);
@@ -60,14 +60,14 @@ impl Check<'_> {
     }
 }
 
-/// The first time after another that a cron line names.
+/// The first time after `last` that matches the cron line.
 fn slot_after(line: &str, zone: &str, last: Timestamp) -> Result<Timestamp, String> {
     let wrong = |error: cronexpr::Error| format!("drift.schedule `{line}` in {zone}: {error}");
     let table = cronexpr::parse_crontab(&format!("{line} {zone}")).map_err(wrong)?;
     Ok(table.find_next(MakeTimestamp(last)).map_err(wrong)?.timestamp())
 }
 
-/// A number that follows from a UID.
+/// A pseudorandom number derived from the UID, the same each time.
 fn chance(uid: &str, of: &str) -> u64 {
     let digest = Sha256::digest(format!("{of} of {uid}").as_bytes());
     digest.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))

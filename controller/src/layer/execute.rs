@@ -1,4 +1,4 @@
-//! Carries out what was decided.
+//! Carries out decisions.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
@@ -22,12 +22,12 @@ use crate::{
     gc::delete,
 };
 
-/// Between two tries to make a run that is refused: 1 min after the first, doubling to 1 h.
+/// Delays between attempts to create a run that is refused: 1 min after the first, doubling to 1 h.
 const REFUSED: crds::backoff::Backoff =
     crds::backoff::Backoff { base: std::time::Duration::from_secs(60), cap: std::time::Duration::from_secs(3600) };
 
-/// Writes what the layer says, without `source`, which is not ours. The version that was decided on is a precondition, so that nothing
-/// is done on what has changed since.
+/// Writes the status without `source`, which `controller sources` writes. The resourceVersion that was decided on is a precondition, so no
+/// action follows a stale decision.
 pub(super) async fn write(layer: &TerraformLayer, status: &TerraformLayerStatus, ctx: &Context) -> Result<TerraformLayer, Error> {
     let encode = |source| Error::Encode { what: "write status of layer", source };
     let before = layer.status.clone().unwrap_or_default();
@@ -38,7 +38,7 @@ pub(super) async fn write(layer: &TerraformLayer, status: &TerraformLayerStatus,
     ctx.call("write status of layer", api.patch_status(&layer.name_any(), &params(), &Patch::Merge(patch))).await
 }
 
-/// What makes one status the other, as a merge patch.
+/// The merge patch that turns one status into the other.
 fn differences(before: &TerraformLayerStatus, after: &TerraformLayerStatus) -> serde_json::Result<Map<String, Value>> {
     let fields = |status| match serde_json::to_value(status) {
         Ok(Value::Object(fields)) => Ok(fields),
@@ -50,7 +50,7 @@ fn differences(before: &TerraformLayerStatus, after: &TerraformLayerStatus) -> s
     for (field, value) in &after {
         match (before.get(field), value) {
             (Some(old), new) if old == new => {}
-            // Merged, a field that went would stay.
+            // A merge patch leaves a field out of it unchanged, so removed fields become `null`.
             (Some(Value::Object(old)), Value::Object(new)) => {
                 let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
                 patch.insert(field.clone(), new.clone().into_iter().chain(gone).collect());
@@ -69,7 +69,7 @@ pub(super) enum Done {
     Carried,
     /// The API server refuses the run.
     Refused(Refused),
-    /// The namespace goes, and nothing is created in it.
+    /// The namespace is being deleted and accepts no new objects.
     Gone,
 }
 
@@ -106,14 +106,15 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
     Ok(Done::Carried)
 }
 
-/// Cancels a run, unless it went on since it was seen last: its apply would be interrupted, or a plan for the sake of a commit that can wait.
+/// Cancels a run after a live read. Does nothing if the run has progressed: a cancel would interrupt its apply, or a plan whose successor
+/// can wait.
 async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.runs(&layer.namespace().unwrap_or_default());
     let there = ctx.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
     let may = |run: &RunSummary| {
         if layer.metadata.deletion_timestamp.is_some() { run.may_be_taken_back() } else { run.may_be_superseded() }
     };
-    // Whatever it is now, its event wakes the layer.
+    // If it has progressed, its event wakes the layer.
     let Some(there) = there.filter(|there| RunSummary::of(there).is_some_and(|(_, seen)| may(&seen))) else { return Ok(()) };
     let meta = json!({"uid": uid, "resourceVersion": there.resource_version(), "annotations": {names::CANCEL: why}});
     ctx.call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta})))).await?;
@@ -135,7 +136,7 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
             let text = format!("run {} was created: {}", run.name, run.trigger());
             ctx.events.publish(layer, vec![Note { reason: "RunCreated", warning: false, text }]);
         }
-        // Somebody made it before: this process, whose cache is late, or the one before it.
+        // This process with a stale cache, or its predecessor, created it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let there = ctx.call_opt("read run of layer", api.get_metadata(&run.name)).await?;
             let of = there.as_ref().and_then(|there| there.metadata.labels.as_ref()?.get(names::LABEL_LAYER_UID));
@@ -167,7 +168,7 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
     Done::Refused(refused)
 }
 
-/// Whether the layer's namespace goes. A controller without the right to namespaces learns it when a run is refused.
+/// Whether the layer's namespace is being deleted. Without the right to read namespaces, the refusal of a run shows it later.
 pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Result<bool, Error> {
     let api: Api<CoreNamespace> = Api::all(ctx.client.clone());
     match ctx.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {
@@ -177,13 +178,13 @@ pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Res
     }
 }
 
-/// Whether a run is there, whatever the watch has shown.
+/// Reads the run live, past a stale cache.
 pub(super) async fn is_there(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<bool, Error> {
     let api = ctx.runs(&layer.namespace().unwrap_or_default());
     Ok(ctx.call_opt("read run of layer", api.get_metadata(run)).await?.is_some())
 }
 
-/// The lines of a run's changes; none when it is gone.
+/// The run's list of changes; empty if the run is gone.
 pub(super) async fn changes(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<Vec<String>, Error> {
     let there = ctx.call_opt("read run of layer", ctx.runs(&layer.namespace().unwrap_or_default()).get(run)).await?;
     Ok(there.and_then(|run| run.status?.plan).map(|plan| plan.changes).unwrap_or_default())

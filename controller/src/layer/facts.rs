@@ -1,4 +1,4 @@
-//! What a layer's runs say, and what its status remembers of those that are gone.
+//! What a layer's runs show, and what its status records of runs that are gone.
 
 use jiff::Timestamp;
 
@@ -10,23 +10,23 @@ use super::{
     run_summary::{RunSummary, Stage},
 };
 
-/// The most lines of drift in a status.
+/// The most lines of `status.drift.objects`.
 const OBJECTS: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) current: Option<&'a RunSummary>,
-    /// The last run that made its plan.
+    /// The last run that completed its plan.
     pub(super) last_plan: Option<LayerRun>,
-    /// The last run that left nothing to be done.
+    /// The last run that left nothing to apply.
     pub(super) last_apply: Option<LayerRun>,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(super) failures: Option<LayerFailures>,
     pub(super) drift: Option<Drift>,
     pub(super) pending: Option<Pending>,
-    /// How the last run ended, or what it planned.
+    /// How the last run ended, or its plan's summary.
     pub(super) last_result: Option<String>,
-    /// When a run planned, or came to its end, last.
+    /// When a run planned or ended last.
     pub(super) last: Option<Timestamp>,
 }
 
@@ -59,22 +59,22 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether what was made of this content with these settings is planned.
+    /// Whether this content is planned with these settings.
     pub(super) fn is_planned(&self, content: &str, settings: &str) -> bool {
         self.last_plan.as_ref().is_some_and(|run| run.content == content && run.settings == settings)
     }
 
-    /// Whether it was applied, or needed no apply: whatever a plan of it changes from then on is drift.
+    /// Whether this content was applied with these settings, or needed no apply. From then on, changes in a plan of it are drift.
     pub(super) fn is_settled(&self, content: &str, settings: &str) -> bool {
         self.last_apply.as_ref().is_some_and(|run| run.content == content && run.settings == settings)
     }
 
-    /// The failures of what was made of this content with these settings.
+    /// The failures of this content with these settings.
     pub(super) fn failed(&self, content: &str, settings: &str) -> Option<&LayerFailures> {
         self.failures.as_ref().filter(|failures| failures.content == content && failures.settings == settings)
     }
 
-    /// The run whose changes have to be read before drift can be shown.
+    /// The run whose list of changes has to be read before `status.drift` can be written.
     pub(super) fn unread(&self, o: &Observed) -> Option<String> {
         let run = &self.drift.as_ref()?.run;
         let known = o.layer.status.as_ref().and_then(|status| status.drift.as_ref()).is_some_and(|drift| drift.run == *run);
@@ -83,7 +83,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The plan of a run that was taken back, or that somebody deleted while it waited: nothing will become of it.
+/// A plan without effect: its run was withdrawn, or deleted while it waited.
 fn is_void(plan: &LayerRun, o: &Observed) -> bool {
     match o.runs.iter().find(|run| *run.name == *plan.run) {
         Some(run) => run.was_taken_back(),
@@ -103,7 +103,7 @@ fn remembered(run: &RunSummary, at: Timestamp) -> LayerRun {
     }
 }
 
-/// What is seen, unless what is remembered came after it.
+/// The run that is seen, unless the recorded one is later.
 fn newer(seen: Option<LayerRun>, remembered: Option<LayerRun>) -> Option<LayerRun> {
     match (seen, remembered) {
         (Some(seen), Some(remembered)) if remembered.run != seen.run && remembered.at.0 > seen.at.0 => Some(remembered),
@@ -112,8 +112,7 @@ fn newer(seen: Option<LayerRun>, remembered: Option<LayerRun>) -> Option<LayerRu
     }
 }
 
-/// Drift is a plan with changes of what was applied before, whoever asked for it. It is gone with the next apply, and with the next
-/// plan without changes.
+/// Drift is a plan with changes for content that was applied before, whatever its trigger. An apply, or a plan without changes, clears it.
 fn drift(planned: Option<&RunSummary>, applied: Option<&LayerRun>, before: &TerraformLayerStatus, o: &Observed) -> Option<Drift> {
     let stored = before.drift.clone().filter(|drift| applied.is_none_or(|applied| applied.at.0 < drift.since.0));
     let found = planned
@@ -124,7 +123,7 @@ fn drift(planned: Option<&RunSummary>, applied: Option<&LayerRun>, before: &Terr
         return Some(stored);
     }
     let mut objects = o.changes.clone().filter(|(of, _)| *of == *run.name).map(|(_, lines)| lines).unwrap_or_default();
-    // What is not as it was, before what would be done about it.
+    // Drifted objects (`!`) before the planned changes.
     objects.sort_by_key(|line| !line.starts_with('!'));
     if objects.len() > OBJECTS {
         let more = objects.len() - OBJECTS + 1;
@@ -141,7 +140,7 @@ fn pending(run: &RunSummary) -> Option<Pending> {
     Some(Pending { run: run.name.to_string(), checksum, summary: Some(plan.summary.to_string()) })
 }
 
-/// How a run ended, in a word or two.
+/// How a run ended, in a few words.
 fn said(run: &RunSummary) -> String {
     let summary = run.plan.as_ref().map_or("", |plan| &plan.summary);
     let text = match run.result {

@@ -1,14 +1,14 @@
-//! Which of a layer's runs have been kept for long enough.
+//! Selects the ended runs to delete.
 
 use crds::{RunResult, TerraformLayerStatus};
 
 use super::run_summary::RunSummary;
 
-/// The most runs that are deleted in one look.
+/// The most runs that one reconcile deletes.
 const AT_ONCE: usize = 10;
 
-/// The ended runs that go: all but the newest `keep`, what the status names, and what somebody has to look at. Nothing that works or
-/// waits is among them.
+/// The ended runs to delete: all but the newest `keep`, those that the status names, and Indeterminate ones, which a person has to check.
+/// Never a run in progress.
 pub(super) fn over<'a>(runs: &'a [RunSummary], status: &TerraformLayerStatus, keep: u32) -> Vec<&'a RunSummary> {
     let named = [
         status.last_plan.as_ref().map(|run| &run.run),

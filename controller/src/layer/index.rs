@@ -1,4 +1,4 @@
-//! What the watches have shown of layers, repositories and runs: filled by them, asked for no request.
+//! Layers, repositories and runs as the watches show them. Sends no requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,23 +33,23 @@ impl Layers {
         Self { inner: Mutex::new(inner), feeds: Feeds::default(), metrics }
     }
 
-    /// One more watch of one of the three kinds.
+    /// Adds a watch of one of the three kinds.
     pub fn feed(&self) -> Feed {
         self.feeds.add()
     }
 
-    /// `wake` is told of the layers of a namespace, or of all, that are to be looked at.
+    /// `wake` receives the layers of a namespace, or of all, that have to be reconciled.
     pub fn wakes(&self, scope: Option<String>, wake: UnboundedSender<ObjectRef<TerraformLayer>>) {
         self.lock().wakers.push((scope, wake));
     }
 
-    /// Has the layers of a namespace looked at.
+    /// Wakes the layers of a namespace.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
         inner.layers.iter().map(|(key, _)| key).filter(|key| *key.0 == *namespace).for_each(|key| inner.wake(key));
     }
 
-    /// Waits until every watch has listed once: a run that nobody knows of would be made a second time.
+    /// Waits until every watch has listed once: a run that the index does not know would be created twice.
     pub async fn ready(&self) {
         self.feeds.ready().await;
     }
@@ -79,7 +79,7 @@ impl Layers {
         }
     }
 
-    /// Takes an event of a watch of repositories: what their layers need of them has changed, or not.
+    /// Takes an event of a watch of repositories. Wakes their layers if the relevant part changed.
     pub fn repository(&self, feed: &mut Feed, event: &Event<TerraformRepository>) {
         feed.hears(event);
         let mut inner = self.lock();
@@ -106,7 +106,7 @@ impl Layers {
         }
     }
 
-    /// Takes an event of a watch of runs, with what is kept of the run that it shows, when that is a layer's.
+    /// Takes an event of a watch of runs. `of` is the cached form of its run, if that belongs to a layer.
     pub fn run<K>(&self, feed: &mut Feed, event: &Event<K>, of: Option<LayerRun>) {
         feed.hears(event);
         let mut inner = self.lock();
@@ -134,7 +134,7 @@ impl Layers {
         }
     }
 
-    /// The repository of that namespace and name, and the runs of a layer, older ones first.
+    /// The layer's repository, and its runs, oldest first.
     pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<RunSummary>) {
         let inner = self.lock();
         let uid = layer.uid().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Layers {
         (inner.repositories.get(&(namespace.into(), name.into())).cloned(), inner.runs_of(&uid))
     }
 
-    /// Namespace and name of the oldest layer of the same state, when that is another.
+    /// Namespace and name of the oldest layer with the same state, if that is another layer.
     pub fn owner(&self, layer: &TerraformLayer) -> Option<(String, String)> {
         let inner = self.lock();
         let entry = inner.layers.get(&key(layer))?;
@@ -150,7 +150,7 @@ impl Layers {
         (*rank < entry.rank).then(|| (first.0.to_string(), first.1.to_string()))
     }
 
-    /// A watch has listed. With the last of them it is known of which states layers are.
+    /// A watch has listed. After the last one, the states of all layers are computed.
     fn listed(&self, feed: &mut Feed, inner: &mut Store) {
         self.feeds.listed(feed);
         if self.feeds.is_ready() {
@@ -159,12 +159,12 @@ impl Layers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
-        // Whole between any two events.
+        // Each event leaves it complete, so a poisoned lock does no harm.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the cache does without.
+/// Removes what the cache does not need.
 pub fn trim(layer: &mut TerraformLayer) {
     let meta = &mut layer.metadata;
     meta.managed_fields = None;

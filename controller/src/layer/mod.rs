@@ -1,24 +1,23 @@
-//! The reconciler of layers: what is observed of a layer and its runs, where it is, what is to be done, and what it says. Each module
-//! uses those above it only.
+//! The reconciler of layers: observation, situation, decision, status. Each module uses only those above it in the table.
 //!
 //! | module | does | touches the cluster |
 //! |---|---|---|
-//! | [`run_summary`], [`cached_run`] | what decisions read of a layer's run; the same, kept small | no |
-//! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
-//! | [`template`] | the settings of its runs, merged and shown | no |
-//! | [`drift`], [`retries`] | when drift is looked for, and when what failed is made again | no |
-//! | [`facts`], [`situation`] | what its runs say, and where it is | no |
-//! | [`triggers`] | why a run is made now, and the run | no |
-//! | [`next`] | what is to be done, and what it waits for, in the making | no |
-//! | [`conditions`], [`status`] | what it says of itself | no |
-//! | [`history`] | which ended runs go | no |
-//! | [`deletion`], [`mod@decide`] | what is to be done | no |
-//! | [`known`], [`index`] | what the watches have shown of layers, repositories and runs | no |
-//! | [`context`] | what this process remembers of layers, and works with | no |
-//! | [`execute`] | writes what a layer says, and does what was decided | yes |
+//! | [`run_summary`], [`cached_run`] | the part of a run that decisions read; its compact form in the index | no |
+//! | [`observed`], [`decision`] | the input and output of a decision: plain values | no |
+//! | [`template`] | the settings of the layer's runs: merged, hashed and shown | no |
+//! | [`drift`], [`retries`] | when the next drift check and the next retry are due | no |
+//! | [`facts`], [`situation`] | what the runs show, and the layer's state | no |
+//! | [`triggers`] | the cause of the next run, and the run | no |
+//! | [`next`] | the actions, and what the layer waits for | no |
+//! | [`conditions`], [`status`] | the status and its conditions | no |
+//! | [`history`] | which ended runs are deleted | no |
+//! | [`deletion`], [`mod@decide`] | the decision for a deleted layer, and for any | no |
+//! | [`store`], [`index`] | layers, repositories and runs as the watches show them | no |
+//! | [`context`] | clients, and what this process remembers of layers | no |
+//! | [`execute`] | writes the status and carries out actions | yes |
 //! | [`revoke`] | marks layers whose author is unverified | yes |
-//! | [`reconcile`](mod@reconcile) | one look at a layer | yes |
-//! | [`watch`] | watches, and the loop that turns their events into looks at layers | yes |
+//! | [`reconcile`](mod@reconcile) | reconciles one layer | yes |
+//! | [`watch`] | the watch of layers, and the loop that reconciles on events | yes |
 
 mod cached_run;
 mod conditions;

@@ -1,4 +1,4 @@
-//! What is to be done for a layer, and what it says it waits for.
+//! The actions for a layer, and what it waits for.
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -14,17 +14,17 @@ use super::{
     triggers::Cause,
 };
 
-/// What is to be done now, and what the layer says it waits for.
+/// The actions for now, and what the layer waits for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Next {
     pub(super) actions: Vec<Action>,
-    /// What it waits for, for people.
+    /// For people.
     pub(super) waits_for: Option<String>,
-    /// What to do next, for people.
+    /// The next step, for people.
     pub(super) step: Option<String>,
-    /// The run that is made now.
+    /// The run that is created now.
     pub(super) made: Option<String>,
-    /// When to look again.
+    /// When to reconcile again.
     pub(super) at: Option<Timestamp>,
     /// The API server refused the run.
     pub(super) refused: bool,
@@ -42,13 +42,13 @@ impl Next {
                 actions: vec![Action::Create(Box::new(run))],
                 ..Self::default()
             }),
-            // The settings were tried before, so this is the same answer.
+            // `Effective::of` validated the settings before, so this is the same error.
             Err(error) => Self { waits_for: Some(error), ..Self::default() },
         }
     }
 }
 
-/// Why the run that is due is not made now.
+/// Why the run that is due is not created now.
 pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
     if let Namespace::Frozen(why) = &s.o.namespace {
         return Some(Next { waits_for: Some(why.to_string()), step: Some(why.next_step()), ..Next::default() });
@@ -57,7 +57,7 @@ pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
     goes.then(|| Next { waits_for: Some("nothing: its namespace is deleted".into()), ..Next::default() })
 }
 
-/// The same run was refused, and it is too early to ask again.
+/// The same run was refused, and its retry is not due yet.
 fn refused(s: &Situation<'_>, run: &str, now: Timestamp) -> Option<Next> {
     let refused = s.o.refused.as_ref().filter(|refused| refused.run == run && refused.retry_at > now)?;
     let what = format!("run {run} was refused, and nothing was done: {}", refused.text);
@@ -76,7 +76,7 @@ pub(super) fn resumes(s: &Situation<'_>) -> Next {
     Next { waits_for: Some("a person: the layer is suspended, and makes no runs".into()), step: Some(step), ..Next::default() }
 }
 
-/// The plan waits for a person, and the layer says how he approves it.
+/// The plan waits for an approval; the next step is the command for it.
 pub(super) fn approval_of(s: &Situation<'_>, pending: &Pending) -> Next {
     let summary = pending.summary.as_deref().unwrap_or("changes");
     let namespace = s.o.layer.namespace().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is observed of a layer: plain values.
+//! The observed state of a layer: plain values.
 
 use std::sync::Arc;
 
@@ -10,47 +10,46 @@ use crds::{TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
 
 use super::run_summary::RunSummary;
 
-/// Everything a decision on a layer is made of, the clock apart.
+/// All inputs of a decision on a layer but the clock.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub layer: Arc<TerraformLayer>,
-    /// Its repository; `None` when there is none of that name, or none that is watched.
+    /// `None` if it does not exist or is not watched.
     pub repository: Option<Arc<TerraformRepository>>,
-    /// Its runs, older ones first.
+    /// Oldest first.
     pub runs: Vec<RunSummary>,
-    /// An older layer of the same state: its namespace and name.
+    /// Namespace and name of an older layer with the same state.
     pub owner: Option<(String, String)>,
     pub namespace: Namespace,
-    /// When this process began to work: what was due before was missed.
+    /// Start of this process; what was due earlier was missed.
     pub started: Timestamp,
-    /// What the API server said when it refused the layer's last run.
+    /// The API server's refusal of the layer's last run.
     pub refused: Option<Refused>,
-    /// What a run was read for: its name, and the lines of its plan's changes.
+    /// The run that was read for its changes, and the lines of these.
     pub changes: Option<(String, Vec<String>)>,
 }
 
-/// What becomes of the layer's namespace.
+/// State of the layer's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Namespace {
-    /// Nothing that is known.
+    /// Nothing prevents new runs.
     #[default]
     Stays,
     /// Nothing begins in it.
     Frozen(Frozen),
-    /// It is deleted, and with it all that is in it.
+    /// It is being deleted, with everything in it.
     Goes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub run: String,
-    /// Why.
     pub text: String,
     pub retry_at: Timestamp,
 }
 
 impl Observed {
-    /// The status, empty when there is none yet.
+    /// The status; the default if there is none yet.
     pub fn status(&self) -> TerraformLayerStatus {
         self.layer.status.clone().unwrap_or_default()
     }
@@ -59,7 +58,6 @@ impl Observed {
         self.layer.annotations().get(name).map(String::as_str)
     }
 
-    /// Whether it makes no runs.
     pub fn is_suspended(&self) -> bool {
         self.layer.spec.suspend || self.annotation(names::SUSPEND) == Some("true")
     }
@@ -68,19 +66,19 @@ impl Observed {
         self.layer.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether it is held until what it made is destroyed.
+    /// Whether the finalizer is set.
     pub fn is_held(&self) -> bool {
         self.layer.finalizers().iter().any(|finalizer| finalizer == names::LAYER_FINALIZER)
     }
 
-    /// What a person asks for who annotates `pawl.run/plan`, when that was not answered yet.
+    /// The value of `pawl.run/plan`, if that request is not handled yet.
     pub fn asked(&self) -> Option<&str> {
         let last = self.layer.status.as_ref().and_then(|status| status.last_handled_plan.as_deref());
         self.annotation(names::PLAN).filter(|asked| !asked.is_empty() && last != Some(*asked))
     }
 
-    /// Name of the newest run; empty when there is none. What is made next is named after it, so that the same look makes the same
-    /// run, and a commit that comes back a fresh one.
+    /// Name of the newest run; empty if there is none. The next run's name is derived from it, so a repeated reconcile computes the same
+    /// name, and a commit that returns gets a new one.
     pub fn newest(&self) -> &str {
         self.runs.last().map_or("", |run| &run.name)
     }

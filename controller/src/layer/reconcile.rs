@@ -1,4 +1,4 @@
-//! One look at a layer: observe, decide, write what it says, and do what is to be done.
+//! Reconciles one layer: observe, decide, write the status, carry out the actions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// The most decisions of one look.
+/// The most decisions of one reconcile.
 const MAX_STEPS: usize = 8;
-/// When to look again at a layer whose cached state is older than our own last write.
+/// When to reconcile again if the cached layer is older than our last write.
 const CACHE_LAG: Duration = Duration::from_millis(200);
-/// When to look again at a layer whose own run no watch has shown for a while.
+/// When to reconcile again if no watch has shown our own run for a while.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Between looks that end in an error.
+/// Delays between reconciles that end in an error.
 const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
 
-/// Looks at a layer, and does what is to be done. Returns when to look again though nothing wakes it.
+/// Reconciles a layer. Returns when to reconcile again without an event.
 pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<Duration> {
     ctx.layers.ready().await;
     ctx.freezes.ready().await;
@@ -37,7 +37,7 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<
     );
     let uid = layer.uid().unwrap_or_default();
     match Box::pin(work(layer.clone(), &ctx)).instrument(span).await {
-        // Somebody wrote in between, or the object went: the watch shows what is there now.
+        // Changed or deleted in between: the watch shows the new state.
         Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
             tracing::debug!(%error, "decided on something that has changed");
             Some(CACHE_LAG)
@@ -111,7 +111,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
     Ok(Some(Duration::from_secs(2)))
 }
 
-/// When to look again after an error: after 1, 2, 4, … s, at most 60, and not before an API server that is busy wants to be asked again.
+/// When to reconcile again after an error: after 1, 2, 4, … 60 s, and not before an overloaded API server accepts requests again.
 fn failed(layer: &TerraformLayer, error: &Error, ctx: &Context) -> Duration {
     let errors = ctx.remember(&layer.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Runs that failed: how often, and when the next is made by itself.
+//! Failed runs: their number, and when the next is created automatically.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crds::{FailureClass, LayerFailures, RunResult, Trigger, backoff::Backoff, re
 
 use super::run_summary::RunSummary;
 
-/// Between the end of a run that failed and the next: how long it took counts for nothing.
+/// Delays between the end of a failed run and its retry. Measured from the end, so a long run does not shorten them.
 const RUNS: Backoff = Backoff { base: Duration::from_secs(60), cap: Duration::from_secs(3600) };
 
-/// What a person calls a run that was cancelled before it had a plan.
+/// The failure reason of a run that a person cancelled before it had a plan.
 pub(super) const CANCELED: &str = "Canceled";
 
-/// Whether a run of the same commit and settings may end better without anybody's doing.
+/// Whether a retry of the same commit and settings may succeed.
 pub(super) const fn helps(class: FailureClass) -> bool {
     match class {
         FailureClass::Credentials
@@ -28,18 +28,17 @@ pub(super) const fn helps(class: FailureClass) -> bool {
     }
 }
 
-/// The failures in a row of which this run is the last; `None` when it did not fail. A run that somebody or something new set off
-/// begins a row.
+/// The consecutive failures up to this run; `None` if it did not fail. A run with a new cause starts the count at one.
 pub(super) fn after(run: &RunSummary, before: Option<&LayerFailures>, max_retries: u32) -> Option<LayerFailures> {
     let (class, reason) = match run.result? {
         RunResult::Failed => run.failure.clone().unwrap_or((FailureClass::Internal, reason::AGENT_FAULT.into())),
-        // Nobody can say how it ended: somebody has to look before anything is tried again.
+        // The outcome is unknown: a person has to check before any retry.
         RunResult::Indeterminate => (FailureClass::Internal, reason::APPLY_UNCONFIRMED.into()),
-        // Somebody does not want it.
+        // A person cancelled it.
         RunResult::Canceled if !run.has_planned() && !run.superseded => (FailureClass::Policy, CANCELED.into()),
         _ => return None,
     };
-    // Nobody new asked for it.
+    // Neither a commit nor a request is its cause.
     let follows = matches!(run.trigger, Trigger::Retry | Trigger::Deletion) && run.answers.is_none();
     let times = match before {
         Some(before) if before.run == *run.name => before.times,

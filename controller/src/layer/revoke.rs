@@ -1,4 +1,4 @@
-//! Marks layers that ask for rights and whose author is unverified. A marked layer makes no runs until a person confirms it.
+//! Marks layers that ask for rights and whose author is unverified. A marked layer creates no runs until a person confirms it.
 
 use kube::{
     Api, Resource as _, ResourceExt as _,
@@ -14,20 +14,20 @@ use crate::{
 };
 use crds::{TerraformLayer, names, reason};
 
-/// How many layers a page has.
+/// Layers in a page of the list.
 const PAGE: u32 = 200;
-/// How often a write is sent that loses a race.
+/// The most attempts of a write that conflicts.
 const TRIES: u32 = 20;
 
 /// Marks the layers of a namespace, or of all, that ask for rights.
 ///
 /// # Errors
-/// When a request got no answer. The layers before it are marked then.
+/// If a request fails. The layers before it are marked then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let api: Api<DeserializeGuard<TerraformLayer>> = ctx.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        // Without the definition there are none.
+        // Without the CRD there are no layers.
         let Some(page) = ctx.call_opt("list layers", api.list(&params)).await? else { return Ok(()) };
         for layer in page.items {
             match layer.0 {
@@ -39,7 +39,7 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
                     let text = format!("{UNVERIFIED}: {}", names::confirm_command(&namespace, &name));
                     ctx.events.publish(&layer, vec![Note { reason: reason::UNVERIFIED, warning: true, text }]);
                 }
-                // A newer version can read it later.
+                // Unreadable here, but a newer version may read it later.
                 Err(invalid) => mark(&invalid.metadata, ctx).await?,
             }
         }
@@ -50,7 +50,7 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     }
 }
 
-/// Has no resourceVersion precondition, so that a client that writes all the time cannot prevent the mark.
+/// Has no resourceVersion precondition, so a client that writes constantly cannot prevent the mark.
 async fn mark(layer: &ObjectMeta, ctx: &Context) -> Result<(), Error> {
     let api: Api<TerraformLayer> = ctx.api(layer.namespace.as_deref().unwrap_or_default());
     let patch = Patch::Merge(json!({"metadata": {"uid": layer.uid, "annotations": {names::UNVERIFIED: UNVERIFIED}}}));

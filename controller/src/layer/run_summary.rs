@@ -1,4 +1,4 @@
-//! What decisions read of a layer's run: read off the run as the API server sent it, and small.
+//! The part of a layer's run that decisions read.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -6,30 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use crds::{FailureClass, Operation, Phase, RunResult, TerraformRun, Trigger, approval, names};
 
-/// Begins the words with which a layer takes its own run back: what a person cancels is not planned again at once, this is.
+/// Prefix of the cancel reason when a layer withdraws its own run. A withdrawn run is planned again at once; one that a person cancelled is
+/// not.
 pub const SUPERSEDED: &str = "superseded by its layer: ";
 
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// No attempt of it was opened.
+    /// No attempt has been opened.
     NotBegun,
-    /// It makes its plan, or is about to make it again.
+    /// It plans, or is about to plan again.
     Planning,
-    /// Its plan waits for a person.
+    /// Its plan waits for approval.
     Waiting,
-    /// Its plan is approved, and not claimed yet.
+    /// Its plan is approved, but not claimed yet.
     Approved,
     /// Its plan is claimed.
     Applying,
     Ended,
 }
 
-/// A plan that was made whole.
+/// A completed plan.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct PlanSummary {
     pub at: Timestamp,
     pub summary: Box<str>,
-    /// What an approval names; none once the run has ended.
+    /// `None` once the run has ended.
     pub checksum: Option<Box<str>>,
     pub state_key: Option<Box<str>>,
 }
@@ -41,28 +42,27 @@ pub struct RunSummary {
     pub created: Timestamp,
     pub trigger: Trigger,
     pub operation: Operation,
-    /// The commit.
     pub revision: Box<str>,
-    /// `status.source.content` that it was made of.
+    /// `status.source.content` that it was created for.
     pub content: Box<str>,
-    /// Digest of the settings that it was made with.
+    /// Digest of the settings that it was created with.
     pub settings: Box<str>,
-    /// The `pawl.run/plan` that it answers.
+    /// The value of `pawl.run/plan` that it answers.
     pub answers: Option<Box<str>>,
     pub stage: Stage,
-    /// How it ended, by the proof where that arrived later.
+    /// `status.settled.result` if set, else `status.result`.
     pub result: Option<RunResult>,
     pub ended_at: Option<Timestamp>,
     pub plan: Option<PlanSummary>,
-    /// Class and reason of its failure, when it ended with one.
+    /// Failure class and reason, if it ended with a failure.
     pub failure: Option<(FailureClass, Box<str>)>,
-    /// It was taken back by its layer.
+    /// Its layer withdrew it.
     pub superseded: bool,
     pub deleting: bool,
 }
 
 impl RunSummary {
-    /// Name and UID of the layer, and the run; `None` for a run that is no layer's.
+    /// The layer's UID, and the run; `None` for a run without a layer.
     pub fn of(run: &TerraformRun) -> Option<(String, Self)> {
         let layer = run.labels().get(names::LABEL_LAYER_UID)?.clone();
         let annotation = |name: &str| run.annotations().get(name).map_or("", String::as_str);
@@ -98,8 +98,8 @@ impl RunSummary {
         Some((layer, seen))
     }
 
-    /// What comes before another of its layer is less. Creations are known by the second, and a run may end and the next be made within one:
-    /// then the one that has ended is the older.
+    /// Sort key by age, oldest first. Creation times have whole seconds, so a run may end and the next be created within one: the ended one
+    /// counts as older.
     pub(super) fn age(&self) -> (Timestamp, bool, Option<Timestamp>, &str) {
         (self.created, !self.is_ended(), self.ended_at, &self.name)
     }
@@ -108,39 +108,39 @@ impl RunSummary {
         self.stage == Stage::Ended
     }
 
-    /// Whether it was made of this content with these settings.
+    /// Whether it was created for this content and these settings.
     pub fn is_of(&self, content: &str, settings: &str) -> bool {
         *self.content == *content && *self.settings == *settings
     }
 
-    /// Whether it made its plan whole: whatever became of that, what it was made of is planned.
+    /// Whether its plan was completed. Its content counts as planned then, whatever became of the plan.
     pub fn has_planned(&self) -> bool {
         let done =
             matches!(self.result, Some(RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed));
         self.plan.is_some() || done
     }
 
-    /// Whether it left nothing to be done.
+    /// Whether it left nothing to apply.
     pub fn is_settled(&self) -> bool {
         matches!(self.result, Some(RunResult::NoChanges | RunResult::Applied)) && self.operation != Operation::Destroy
     }
 
-    /// Whether its layer took it back before anything of it was applied: what it was made of counts as not planned.
+    /// Whether its layer withdrew it before any apply. Its content counts as not planned then.
     pub fn was_taken_back(&self) -> bool {
         self.superseded && self.result == Some(RunResult::Canceled)
     }
 
-    /// Whether it may be taken back: nothing of it is approved or claimed, and no attempt of it plans.
+    /// Whether it may be withdrawn: not approved, not claimed, and no attempt is planning.
     pub fn may_be_superseded(&self) -> bool {
         matches!(self.stage, Stage::NotBegun | Stage::Waiting) && !self.superseded && !self.deleting
     }
 
-    /// The same of one whose plan nobody needs any more, wherever that is.
+    /// The same if its plan is no longer needed, so a planning attempt may be interrupted.
     pub fn may_be_taken_back(&self) -> bool {
         self.may_be_superseded() || self.stage == Stage::Planning && !self.superseded && !self.deleting
     }
 
-    /// When it came to its end, or made its plan; its creation before that.
+    /// When it ended, else when it planned, else when it was created.
     pub fn at(&self) -> Timestamp {
         self.ended_at.or(self.plan.as_ref().map(|plan| plan.at)).unwrap_or(self.created)
     }
@@ -155,7 +155,7 @@ fn stage(run: &TerraformRun) -> Stage {
     if status.is_terminal() {
         return Stage::Ended;
     }
-    // What it means is a newer version's to say: it is left alone until it ends.
+    // A newer version defines what the value means, so the run is left alone until it ends.
     if run.unknown_word().is_some() {
         return Stage::Planning;
     }

@@ -1,4 +1,4 @@
-//! Where a layer is, told once from what was observed: decisions and conditions need not find it out again.
+//! The situation of a layer, derived once from the observation for decisions and conditions alike.
 
 use jiff::Timestamp;
 
@@ -8,7 +8,7 @@ use crds::{DeletionPolicy, Remediation, RemediationStrategy, TerraformLayer, nam
 
 use super::{drift::Check, facts::Facts, observed::Observed, template::Effective};
 
-/// What people read of a layer whose author is unverified.
+/// The message about a layer whose author is unverified.
 pub(super) const UNVERIFIED: &str = "the layer asks for rights, and the admission policies were not enforced for a while, so its author is \
                                      unverified; it makes no runs until a person who has these rights confirms it";
 
@@ -16,30 +16,28 @@ pub(super) const UNVERIFIED: &str = "the layer asks for rights, and the admissio
 pub(super) struct Situation<'a> {
     pub(super) o: &'a Observed,
     pub(super) facts: Facts<'a>,
-    /// What is to be planned, or why nothing can be.
+    /// What to plan, or why nothing can be planned.
     pub(super) wanted: Result<Wanted, Hold>,
-    /// When drift is looked for; `None` for never, or not now.
+    /// When drift is checked; `None` if never, or not now.
     pub(super) check: Result<Option<Timestamp>, String>,
 }
 
-/// What is to be planned.
+/// What to plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
-    /// The commit.
     pub(super) revision: String,
-    /// What of it matters.
+    /// Digest of its content that is relevant to the layer.
     pub(super) content: String,
     pub(super) effective: Effective,
 }
 
-/// Why a layer can make no run, until somebody or something changes that.
+/// Why a layer can create no run until something changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// One word.
+    /// One word, from `crds::reason`.
     pub(super) reason: &'static str,
-    /// For people.
     pub(super) message: String,
-    /// What to do, for people; empty when it is enough to wait.
+    /// What a person has to do; `None` if waiting is enough.
     pub(super) next_step: Option<String>,
 }
 
@@ -55,7 +53,7 @@ impl<'a> Situation<'a> {
         self.wanted.as_ref().map_or(self.facts.last_plan.is_some(), planned)
     }
 
-    /// Whether what is wanted was applied, or needed no apply.
+    /// Whether the wanted content was applied, or needed no apply.
     pub(super) fn is_settled(&self) -> bool {
         let settled = |wanted: &Wanted| self.facts.is_settled(&wanted.content, &wanted.effective.digest);
         self.wanted.as_ref().map_or(self.facts.last_apply.is_some(), settled)
@@ -69,7 +67,7 @@ impl<'a> Situation<'a> {
     }
 }
 
-/// Whether a word of the layer is a newer version's: it is left to that.
+/// Whether a field has an enum value of a newer version.
 pub(super) fn has_newer_word(layer: &TerraformLayer) -> bool {
     let RemediationStrategy { on_commit, on_drift, on_delete } = layer.spec.remediation;
     [on_commit, on_drift, on_delete].contains(&Remediation::Unknown) || layer.spec.deletion_policy == DeletionPolicy::Unknown
@@ -79,7 +77,7 @@ fn hold<T>(reason: &'static str, message: String, next_step: Option<String>) -> 
     Err(Hold { reason, message, next_step })
 }
 
-/// The settings of the layer's runs, where its repository can be had.
+/// The settings of the layer's runs, if its repository exists and admits the layer.
 pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     let (namespace, name) = o.layer.repository_key();
     let own = o.layer.metadata.namespace.as_deref().unwrap_or_default();
@@ -99,8 +97,8 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
         let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
         hold(reason::TEMPLATE_INVALID, format!("no run can be made of the settings: {error}"), step)
     })?;
-    // Whoever names a stack has chosen it. What follows from path and URL changes with a directory that is renamed: all that the layer
-    // made would be planned once more, and its destroy would find nothing.
+    // A named stack is a deliberate choice. A stack derived from path and URL changes with a renamed directory: everything would be planned
+    // again from an empty state, and a destroy would find nothing.
     let before = o.layer.status.as_ref().and_then(|status| status.stack.as_deref());
     match before.filter(|before| *before != effective.stack && !effective.names_stack()) {
         Some(before) => {
@@ -142,7 +140,7 @@ fn check(o: &Observed, facts: &Facts<'_>, now: Timestamp) -> Result<Option<Times
     let stored = o.layer.status.as_ref().and_then(|status| status.next_drift_check.as_ref()).map(|at| at.0);
     let uid = o.layer.metadata.uid.as_deref().unwrap_or_default();
     let Some(last) = facts.last.filter(|_| facts.last_plan.is_some()) else {
-        // A schedule that cannot be read is said before it is needed.
+        // Validates the schedule before it is needed.
         return Check { wanted: &o.layer.spec.drift, uid, last: now, started: now, stored: None }.due(now).map(|_| None);
     };
     let due = Check { wanted: &o.layer.spec.drift, uid, last, started: o.started, stored }.due(now)?;

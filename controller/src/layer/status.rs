@@ -1,4 +1,4 @@
-//! What a layer says of itself, `source` apart, which is not ours.
+//! The status of a layer, without `source`, which `controller sources` writes.
 
 use jiff::Timestamp;
 
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::events::Note;
 
-/// The longest next step: with what it is about it fits into an Event.
+/// Characters of the longest next step. Together with its message it fits into an Event.
 const MAX_STEP: usize = 800;
 
-/// The status, and what to publish when it was written.
+/// The status, and the Events to publish once it is written.
 pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLayerStatus, Vec<Note>) {
     let (before, facts) = (s.o.status(), &s.facts);
     let generation = s.o.layer.metadata.generation;
@@ -63,8 +63,8 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
     (status, notes.into_iter().chain(told).collect())
 }
 
-/// The Event that says where the layer is now: `kubectl describe` sorts the fields of a status and puts Events behind them, so the newest
-/// one ends in the next step. A run that works has one of its own.
+/// The Event for the current situation. `kubectl describe` sorts status fields by name and prints Events after them, so the newest Event
+/// ends with the next step. A run in progress publishes its own Events.
 fn told(before: &TerraformLayerStatus, next: &Next, ready: &Verdict, is_stalled: bool) -> Option<Note> {
     let step = next.step.as_deref().map(|step| clip(step, MAX_STEP));
     let was = before.conditions.iter().find(|condition| condition.type_ == conditions::READY);
@@ -80,7 +80,7 @@ fn told(before: &TerraformLayerStatus, next: &Next, ready: &Verdict, is_stalled:
     Some(Note { reason: ready.reason, warning, text })
 }
 
-/// The stack of the managed state that the newest plan with these settings is of; as before where nothing is known of that.
+/// The stack of the managed state that the newest plan with these settings used; unchanged if that is unknown.
 fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
     let Ok(Wanted { effective, .. }) = &s.wanted else { return before };
     let newest = s.o.runs.iter().rev().filter(|run| *run.settings == *effective.digest).find_map(|run| run.plan.as_ref());
@@ -89,7 +89,7 @@ fn stack(s: &Situation<'_>, before: Option<String>) -> Option<String> {
     (effective.managed_key(namespace) == key).then(|| effective.stack.clone())
 }
 
-/// Burrito's states: a plan is needed while what is wanted is not planned, an apply while a plan has changes that nobody applied.
+/// Burrito's states: PlanNeeded until the wanted content is planned, ApplyNeeded while a plan has changes that are not applied.
 pub(super) fn state(s: &Situation<'_>) -> LayerState {
     match s.facts.current.map(|run| run.stage) {
         Some(Stage::Waiting | Stage::Approved | Stage::Applying) => return LayerState::ApplyNeeded,

@@ -1,6 +1,6 @@
-//! What is known of layers, repositories and runs, and of which state each layer is.
+//! Layers, repositories and runs as the watches show them, and the states of each layer.
 //!
-//! There are many layers: each is told of by one shared name, and what most of them do not have costs nothing.
+//! Made for many layers: a layer's key is one shared allocation, and rarely used fields take no space when empty.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,11 +22,11 @@ use crate::{
 
 /// Namespace and name.
 pub(super) type Key = (Box<str>, Box<str>);
-/// Half of a hash.
+/// The first half of a SHA-256 digest.
 type Hash = [u8; 16];
 /// Hashes of the layer's UID and of the run's name.
 type RunKey = (Hash, Hash);
-/// Older layers first: when it was created, and its UID.
+/// Creation time in seconds and UID; older layers sort first.
 type Rank = (i64, Arc<str>);
 type Layer = ObjectRef<TerraformLayer>;
 
@@ -36,22 +36,22 @@ pub(super) struct Store {
     pub(super) repositories: Index<Key, Arc<TerraformRepository>>,
     of_repository: BTreeMap<Arc<Key>, BTreeSet<Arc<Key>>>,
     pub(super) runs: Index<RunKey, CachedLayerRun>,
-    /// By the name of the Lease on a state: the layers that have it, older ones first. Almost always it is one.
+    /// By the name of the Lease on a state: its layers, oldest first. Almost always one.
     pub(super) owners: BTreeMap<Arc<str>, Vec<(Rank, Arc<Key>)>>,
     pub(super) wakers: Vec<(Option<String>, UnboundedSender<Layer>)>,
     shared: SharedStates,
     has_datastore: bool,
-    /// Every watch has listed once. Until then nobody asks of which states layers are, and each run would make it another.
+    /// Every watch has listed once. Until then no states are computed: nothing reads them, and each listed run would change them.
     settled: bool,
 }
 
-/// What is kept of a layer: of which state it is follows from that.
+/// The cached part of a layer: enough to compute its states.
 pub(super) struct Entry {
     pub(super) rank: Rank,
     repository: Arc<Key>,
     path: Box<str>,
     template: Option<Box<RunTemplate>>,
-    /// Names of the Leases on its state: the one that is expected, and the one that its last plan was of.
+    /// Names of the Leases on its states: the expected one, and the one of its last plan.
     pub(super) states: Box<[Arc<str>]>,
     pub(super) state: Option<LayerState>,
 }
@@ -72,7 +72,7 @@ impl Store {
         }
     }
 
-    /// Returns the state that the layer was counted with.
+    /// Returns the state that the layer was counted with in the metrics.
     pub(super) fn put(&mut self, feed: &Feed, layer: &TerraformLayer, state: Option<LayerState>) -> Option<LayerState> {
         let (namespace, name) = layer.repository_key();
         let (key, repository) = (key(layer), (namespace.into(), name.into()));
@@ -81,7 +81,7 @@ impl Store {
         let rank = (created, Arc::from(&*uid));
         let (key, old) = self.layers.remove_entry(&key).map_or_else(|| (Arc::new(key), None), |(key, old)| (key, Some(old)));
         let same = old.as_ref().filter(|old| old.rank == rank && *old.repository == repository);
-        // Another layer of the name, whose deletion nobody saw, or of another repository by now.
+        // Another layer of that name, whose predecessor's deletion no watch showed, or the same with another repository.
         if let (Some(old), None) = (&old, same) {
             self.forget(&key, old);
         }
@@ -105,7 +105,7 @@ impl Store {
         entry.state
     }
 
-    /// Takes what is known by a layer that is not there any more.
+    /// Removes the entries of a layer from every other map.
     pub(super) fn forget(&mut self, key: &Key, entry: &Entry) {
         self.by_uid.remove(&hash(&entry.rank.1));
         if let Some(layers) = self.of_repository.get_mut(&entry.repository) {
@@ -131,7 +131,7 @@ impl Store {
         }
     }
 
-    /// Every watch has listed once: from now on it is known of which states layers are.
+    /// Every watch has listed once: computes the states of all layers.
     pub(super) fn settle(&mut self) {
         if !std::mem::replace(&mut self.settled, true) {
             let layers: Vec<Arc<Key>> = self.layers.iter().map(|(key, _)| key.clone()).collect();
@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Finds out of which state a layer is. Whoever has the same, or had, is looked at.
+    /// Computes the states of a layer. If they changed, wakes it and the layers that share the new or the former ones.
     pub(super) fn states(&mut self, key: &Key) {
         let Some((key, entry)) = self.layers.get_key_value(key).filter(|_| self.settled) else { return };
         let (key, rank, before) = (key.clone(), entry.rank.clone(), entry.states.clone());
@@ -174,12 +174,12 @@ impl Store {
         self.wake(&key);
     }
 
-    /// The name of a Lease, as others say it already.
+    /// The shared name of a Lease.
     fn named(&self, state: &str) -> Arc<str> {
         self.owners.get_key_value(state).map_or_else(|| state.into(), |(state, _)| state.clone())
     }
 
-    /// A repository has changed: so may the states of its layers have, and what is wanted of them.
+    /// A repository changed, so the states and the wanted settings of its layers may have changed.
     pub(super) fn changed(&mut self, repository: &Key) {
         let layers: Vec<Arc<Key>> = self.of_repository.get(repository).into_iter().flatten().cloned().collect();
         for key in layers {
@@ -194,7 +194,7 @@ impl Store {
         self.wake(&key);
     }
 
-    /// The runs of a layer, older ones first.
+    /// The runs of a layer, oldest first.
     pub(super) fn runs_of(&self, uid: &str) -> Vec<RunSummary> {
         let layer = hash(uid);
         let runs = self.runs.range((layer, Hash::default())..).take_while(|((of, _), _)| *of == layer);
@@ -203,14 +203,14 @@ impl Store {
         runs
     }
 
-    /// Has a layer looked at. Before that is settled each is looked at anyway, as it is listed.
+    /// Wakes a layer. Does nothing before the first listings end: each listed layer is reconciled anyway.
     pub(super) fn wake(&self, (namespace, name): &Key) {
         if !self.settled {
             return;
         }
         let scopes = self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| *scope == **namespace));
         for (_, wake) in scopes {
-            // Nobody listens any more when the controller ends.
+            // The receiver is gone when the controller stops.
             let _ = wake.unbounded_send(ObjectRef::new(name).within(namespace));
         }
     }
@@ -220,7 +220,7 @@ pub(super) fn key(object: &impl ResourceExt) -> Key {
     (object.namespace().unwrap_or_default().into(), object.name_any().into())
 }
 
-/// Of a run of the layer with that UID.
+/// The key of a run of the layer with that UID.
 pub(super) fn run_key(layer: &str, run: &str) -> RunKey {
     (hash(layer), hash(run))
 }
@@ -231,7 +231,7 @@ fn hash(text: &str) -> Hash {
     half
 }
 
-/// What layers need of their repository.
+/// The part of a repository that its layers read.
 pub(super) fn small(repository: &TerraformRepository) -> TerraformRepository {
     let mut small = TerraformRepository::new(&repository.name_any(), repository.spec.clone());
     small.metadata.namespace = repository.namespace();

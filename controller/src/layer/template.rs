@@ -1,4 +1,4 @@
-//! The settings that a layer's runs are made with: the repository's defaults and the layer's template, merged field by field.
+//! The settings of a layer's runs: the repository's defaults and the layer's template, merged field by field.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -8,9 +8,9 @@ use crds::{
     datastore::StateId, digest::hex_digest, state_key, text::clip,
 };
 
-/// The most lines that show effective settings.
+/// The most lines of `status.effective`.
 const LINES: usize = 128;
-/// The longest value that is shown.
+/// Characters of the longest value that is shown.
 const VALUE: usize = 80;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -18,9 +18,9 @@ pub(super) struct Effective {
     template: RunTemplate,
     /// The stack of its runs' managed state.
     pub(super) stack: String,
-    /// What they are and where each is from, a line each.
+    /// Each setting with its value and origin, one line each.
     pub(super) lines: Vec<String>,
-    /// Digest of all that a run of the layer is made of, its commit and what set it off apart.
+    /// Digest of everything that a run of the layer is created from, except its commit and its trigger.
     pub(super) digest: String,
 }
 
@@ -28,7 +28,7 @@ impl Effective {
     /// Merges a layer's template with the defaults of its repository.
     ///
     /// # Errors
-    /// When no run can be made of it, with what is wrong.
+    /// If no run can be created from it, with the reason.
     pub(super) fn of(layer: &TerraformLayer, repository: &TerraformRepository) -> Result<Self, String> {
         let template = layer.spec.template.over(&repository.spec.defaults);
         let stack = stack(&template, &layer.spec.path, &repository.spec.url)?;
@@ -58,7 +58,7 @@ impl Effective {
         self.template.0.contains_key("stack")
     }
 
-    /// The key of its runs' state, where that is a managed one.
+    /// The key of its runs' state, if that is a managed one.
     pub(super) fn managed_key(&self, namespace: &str) -> String {
         let mut spec = TerraformRunSpec { stack: Some(self.stack.clone()), ..TerraformRunSpec::default() };
         if let Some(workspace) = self.template.0.get("workspace").and_then(Value::as_str) {
@@ -67,10 +67,10 @@ impl Effective {
         state_key::managed(namespace, &StateId::of("", &spec))
     }
 
-    /// The spec of a run, as it is sent: with fields that a newer definition has and this version does not know.
+    /// The spec of a run as it is sent, including fields that only a newer CRD knows.
     ///
     /// # Errors
-    /// When it is no spec, with what is wrong.
+    /// If it is not a valid spec, with the reason.
     pub(super) fn spec(
         &self,
         layer: &TerraformLayer,
@@ -100,8 +100,7 @@ impl Effective {
     }
 }
 
-/// Which state the runs of a layer of that path have, as far as its template says: nobody knows before `init` whether the code names a
-/// backend.
+/// The key of the state of a layer's runs, as far as the template determines it: only `init` shows whether the code configures a backend.
 pub(super) fn expected_state(
     namespace: &str,
     path: &str,
@@ -120,7 +119,7 @@ pub(super) fn expected_state(
     state_key::expected(namespace, "", &spec, has_datastore)
 }
 
-/// The stack that the template names, or the one that a git source of that URL and path has: a run by hand and a layer of the same
+/// The stack that the template names, else the one derived from URL and path as for a git source: a manual run and a layer of the same
 /// directory share their state.
 fn stack(template: &RunTemplate, path: &str, url: &str) -> Result<String, String> {
     if let Some(stack) = template.0.get("stack") {
@@ -131,7 +130,7 @@ fn stack(template: &RunTemplate, path: &str, url: &str) -> Result<String, String
     Ok(StateId::of("", &spec).stack)
 }
 
-/// A line for each field. Of lists their length, and of what may hold a credential nothing but that it is there.
+/// One line per field. Shows lists by length, and values of `backend.config`, which may be credentials, as `…`.
 fn show(lines: &mut Vec<String>, path: &str, merged: &Map<String, Value>, layer: Option<&Map<String, Value>>) {
     for (field, value) in merged {
         let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };

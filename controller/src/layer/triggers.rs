@@ -1,4 +1,4 @@
-//! Why a layer makes a run now, and the run.
+//! Why a layer creates a run now, and that run.
 
 use jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
@@ -15,21 +15,20 @@ use super::{
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cause {
     pub(super) trigger: Trigger,
-    /// What the run's name follows from besides commit and settings: the same look has the same.
+    /// Input of the run's name besides commit and settings; equal for repeated reconciles.
     pub(super) id: String,
-    /// The commit.
     pub(super) revision: String,
-    /// What of it matters.
+    /// Digest of its content that is relevant to the layer.
     pub(super) content: String,
     pub(super) operation: Operation,
-    /// What becomes of its plan.
+    /// How its plan is handled.
     pub(super) remediation: Remediation,
-    /// The `pawl.run/plan` that it answers.
+    /// The value of `pawl.run/plan` that it answers.
     pub(super) answers: Option<String>,
 }
 
-/// The run that is due: people before commits before what failed before the clock. Nothing is due while a run is under way, since
-/// what came meanwhile is compared with what it was made of when it has ended.
+/// The run that is due: for a request, else a commit, a retry or a drift check. None is due while a run is in progress: once
+/// it has ended, its content is compared with the wanted content.
 pub(super) fn due(s: &Situation<'_>, now: Timestamp) -> Option<Cause> {
     let wanted = s.wanted.as_ref().ok().filter(|_| s.facts.current.is_none())?;
     let newest = s.o.newest();
@@ -46,7 +45,7 @@ pub(super) fn due(s: &Situation<'_>, now: Timestamp) -> Option<Cause> {
         if again {
             return Some(of(Trigger::Retry, format!("retry after {newest}")));
         }
-        // What cannot be planned or applied is not drift, and waits for a commit or a person.
+        // A failed plan or apply is not drift; it waits for a commit or a person.
         if failures.retry_at.is_some() || !s.is_settled() {
             return None;
         }
@@ -55,28 +54,28 @@ pub(super) fn due(s: &Situation<'_>, now: Timestamp) -> Option<Cause> {
     checked.then(|| of(Trigger::Drift, format!("check after {newest}")))
 }
 
-/// What a person asks for, when the word is ours and no run answers it yet.
+/// The token of a request that no run answers yet.
 pub(super) fn asked<'a>(s: &Situation<'a>) -> Option<&'a str> {
     s.o.asked().filter(|asked| *asked != "now" && !s.o.runs.iter().any(|run| run.answers.as_deref() == Some(*asked)))
 }
 
 fn cause(s: &Situation<'_>, wanted: &Wanted, trigger: Trigger, id: String) -> Cause {
     let strategy = s.o.layer.spec.remediation;
-    // What was denied, expired or failed on its way is no drift, though the clock brings it back: nobody approves it by that.
+    // Content that was never applied cannot drift. A repeated plan of it uses `remediation.onCommit`, since waiting approves nothing.
     let drifts = matches!(trigger, Trigger::Drift | Trigger::Retry) && s.is_settled();
     let remediation = if drifts { strategy.on_drift } else { strategy.on_commit };
     let operation = if remediation == Remediation::Dry { Operation::Plan } else { Operation::Apply };
-    // The commit that was planned stands for all that are the same to the layer.
+    // A drift check uses the planned commit, which has the same relevant content.
     let planned = s.facts.last_plan.as_ref().filter(|_| trigger == Trigger::Drift);
     let revision = planned.map_or_else(|| wanted.revision.clone(), |plan| plan.revision.clone());
     Cause { trigger, id, revision, content: wanted.content.clone(), operation, remediation, answers: None }
 }
 
 impl Cause {
-    /// The run: its name follows from layer, commit, settings and cause, so that no crash makes two.
+    /// The run. Its name is derived from layer, commit, settings and cause, so a crash cannot cause a second one.
     ///
     /// # Errors
-    /// When no run can be made of the settings, with what is wrong.
+    /// If no run can be created from the settings, with the reason.
     pub(super) fn run(&self, layer: &TerraformLayer, effective: &Effective) -> Result<NewRun, String> {
         let uid = layer.uid().unwrap_or_default();
         let of = format!("{} {} {}", self.revision, effective.digest, self.id);
@@ -95,7 +94,7 @@ impl Cause {
             "labels": {names::LABEL_LAYER: layer.name_any(), names::LABEL_LAYER_UID: uid},
             "annotations": annotations,
         });
-        // Whoever deletes in the foreground has the garbage collector delete what the layer owns first, and with it the destroy.
+        // The destroy run has no owner: in a foreground deletion the garbage collector deletes owned objects first.
         if self.trigger != Trigger::Deletion {
             let owner = layer.controller_owner_ref(&()).map(|owner| {
                 k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference { block_owner_deletion: Some(false), ..owner }

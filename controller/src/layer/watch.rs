@@ -1,4 +1,4 @@
-//! The watch of layers, and the loop that turns their events, and those of repositories and runs, into looks at layers.
+//! The watch of layers, and the loop that reconciles layers on events of layers, repositories and runs.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -23,12 +23,12 @@ use crate::cluster::{
     work_queue::work,
 };
 
-/// All layers: each rests most of the time.
+/// The preset dictionary of packed layers. Every layer is packed, since most are idle.
 static LAYERS: Alike = Alike::new();
 
 type CachedLayer = Cached<TerraformLayer>;
 
-/// Looks after the layers of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
+/// Reconciles the layers of one namespace, or of all, until `stop` turns true. Reconciles in progress are completed.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store::<CachedLayer>();
     let (wake, woken) = mpsc::unbounded();
@@ -55,14 +55,14 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver
     work(reader, wakes, ctx.settings.concurrency, stop, |_| false, |layer| reconcile(layer, ctx.clone())).await;
 }
 
-/// What the cache keeps of a layer.
+/// The cached form of a layer.
 fn kept(mut layer: TerraformLayer) -> CachedLayer {
     trim(&mut layer);
     let wakes = wake_hash(&layer);
     Cached::packed(layer, &(), &LAYERS, wakes)
 }
 
-/// A hash of what decisions depend on. What we say ourselves is no reason to look.
+/// A hash of what decisions depend on. Our own status writes do not change it, and so wake nothing.
 pub fn wake_hash(layer: &TerraformLayer) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = layer.meta();

@@ -1,9 +1,9 @@
-//! The tables of the guide, row by row.
+//! The condition tables of the guide, row by row.
 
 use super::*;
 use crate::layer::conditions::{APPLY_UP_TO_DATE, COMMIT_PLANNED, PLAN_UP_TO_DATE, READY, RECONCILING, STALLED};
 
-/// What becomes of a layer in a row.
+/// Name, setup, state and conditions of a row.
 type Row = (&'static str, fn() -> World, LayerState, [&'static str; 6]);
 
 fn planned(add: u32) -> World {
@@ -243,7 +243,7 @@ fn each_row() {
             ["False Running", "True Running", "False", "True PlanIsRecent", "False PlanNeeded", "True UpToDate"],
         ),
     ];
-    // Burrito 11.9: there are states that nothing reaches.
+    // Burrito 11.9: some states were unreachable.
     let reached: std::collections::BTreeSet<_> = rows.iter().map(|(_, _, state, _)| state.as_str()).collect();
     assert_eq!(Vec::from_iter(reached), ["ApplyNeeded", "Idle", "PlanNeeded"]);
     for (row, make, state, wanted) in rows {
@@ -260,7 +260,7 @@ fn each_row() {
         for condition in world.status().conditions {
             assert!(!condition.message.is_empty(), "{row}: {}", condition.type_);
         }
-        // kstatus: what is Stalled has failed, what is Reconciling goes on, and what is Ready is neither.
+        // kstatus: Stalled means failed, Reconciling means in progress, and Ready excludes both.
         let is = |type_: &str| world.condition(type_).0 == "True";
         assert!([READY, RECONCILING, STALLED].iter().filter(|type_| is(type_)).count() <= 1, "{row}");
     }

@@ -1,4 +1,4 @@
-//! Commits, settings and what becomes of them.
+//! Commits and settings, and the runs they cause.
 
 use super::*;
 use crate::layer::conditions::{APPLY_UP_TO_DATE, COMMIT_PLANNED, READY};
@@ -38,7 +38,7 @@ fn a_commit_is_planned_waits_and_is_applied() {
 
 #[test]
 fn a_plan_costs_two_writes_of_the_status() {
-    // Burrito 11.17: a write for each look.
+    // Burrito 11.17: each reconcile wrote.
     let mut world = World::applied();
     world.pushed(2, "b");
     let before = world.writes;
@@ -55,7 +55,7 @@ fn a_plan_costs_two_writes_of_the_status() {
 
 #[test]
 fn the_same_look_twice_makes_one_run() {
-    // Burrito 11.5, Burrito 11.6: a lost write of the status, or a cache that is late, made a second run.
+    // Burrito 11.5 and 11.6: a lost status write, or a stale cache, caused a second run.
     let mut world = World::new().commit(1, "a");
     let (one, two) = (world.decide(), world.decide());
     assert_eq!(one, two);
@@ -177,7 +177,7 @@ fn a_plan_without_changes_leads_to_no_apply() {
 
 #[test]
 fn history_keeps_what_is_needed() {
-    // Burrito 11.5: a run that worked was deleted, since a lost write had forgotten it.
+    // Burrito 11.5: a lost status write made the controller forget a run in progress and delete it.
     let mut world = World::new().commit(1, "a").with(&json!({"spec": {"runHistory": 2}}));
     world.settle();
     world.ends(RunResult::Applied);

@@ -1,4 +1,4 @@
-//! Layers that are deleted.
+//! Deleted layers.
 
 use super::*;
 use crate::layer::conditions::READY;

@@ -1,4 +1,4 @@
-//! When drift is looked for, and what is said of it.
+//! When drift is checked, and how it is reported.
 
 use jiff::Timestamp;
 
@@ -42,7 +42,7 @@ fn a_cron_line_has_a_time_zone() {
     assert_eq!(due(&cron("America/New_York".into()), "u", times, None).unwrap().unwrap(), "2026-11-25T08:30:00Z");
     let friday = ["2026-11-27T12:00:00Z"; 3];
     assert_eq!(due(&cron(Value::Null), "u", friday, None).unwrap().unwrap(), "2026-11-30T03:30:00Z", "over the weekend");
-    // On the night on which the clocks go forward there is no 02:30.
+    // Clocks go forward this night, so 02:30 does not exist.
     let spring = json!({"interval": "24h", "schedule": "30 2 * * *", "timeZone": "Europe/Paris"});
     let next = due(&spring, "u", ["2026-03-28T12:00:00Z"; 3], None).unwrap().unwrap();
     assert!(("2026-03-29T00:30:00Z"..="2026-03-30T00:30:00Z").contains(&next.as_str()), "{next}");

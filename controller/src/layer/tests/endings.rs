@@ -1,4 +1,4 @@
-//! Runs that fail, are denied, expire or are refused.
+//! Runs that fail, expire, or are denied or refused.
 
 use super::*;
 use crate::layer::conditions::READY;
@@ -59,7 +59,7 @@ fn the_look_for_drift_brings_back_what_was_denied_and_approves_nothing_by_it() {
 
 #[test]
 fn a_failure_is_tried_again_where_that_may_help_and_after_its_end() {
-    // Burrito 11.8: every failure was tried again, from the start of the one before.
+    // Burrito 11.8: every failure was retried, with a delay measured from the start of the run before.
     let mut world = World::new().commit(1, "a").with(&json!({"spec": {"maxRetries": 2}}));
     world.settle();
     let mut waits = Vec::new();
@@ -135,7 +135,7 @@ fn a_refused_run_is_said_and_tried_again() {
 
 #[test]
 fn a_failed_plan_says_so_and_nobody_waits_for_it() {
-    // Burrito 11.13: what failed to plan was "still planning" for ever.
+    // Burrito 11.13: a failed plan stayed "still planning" forever.
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.fails("Configuration", "InvalidConfiguration");

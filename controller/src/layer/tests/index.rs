@@ -1,4 +1,4 @@
-//! What the watches have shown: whose state is whose, and who is to be looked at.
+//! The index of layers: which layers share a state, and which an event wakes.
 
 use futures::{FutureExt as _, channel::mpsc};
 use kube::runtime::{reflector::ObjectRef, watcher::Event};
@@ -11,7 +11,7 @@ use crate::{
     settings::Settings,
 };
 
-/// An index that three watches have listed, and those that it wakes.
+/// An index with three watches that have listed, and the layers that it woke.
 struct Shown {
     layers: Layers,
     feeds: [Feed; 3],
@@ -56,7 +56,7 @@ impl Shown {
         self.layers.run(&mut self.feeds[2], event, of);
     }
 
-    /// Names of those that were woken since.
+    /// Names of the layers woken since the last call.
     fn woken(&mut self) -> Vec<String> {
         let mut names: Vec<String> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|layer| layer.name).collect();
         names.sort();
@@ -138,7 +138,7 @@ fn settings_and_runs_say_which_state_it_is() {
     shown.layer(&Event::Apply(younger.clone()));
     assert_eq!(shown.layers.owner(&younger), None);
     shown.woken();
-    // Their code names the same backend.
+    // The code of both configures the same backend.
     shown.run(&Event::Apply(run("older", "o", &plan_of("5"))));
     assert_eq!((shown.layers.owner(&younger), shown.woken()), (None, vec!["older".into()]));
     shown.run(&Event::Apply(run("younger", "y", &plan_of("5"))));
@@ -148,14 +148,14 @@ fn settings_and_runs_say_which_state_it_is() {
     assert!(shown.woken().is_empty(), "nothing of it has changed");
     shown.run(&Event::Delete(run("younger", "y", &plan_of("5"))));
     assert_eq!(shown.layers.owner(&younger), None);
-    // The repository's defaults give both one stack.
+    // The repository's defaults give both the same stack.
     younger = layer("younger", 1, &json!({}));
     shown.layer(&Event::Apply(younger.clone()));
     assert!(shown.layers.owner(&younger).is_some());
     younger = layer("younger", 1, &json!({"template": {"workspace": "b"}}));
     shown.layer(&Event::Apply(younger.clone()));
     assert_eq!(shown.layers.owner(&younger), None);
-    // Another repository, and back.
+    // To another repository, and back.
     shown.layer(&Event::Apply(layer("younger", 1, &json!({"repository": {"name": "else"}}))));
     younger = layer("younger", 1, &json!({}));
     shown.layer(&Event::Apply(younger.clone()));
@@ -180,7 +180,7 @@ fn a_layer_is_woken_by_what_it_rests_on() {
     assert_eq!(shown.woken(), ["b"]);
     shown.run(&Event::Apply(run("gone", "of-nobody", &Value::Null)));
     assert!(shown.woken().is_empty());
-    // A listing that does not show the run any more.
+    // A new listing without the run.
     shown.run(&Event::Init);
     shown.run(&Event::InitDone);
     assert_eq!(shown.woken(), ["b"]);

@@ -1,4 +1,4 @@
-//! A layer, its repository and its runs, as an API server would have them, and decisions that are carried out on them.
+//! Test double of an API server with one layer, its repository and its runs, which carries out decisions.
 
 mod conditions;
 mod decisions;
@@ -21,7 +21,7 @@ use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, Terrafor
 use super::{Action, Decision, Namespace, Observed, Refused, RunSummary, decide};
 use crate::testing::{merge, t0};
 
-/// What a layer of the tests is made of.
+/// A layer and its surroundings.
 pub(super) struct World {
     pub(super) layer: TerraformLayer,
     pub(super) repository: Option<TerraformRepository>,
@@ -31,9 +31,9 @@ pub(super) struct World {
     pub(super) owner: Option<(String, String)>,
     pub(super) namespace: Namespace,
     pub(super) refused: Option<Refused>,
-    /// Names of all runs that were ever made.
+    /// Names of all runs ever created.
     pub(super) made: Vec<String>,
-    /// Status writes, finalizers and annotations.
+    /// Number of writes: status, finalizers, annotations.
     pub(super) writes: usize,
     /// The newest Event.
     pub(super) told: String,
@@ -52,7 +52,7 @@ pub(super) fn sha(of: u8) -> String {
 }
 
 impl World {
-    /// A layer of a repository of which nobody has looked yet what it has.
+    /// A layer whose repository is not fetched yet.
     pub(super) fn new() -> Self {
         let layer = json!({"metadata": {"name": "net", "namespace": "team", "uid": "layer-uid", "resourceVersion": "1", "generation": 1,
             "creationTimestamp": t0()}, "spec": {"repository": {"name": "infra"}, "path": "live/net"}});
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// One whose commit 1 is applied.
+    /// A layer whose commit 1 is applied.
     pub(super) fn applied() -> Self {
         let mut world = Self::new().commit(1, "a");
         world.settle();
@@ -83,7 +83,7 @@ impl World {
         world
     }
 
-    /// Merges into the layer.
+    /// Merges a patch into the layer.
     pub(super) fn with(mut self, patch: &Value) -> Self {
         self.change(patch);
         self
@@ -104,7 +104,7 @@ impl World {
         self.layer.metadata.resource_version = Some((version + 1).to_string());
     }
 
-    /// What `controller sources` writes: a commit, and what of it matters.
+    /// Writes `source` as `controller sources` does.
     pub(super) fn commit(mut self, revision: u8, content: &str) -> Self {
         self.pushed(revision, content);
         self
@@ -131,7 +131,6 @@ impl World {
         self.status().state
     }
 
-    /// Status and reason of a condition.
     pub(super) fn condition(&self, type_: &str) -> (String, String) {
         let all = self.status().conditions;
         all.into_iter().find(|c| c.type_ == type_).map(|c| (c.status, c.reason)).unwrap_or_default()
@@ -163,13 +162,12 @@ impl World {
         decision
     }
 
-    /// The name of the run that is due.
     pub(super) fn due(&self) -> String {
         let actions = self.decide().actions;
         actions.into_iter().find_map(|a| if let Action::Create(run) = a { Some(run.name) } else { None }).expect("none is due")
     }
 
-    /// Carries so many steps of a decision out: the write of the status is the first. Returns whether anything changed.
+    /// Carries out the first `steps` writes of a decision; the first is the status. Returns whether anything changed.
     pub(super) fn act(&mut self, decision: Decision, steps: usize) -> bool {
         let mut changed = false;
         if steps > 0 && self.status() != decision.status {
@@ -205,7 +203,7 @@ impl World {
                 object["metadata"]["creationTimestamp"] = json!(self.now);
                 self.made.push(run.name);
                 self.runs.push(serde_json::from_value(object).unwrap());
-                // The API server counts in seconds, and no two runs of the tests are of one.
+                // Creation times have whole seconds; each run of a test gets its own.
                 self.now += SignedDuration::from_secs(1);
             }
             Action::Supersede { run, why, .. } => {
@@ -221,7 +219,7 @@ impl World {
         true
     }
 
-    /// Decides and acts until nothing changes; runs that are cancelled end.
+    /// Decides and acts until nothing changes. Cancelled runs end meanwhile.
     pub(super) fn settle(&mut self) {
         for _ in 0..20 {
             let decision = self.decide();
@@ -233,7 +231,7 @@ impl World {
         panic!("no rest: {:#?}", self.decide());
     }
 
-    /// What the run controller does of cancelled runs.
+    /// Ends cancelled runs, as the run controller does.
     pub(super) fn cancelled(&mut self) -> bool {
         let open: Vec<_> =
             self.runs.iter().filter(|run| is_open(run) && run.annotations().contains_key(names::CANCEL)).cloned().collect();
@@ -243,7 +241,7 @@ impl World {
         !open.is_empty()
     }
 
-    /// The run that has not ended.
+    /// The run that has not ended; panics if there are two.
     pub(super) fn open(&self) -> Option<&TerraformRun> {
         let mut open = self.runs.iter().filter(|run| is_open(run));
         let one = open.next();
@@ -272,13 +270,13 @@ impl World {
             "changes": ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code: tags)"]})
     }
 
-    /// The open run plans.
+    /// The open run begins to plan.
     pub(super) fn begins(&mut self) {
         let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
         self.merge_run(&self.open_name(), &json!({"status": {"phase": "Plan", "attempt": attempt}}));
     }
 
-    /// The plan of the open run waits.
+    /// The open run waits for approval.
     pub(super) fn waits(&mut self, add: u32) {
         self.begins();
         let plan = self.planned(add);

@@ -1,4 +1,4 @@
-//! Orders of events that nobody chose: commits, ends of runs, people, deaths of the process between any two of its steps.
+//! Random orders of events: commits, ends of runs, requests, and crashes between any two steps of the controller.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use crate::layer::template::Effective;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A push: of one of few contents, so that they come back.
+    /// Of few contents, so that some return.
     Push(u8),
-    /// A push of what was there before the last one: A, B, A.
+    /// Pushes the content before the last one: A, B, A.
     Back,
     Settings(u8),
-    /// The controller looks and does so many of the steps that it decided on, and dies before the next.
+    /// One reconcile that crashes after this many steps of its decision.
     Look(usize),
-    /// It does what it decided on before whatever came meanwhile.
+    /// Carries out the stored decision, if only a push came since.
     Late,
-    /// What it decided on is forgotten, or is still in its mind.
+    /// Stores a decision.
     Decide,
     Begins,
     Waits,
@@ -56,12 +56,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Play {
     world: World,
-    /// The version that a decision was made on, and the decision: a write of another version is refused.
+    /// The stored decision and the resourceVersion it was made on. A write with another version is refused.
     mind: Option<(Option<String>, Decision)>,
     revision: u8,
-    /// The contents that were pushed last.
+    /// The last two pushed contents.
     contents: [u8; 2],
-    /// By run, in the order of their plans: what was planned, whatever the layer says of it.
+    /// Name, content and settings of each run that planned, in order, independent of the layer's status.
     planned: Vec<(String, String, String)>,
     taken_back: BTreeSet<String>,
 }
@@ -89,7 +89,7 @@ impl Play {
     }
 
     fn act(&mut self, version: Option<&String>, decision: Decision, steps: usize) {
-        // The write of the status names the version that it was decided on, and what follows does not happen without it.
+        // The status write has the resourceVersion as a precondition; without it no action follows.
         if self.world.status() != decision.status && version != self.world.layer.metadata.resource_version.as_ref() {
             return;
         }
@@ -113,7 +113,7 @@ impl Play {
         self.watch();
     }
 
-    /// Remembers which runs have planned, and which were taken back.
+    /// Records which runs have planned, and which were withdrawn.
     fn watch(&mut self) {
         for run in self.world.runs.iter().filter_map(RunSummary::of).map(|(_, run)| run) {
             let of = (run.name.to_string(), run.content.to_string(), run.settings.to_string());
@@ -142,7 +142,7 @@ impl Play {
             }
             (Step::Decide, _) => self.mind = Some((world.layer.metadata.resource_version.clone(), world.decide())),
             (Step::Late, _) => {
-                // Only a push came meanwhile: what concerns runs wakes the layer, and it is looked at again.
+                // Only a push came since. Any event of a run would wake the layer, and a new decision be made.
                 if let Some((version, decision)) = self.mind.take()
                     && decision == self.world.decide()
                 {
@@ -151,7 +151,7 @@ impl Play {
             }
             (Step::Begins, Some((false, ..))) => world.begins(),
             (Step::Waits, Some((true, Some(crds::Phase::Plan), _))) => world.waits(1),
-            // Nobody approves or claims what is cancelled.
+            // A cancelled run is neither approved nor claimed.
             (Step::Approves | Step::Claims, _)
                 if world.open().is_some_and(|run| run.annotations().contains_key(names::CANCEL)) => {}
             (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => world.approved(),
@@ -179,7 +179,7 @@ impl Play {
             (Step::Asks, _) => world.annotate(names::PLAN, "now"),
             (Step::Passes(minutes), _) => world.later(*minutes),
             (Step::Deletes, _) => {
-                // A person deletes a run that has ended.
+                // A person deletes an ended run.
                 let ended = world.runs.iter().position(|run| !is_open(run));
                 ended.map(|at| world.runs.remove(at));
             }
@@ -187,7 +187,7 @@ impl Play {
         }
     }
 
-    /// Nothing more happens but what has to: every run comes to its end.
+    /// Reconciles and ends runs until the layer is idle.
     fn comes_to_rest(&mut self) {
         for _ in 0..60 {
             self.world.settle();
@@ -212,7 +212,7 @@ impl Play {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Burrito 11.3, in every order: whatever came last is planned in the end, or failed, which is said.
+    /// Burrito 11.3, in every order: the newest content ends planned, or failed with `status.failures`.
     #[test]
     fn no_order_of_events_loses_the_newest_commit(steps in prop::collection::vec(step(), 1..60)) {
         let mut play = Play::new();
@@ -234,12 +234,12 @@ proptest! {
         let mut names = world.made.clone();
         names.sort();
         names.dedup();
-        // Of a run that somebody deleted the name is free again.
+        // The name of a deleted run may be reused.
         let deletes = steps.iter().any(|step| matches!(step, Step::Deletes));
         prop_assert!(deletes || names.len() == world.made.len(), "a name was used twice");
     }
 
-    /// The same look makes the same run, and a layer at rest makes none.
+    /// A repeated reconcile creates the same run, and an idle layer creates none.
     #[test]
     fn the_same_look_decides_the_same(steps in prop::collection::vec(step(), 1..40)) {
         let mut play = Play::new();
@@ -248,7 +248,7 @@ proptest! {
             let (o, decision, before) = (play.world.observe(), play.world.decide(), play.world.made.len());
             prop_assert_eq!(&decision, &play.world.decide());
             play.world.act(decision, usize::MAX);
-            // Another process saw the same, a second later.
+            // Another process with the same observation, a second later.
             let late = decide(&o, play.world.now + SignedDuration::from_secs(1));
             let creates = late.actions.into_iter().filter(|action| matches!(action, Action::Create(_)));
             let late = Decision { actions: creates.collect(), status: play.world.status(), ..Decision::default() };
@@ -261,7 +261,7 @@ proptest! {
         prop_assert_eq!((play.world.made.len(), play.world.writes), (made, writes));
     }
 
-    /// A plan without changes is the end of it: nothing is made after it that nobody asked for.
+    /// After a plan without changes, no run is created without a new cause.
     #[test]
     fn a_plan_without_changes_leads_nowhere(
         steps in prop::collection::vec(step(), 1..40),
@@ -278,7 +278,7 @@ proptest! {
             play.world.later(60);
             play.world.settle();
             prop_assert_eq!(play.world.made.len(), made);
-            // Nor whatever else happens, as long as nobody pushes, asks or waits for a day.
+            // Other events create none either, unless there is a push, new settings, a request, or an hour passes.
             let sets_off = |step: &&Step| {
                 let new = matches!(step, Step::Push(_) | Step::Back | Step::Settings(_) | Step::Asks);
                 !new && !matches!(step, Step::Passes(minutes) if *minutes > 60)
@@ -291,7 +291,7 @@ proptest! {
     }
 }
 
-/// Names are digests, so that one of them says nothing of what was first; of ten some are the other way round.
+/// Names are digests, so their order is random: of ten pairs some are in reverse.
 #[test]
 fn a_run_that_has_ended_is_older_than_one_that_was_made_within_the_same_second() {
     for nth in 0..10 {

@@ -1,4 +1,4 @@
-//! What people ask of a layer, and what they let its runs do.
+//! Requests of people, and the remediation they allow.
 
 use super::*;
 use crate::layer::conditions::READY;
@@ -70,7 +70,7 @@ fn a_request_of_before_a_crash_is_answered_once() {
     world.annotate(names::PLAN, "now");
     let decision = world.decide();
     world.act(decision, usize::MAX);
-    // The run is made, and the process dies before it says so; meanwhile a commit arrives.
+    // The run is created, and the process crashes before the status write. Meanwhile a commit arrives.
     let decision = world.decide();
     world.act(decision, usize::MAX);
     world.layer.status.as_mut().unwrap().last_handled_plan = None;

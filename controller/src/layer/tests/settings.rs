@@ -1,4 +1,4 @@
-//! Settings: what is merged, what is shown, and what a run of it has.
+//! Settings: how they are merged and shown, and the run they give.
 
 use super::*;
 use crate::layer::{
@@ -107,7 +107,7 @@ fn the_state_that_is_expected_is_that_of_the_run() {
     assert_eq!(key(json!({}), false), None, "nobody knows before init");
 }
 
-/// A layer whose code says of no backend, and which has made a plan.
+/// A layer that has planned and applied. `backend`: whether its code configures a backend.
 fn planned(backend: bool) -> (World, String) {
     let mut world = World::new().commit(1, "a");
     world.settle();
@@ -120,7 +120,7 @@ fn planned(backend: bool) -> (World, String) {
     (world, effective.stack)
 }
 
-/// The directory of the layer is renamed, and there is what it had before.
+/// Renames the layer's directory; the content stays.
 fn rename(world: &mut World, template: &Value) {
     let source = json!({"of": "main\nlive/app\n-", "revision": sha(1), "content": digest("a")});
     world.change(&json!({"spec": {"path": "live/app", "template": template}, "status": {"source": source}}));
@@ -135,13 +135,13 @@ fn a_directory_that_is_renamed_leaves_no_state_behind() {
     assert_eq!((world.made.len(), world.condition(READY)), (1, is("False", "StateMoved")));
     let step = world.status().next_step.unwrap();
     assert!(step.starts_with(&format!("set spec.template.stack: {stack} to keep")), "{step}");
-    // Both ways that it names go on, and what was chosen is what counts from then on.
+    // Either stack of the next step lets it continue, and is recorded.
     for chosen in [stack.clone(), "new".to_owned()] {
         let (mut world, _) = planned(false);
         rename(&mut world, &json!({"stack": chosen}));
         assert_eq!(world.made.len(), 2, "{chosen}");
     }
-    // A destroy with an empty state would find nothing, and let the layer go.
+    // A destroy with an empty state would find nothing and remove the finalizer.
     world.change(&json!({"spec": {"deletionPolicy": "Destroy"}, "metadata": {"deletionTimestamp": t0()}}));
     world.settle();
     assert_eq!(world.made.len(), 1);
