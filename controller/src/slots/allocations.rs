@@ -1,4 +1,4 @@
-//! What of runs is counted: attempts that are open, slots that are kept, and the line. Whole between any two events.
+//! The counted state of runs: open attempts, reserved slots, and the line. Consistent between any two events.
 
 use std::collections::BTreeSet;
 
@@ -12,31 +12,31 @@ use super::{
 };
 use crate::cluster::index::{Index, Seen};
 
-/// A run by name.
+/// A run by name and namespace.
 pub type Run = ObjectRef<TerraformRun>;
 /// Namespace and name.
 pub type Repository = (Box<str>, Box<str>);
 
-/// Slots and the line, as the watches have shown them and as this process has written.
+/// Slots and the line, from the watches and from this process's own writes.
 #[derive(Default)]
 pub(super) struct Allocations {
     /// By UID; only runs that have not ended.
     pub(super) runs: Index<Box<str>, Entry>,
-    /// Those who wait.
+    /// The runs that wait.
     pub(super) line: Line,
-    /// How many attempts are open or about to be.
+    /// Number of attempts that are open or about to be opened.
     pub(super) open: Open,
-    /// UIDs of those that are held and may end.
+    /// UIDs of held runs whose pods may end.
     pub(super) held: BTreeSet<Box<str>>,
     pub(super) bounds: Bounds,
-    /// Where the bounds of repositories are from.
+    /// `spec.maxConcurrentRuns` of repositories, by watch.
     pub(super) repositories: Index<Repository, u32>,
-    /// Who is told which runs to look at; of one namespace or of all.
+    /// Receivers of the runs to reconcile, of one namespace or of all.
     pub(super) wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
 }
 
 impl Allocations {
-    /// Takes what a watch shows of a run.
+    /// Takes a run from a watch.
     pub(super) fn put(&mut self, seen: Seen, run: &TerraformRun) {
         let uid: Box<str> = run.uid().unwrap_or_default().into();
         let version = version(&run.metadata);
@@ -78,7 +78,7 @@ impl Allocations {
         }
     }
 
-    /// Puts another entry in the place of one, as the watch that showed it.
+    /// Replaces an entry, without a change of the watch that showed it.
     pub(super) fn change(&mut self, uid: &str, entry: Entry) {
         if let Some(before) = self.runs.get(uid).cloned() {
             self.forget(uid, &before);
@@ -101,7 +101,7 @@ impl Allocations {
         }
     }
 
-    /// Takes what an entry counts for away.
+    /// Subtracts an entry from the counts and the line.
     pub(super) fn forget(&mut self, uid: &str, entry: &Entry) {
         for class in entry.counts() {
             self.open.remove(class, &entry.scopes);
@@ -112,39 +112,39 @@ impl Allocations {
         self.held.remove(uid);
     }
 
-    /// Whether a place in the line has its turn.
+    /// Whether it is the turn of a place in the line.
     ///
     /// # Errors
-    /// What is full, and where it stands.
+    /// Which bound is full, and how many wait before it.
     pub(super) fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
         ask(place, scopes, &self.line, &self.open, &self.bounds)
     }
 
-    /// Changes until when the slot of a run is kept.
+    /// Changes until when the slot of a run is reserved.
     pub(super) fn keeps(&mut self, uid: &str, change: impl FnOnce(Until) -> Until) {
         if let Some(kept) = self.runs.get_mut(uid).and_then(|entry| entry.kept.as_mut()) {
             kept.until = change(kept.until);
         }
     }
 
-    /// The pods that hold what is full and only wait.
+    /// Namespace and name of held runs that occupy slots of what is full.
     pub(super) fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
         let held = self.held.iter().filter_map(|uid| self.runs.get(uid));
         let of = held.filter(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope));
         of.map(|entry| (entry.namespace.clone(), entry.name.clone())).collect()
     }
 
-    /// Wakes the runs that may have a slot now.
+    /// Wakes the runs that may take a slot now.
     pub(super) fn serve(&self) {
         for place in admitted(self.line.iter(), &self.open, &self.bounds) {
             self.send(&place.namespace, &place.name);
         }
     }
 
-    /// Has a run looked at.
+    /// Wakes a run.
     pub(super) fn send(&self, namespace: &str, name: &str) {
         for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
-            // Nobody listens any more when the controller ends.
+            // The receiver is gone when the controller stops.
             let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
         }
     }

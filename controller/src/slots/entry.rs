@@ -1,4 +1,4 @@
-//! What of a run matters for slots: whether its attempt counts, in which scopes, and in which place it would wait.
+//! The part of a run that concerns slots: what its attempt counts as, in which scopes, and its place in the line.
 
 use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, names, reason};
 use jiff::Timestamp;
@@ -7,44 +7,44 @@ use kube::ResourceExt;
 use super::line::{Class, Place, Rank, Scope};
 use crate::requests;
 
-/// A run as it was last seen.
+/// A run as a watch showed it last.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
-    /// What its attempts count in.
+    /// The scopes that its attempts count in.
     pub(super) scopes: Box<[Scope]>,
     /// Number of its open attempt.
     pub(super) attempt: Option<u32>,
-    /// As what that counts.
+    /// The class that its open attempt counts in.
     pub(super) open: Option<Class>,
-    /// A pod that only waits, and may end: its plan is kept.
+    /// Its pod only waits and may end, since its plan is in the datastore.
     pub(super) held: bool,
-    /// Its place in the line, as its own words say.
+    /// Its place in the line, from its `SlotsFull` condition.
     pub(super) waits: Option<Place>,
     pub(super) kept: Option<Kept>,
 }
 
-/// A slot that is kept for a run whose attempt the watches do not show yet.
+/// A slot reserved for a run whose attempt the watches do not show yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) class: Class,
     pub(super) until: Until,
 }
 
-/// What a slot is kept for.
+/// How long a slot is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// The look that asked for it.
+    /// Until the end of the reconcile that asked for it.
     Look,
-    /// The write was sent at that time, and nobody heard whether it was carried out.
+    /// The write was sent at that time and got no answer; it may still be carried out.
     Heard(Timestamp),
-    /// The watch shows that version.
+    /// Until the watch shows that version.
     Seen(u64),
 }
 
 impl Entry {
-    /// Of a run as the API server sent it; `None` of one that has ended and has nothing open.
+    /// `None` for an ended run without an open attempt.
     pub(super) fn of(run: &TerraformRun) -> Option<Self> {
         let status = run.status.as_ref();
         let attempt = status.and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.open);
@@ -61,22 +61,22 @@ impl Entry {
         Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, kept: None })
     }
 
-    /// Goes on from what was known before. An attempt that has gone over from plans to applies, or has given its slot back, does not come back
-    /// to the plans when its approval is taken away: its place among them may be another's by then.
+    /// Takes over the class from the entry before. An attempt that changed from plans to applies, or returned its slot, does not return to
+    /// the plans when its approval is removed: another run may have its former place by then.
     pub(super) fn follows(&mut self, before: &Self) {
         if self.attempt.is_some() && self.attempt == before.attempt && self.open == Some(Class::Plan) {
             self.open = before.open;
         }
     }
 
-    /// The classes that it counts in. While an attempt goes over from one to the other, in both.
+    /// The classes that it counts in. An attempt that changes from one to the other counts in both meanwhile.
     pub(super) fn counts(&self) -> impl Iterator<Item = Class> {
         let kept = self.kept.map(|kept| kept.class).filter(|class| self.open != Some(*class));
         self.open.into_iter().chain(kept)
     }
 }
 
-/// What the attempts of a run count in. A cached run does not say which repository it is of.
+/// The scopes that the attempts of a run count in. Needs the whole run: a cached one lacks its repository.
 fn scopes(run: &TerraformRun) -> Box<[Scope]> {
     let namespace = run.namespace().unwrap_or_default();
     let repository = run.spec.source.repository.as_ref().map(|repository| {
@@ -86,8 +86,8 @@ fn scopes(run: &TerraformRun) -> Box<[Scope]> {
     [Scope::Whole, Scope::Namespace(namespace.into())].into_iter().chain(repository).collect()
 }
 
-/// The class of an open attempt: one that applies what a person approved, and has the lease for it, is of those. One that waits for
-/// that lease and cannot end, as its plan would be lost, has given its slot back: whoever has the lease may wait for that slot.
+/// The class of an open attempt. It is `Apply` once it restores a plan, or has a person's approval and the lease. An approved attempt
+/// without the lease whose plan would be lost with its pod has returned its slot: the holder of the lease may wait for that slot.
 fn class(run: &TerraformRun) -> Option<Class> {
     let Some(status) = &run.status else { return Some(Class::Plan) };
     let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
@@ -102,7 +102,7 @@ fn class(run: &TerraformRun) -> Option<Class> {
     }
 }
 
-/// Whether its pod waits for a person, or for the lease on its state, and nothing is lost when it ends.
+/// Whether its pod waits for a person or for the lease on its state, and can end without loss.
 pub(super) fn is_held(run: &TerraformRun) -> bool {
     let Some(status) = &run.status else { return false };
     let waits =
@@ -111,7 +111,7 @@ pub(super) fn is_held(run: &TerraformRun) -> bool {
     waits && kept && !(status.approval.is_some() && status.lease.is_some())
 }
 
-/// The place in which a run waits for its next slot; `None` of one that is to get none.
+/// The place in which a run waits for its next slot; `None` if it needs none.
 pub(super) fn place(run: &TerraformRun) -> Option<Place> {
     let status = run.status.as_ref();
     let ends = status.is_some_and(|status| status.is_terminal() || status.claim.is_some());
@@ -133,7 +133,7 @@ pub(super) fn place(run: &TerraformRun) -> Option<Place> {
     Some(Place { class, rank: rank(run), since, namespace, name })
 }
 
-/// Who made a run. What nobody else has a word for was made by a person.
+/// Who created a run. Without a trigger annotation it was a person.
 fn rank(run: &TerraformRun) -> Rank {
     match run.annotations().get(names::TRIGGER).map_or(Trigger::Person, |word| Trigger::of(word)) {
         Trigger::Person | Trigger::Deletion => Rank::Person,

@@ -1,8 +1,8 @@
-//! Who has a slot and who waits for one: filled by the watches, and by what this process writes itself before the watches show it.
+//! Which runs have a slot and which wait: filled by the watches, and by this process's own writes before the watches show them.
 //!
-//! A run that has to wait stands in the line as long as its own condition says so, from the answer that made it wait on. Whoever looks at
-//! its run and does not ask again leaves the line until it does, so that nobody waits behind one that needs no slot now. The event that
-//! frees a slot wakes those who may have it.
+//! A run that has to wait is in the line while its own condition says `SlotsFull`, and from the refusal that caused that condition. A
+//! reconcile that does not ask again removes the run from the line until one does, so no run waits behind another that needs no slot now.
+//! The event that frees a slot wakes the runs that may take it.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use crate::{
     settings::Settings,
 };
 
-/// Until when a write that nobody answered may still be carried out: longer than any request takes.
+/// How long an unanswered write may still be carried out: longer than any request takes.
 const LANDS: SignedDuration = SignedDuration::from_secs(120);
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots within the bounds of the settings; those of repositories come by a feed.
+    /// Slots within the bounds of the settings. The bounds of repositories come from a feed.
     pub fn new(settings: &Settings) -> Self {
         let bounds = Bounds {
             whole: settings.max_concurrent_runs,
@@ -45,7 +45,7 @@ impl Slots {
         Self { inner: Mutex::new(Allocations { bounds, ..Allocations::default() }), feeds: Feeds::default() }
     }
 
-    /// One more watch of runs, of one namespace or of all; `wake` is told which of them are to be looked at.
+    /// Adds a watch of runs, of one namespace or of all; `wake` receives the runs to reconcile.
     pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
         self.lock().wakers.push((scope, wake));
         self.feeds.add()
@@ -55,17 +55,17 @@ impl Slots {
         self.feeds.add()
     }
 
-    /// Waits until every watch has listed once: only then all that is open is counted, and every bound is known.
+    /// Waits until every watch has listed once: then every open attempt is counted, and every bound is known.
     pub async fn ready(&self) {
         self.feeds.ready().await;
     }
 
-    /// What such a watch would show is not to be had, and nobody waits for it.
+    /// This watch is not available (no rights), and nothing waits for its listing.
     pub fn does_without(&self, feed: &mut Feed) {
         self.feeds.listed(feed);
     }
 
-    /// Takes an event of a watch, whole as the API server sent it.
+    /// Takes an event of a watch, with the untrimmed run.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) {
         feed.hears(event);
         let mut inner = self.lock();
@@ -105,7 +105,7 @@ impl Slots {
         }
     }
 
-    /// How a run stands with the slot it needs, as far as it has asked; and whether others wait for that of the pod that it holds.
+    /// The slot of a run, without a new request; and whether other runs wait for the slot of its held pod.
     pub fn look(&self, run: &TerraformRun) -> (Slot, bool) {
         let inner = self.lock();
         if inner.bounds == Bounds::default() {
@@ -124,12 +124,12 @@ impl Slots {
         (slot, is_wanted)
     }
 
-    /// Keeps a slot of a class for a run, if it is its turn; otherwise it waits in the line from now on, and pods that only wait
-    /// themselves are looked at.
+    /// Reserves a slot of a class for a run if it is its turn. Otherwise puts the run in the line, and wakes held runs whose pods occupy
+    /// what is full.
     pub fn take(&self, run: &TerraformRun, class: Class) -> Slot {
         let mut inner = self.lock();
         let uid: Box<str> = run.uid().unwrap_or_default().into();
-        // The watch has shown it before anybody looks at it, or it is gone.
+        // The watch shows a run before its reconcile, so the run is gone.
         let Some(mut entry) = inner.runs.get(&*uid).cloned() else { return Slot::Free };
         if entry.counts().any(|counted| counted == class) {
             return Slot::Taken(class);
@@ -154,18 +154,18 @@ impl Slots {
         }
     }
 
-    /// A write that uses the slot which is kept for the run is sent now.
+    /// A write that uses the reserved slot is being sent.
     pub fn sends(&self, uid: &str, now: Timestamp) {
         self.lock().keeps(uid, |until| if matches!(until, Until::Seen(_)) { until } else { Until::Heard(now) });
     }
 
-    /// That write was carried out, as this version; or it was refused (`None`).
+    /// That write was carried out, as this version, or was refused (`None`).
     pub fn heard(&self, uid: &str, version: Option<u64>) {
         self.lock().keeps(uid, |_| version.map_or(Until::Look, Until::Seen));
     }
 
-    /// A look at a run is over: what it asked for and does not use is given back, and unless it `waits` it leaves the line. Returns
-    /// when to look again, while a write of it may still be carried out.
+    /// A reconcile of a run has ended: returns a reserved slot that it did not use, and removes the run from the line unless it `waits`.
+    /// Returns when to reconcile again while an unanswered write may still be carried out.
     pub fn looked(&self, uid: &str, waits: bool, now: Timestamp) -> Option<Duration> {
         let mut inner = self.lock();
         let mut entry = inner.runs.get(uid)?.clone();
@@ -187,7 +187,7 @@ impl Slots {
         due.map(|due| due.duration_since(now).unsigned_abs())
     }
 
-    /// Has the runs of a namespace looked at that have not ended.
+    /// Wakes the runs of a namespace that have not ended.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
         for (_, entry) in inner.runs.iter().filter(|(_, entry)| &*entry.namespace == namespace) {
@@ -196,7 +196,7 @@ impl Slots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Allocations> {
-        // Whole between any two events.
+        // Each event leaves it complete, so a poisoned lock does no harm.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -245,7 +245,7 @@ mod tests {
             all
         }
 
-        /// A look that asks for a slot, and opens the attempt when it gets one.
+        /// A reconcile that asks for a slot and opens the attempt if it gets one.
         fn opens(&mut self, run: &mut TerraformRun) -> bool {
             let slot = self.slots.take(run, Class::Plan);
             let taken = matches!(slot, Slot::Taken(_));
@@ -319,7 +319,7 @@ mod tests {
         rig.sees(&mut b);
         assert_eq!((rig.slots.looked(&uid, false, later(120)), rig.woken()), (None, vec!["b".to_owned()]));
         assert!(rig.opens(&mut b));
-        // One that was refused is given back with the look.
+        // A refused write returns its slot at the end of the reconcile.
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         rig.sees(&mut a);
@@ -346,7 +346,7 @@ mod tests {
         gone.metadata.resource_version = Some(rig.version.to_string());
         rig.slots.apply(&mut rig.feed, &Delete(gone));
         assert_eq!(rig.woken(), ["b"]);
-        // Its look ends in an error, or with something else that it waits for.
+        // Its reconcile ends with an error, or waits for something else.
         rig.slots.looked("uid-b", false, testing::t0());
         assert_eq!(rig.woken(), ["c"]);
         runs[1].metadata.annotations = Some([(names::CANCEL.to_owned(), "x".to_owned())].into());
@@ -423,11 +423,11 @@ mod tests {
             }
             assert!(rig.opens(&mut b), "its place among the plans is free");
             rig.sees(&mut b);
-            // The approval is taken away.
+            // The approval is removed.
             rig.sees(&mut a);
             let counted = [Class::Plan, Class::Apply].map(|class| rig.slots.lock().open.count(class, &Scope::Whole));
             assert_eq!(counted, counts);
-            // And given again: it does not wait for itself.
+            // And set again: the run does not wait for itself.
             rig.sees(&mut approved);
             assert_eq!(rig.slots.take(&approved, Class::Apply), Slot::Taken(Class::Apply));
             rig.slots.looked("uid-a", false, testing::t0());

@@ -1,7 +1,7 @@
-//! Who of a line may have a slot: a pure function of the line, of what is open and of the bounds.
+//! Which runs of a line may take a slot: a pure function of the line, the open attempts and the bounds.
 //!
-//! The line is in the order of its places: people before commits before schedules, and of those the oldest first. Each in turn gets a
-//! slot that no bound keeps from it; one that is kept out by the bound of its namespace or repository holds up nobody of another.
+//! The line is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
+//! that the bound of its namespace or repository excludes does not block runs of others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,58 +10,58 @@ use std::{
 
 use jiff::Timestamp;
 
-/// What a slot is for. Each class has as many as the bounds say, and a line of its own: an approved apply never waits for a plan.
+/// What a slot is for. The bounds apply to each class separately, and each has its own line: an approved apply never waits for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// An attempt that makes a plan, and that applies it where nobody is asked.
+    /// An attempt that plans, and applies too if no approval is needed.
     Plan,
     /// The apply of a plan that a person approved.
     Apply,
 }
 
-/// Who is served first.
+/// Priority in the line, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
-    /// A person, or whoever else makes a run.
+    /// A person, or any other client that creates a run.
     Person,
     /// A commit to a layer.
     Commit,
-    /// The schedule of a layer, or a plan that is made again.
+    /// A layer's drift check or retry, or an unknown trigger.
     Schedule,
 }
 
-/// What a bound is of.
+/// What a bound applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// All that this controller looks after.
+    /// Everything that this controller reconciles.
     Whole,
     Namespace(Box<str>),
-    /// A repository: namespace and name.
+    /// Namespace and name of a repository.
     Repository(Box<str>, Box<str>),
 }
 
-/// A place in the line; their order is that of the line.
+/// A place in the line; the derived order is that of the line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub class: Class,
     pub rank: Rank,
-    /// Since when: the approval, or the creation of the run.
+    /// Time of the approval, or of the run's creation.
     pub since: Timestamp,
-    /// Namespace of the run.
+    /// Of the run.
     pub namespace: Box<str>,
-    /// Its name.
+    /// Of the run.
     pub name: Box<str>,
 }
 
-/// Those that wait, with the scopes that their attempts would count in.
+/// The waiting runs, with the scopes that their attempts would count in.
 pub type Line = BTreeMap<Place, Box<[Scope]>>;
 
-/// The most open attempts of a class, by scope; those without a bound are not in it.
+/// The most open attempts of each class, by scope; `None` or absent: unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     pub whole: Option<u32>,
     pub per_namespace: Option<u32>,
-    /// Of repositories, by namespace and name.
+    /// By namespace and name.
     pub repositories: BTreeMap<(Box<str>, Box<str>), u32>,
 }
 
@@ -75,12 +75,12 @@ impl Bounds {
     }
 }
 
-/// How many attempts are open, plans and approved applies, by scope.
+/// Number of open attempts by scope: plans, and approved applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Open(BTreeMap<Scope, [u32; 2]>);
 
 impl Open {
-    /// How many of a class count in a scope.
+    /// Number of open attempts of a class in a scope.
     pub fn count(&self, class: Class, scope: &Scope) -> u32 {
         let Some([plans, applies]) = self.0.get(scope) else { return 0 };
         match class {
@@ -110,7 +110,7 @@ impl Open {
         }
     }
 
-    /// The first of these scopes that is full.
+    /// The first of these scopes that is full, and its bound.
     pub fn full<'a>(&self, class: Class, scopes: &'a [Scope], bounds: &Bounds) -> Option<(&'a Scope, u32)> {
         scopes
             .iter()
@@ -123,15 +123,15 @@ impl Open {
     }
 }
 
-/// How a run stands with the slot that it needs.
+/// The state of the slot that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Slot {
-    /// Nothing bounds it.
+    /// No bound applies to it.
     #[default]
     Free,
     /// It has to ask for one.
     Unasked,
-    /// One is kept for it.
+    /// One is reserved for it.
     Taken(Class),
     /// It has to wait.
     Full(Full),
@@ -141,12 +141,12 @@ pub enum Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Full {
     pub class: Class,
-    /// What is full.
+    /// The scope that is full.
     pub scope: Scope,
-    /// How many attempts are open there.
+    /// Number of open attempts there.
     pub open: u32,
     pub bound: u32,
-    /// How many wait before it for the same.
+    /// Number of runs that wait before it for the same scope.
     pub before: usize,
 }
 
@@ -168,7 +168,7 @@ impl fmt::Display for Full {
     }
 }
 
-/// Those of a line who may have a slot now, in their order.
+/// The runs of a line that may take a slot now, in order.
 pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, open: &Open, bounds: &Bounds) -> Vec<&'a Place> {
     let mut open = open.clone();
     let mut all = Vec::new();
@@ -181,7 +181,7 @@ pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, o
     all
 }
 
-/// Whether a run may have a slot, which is to be in that place of the line, whether it stands there already or not.
+/// Whether a run with that place may take a slot. The place need not be in the line yet.
 ///
 /// # Errors
 /// Why it has to wait.
@@ -190,7 +190,7 @@ pub fn ask(me: &Place, scopes: &[Scope], line: &Line, open: &Open, bounds: &Boun
         Place { rank: Rank::Person, since: Timestamp::MIN, namespace: Box::default(), name: Box::default(), ..me.clone() };
     let before = || line.range(first.clone()..me.clone());
     let full = open.full(me.class, scopes, bounds).or_else(|| {
-        // Whoever comes before it, and may have one, has not taken it yet.
+        // Runs before it that may take a slot, but have not yet, count as open.
         let mut open = open.clone();
         for (place, of) in before() {
             if open.full(place.class, of, bounds).is_none() {
@@ -205,7 +205,7 @@ pub fn ask(me: &Place, scopes: &[Scope], line: &Line, open: &Open, bounds: &Boun
     Err(Full { class: me.class, scope: scope.clone(), open, bound, before })
 }
 
-/// Whether somebody waits for a slot of this class in a scope that is full.
+/// Whether a run waits for a slot of this class in one of these scopes that is full.
 pub fn wanted(class: Class, scopes: &[Scope], line: &Line, open: &Open, bounds: &Bounds) -> bool {
     let full: BTreeSet<_> =
         scopes.iter().filter(|scope| open.full(class, std::slice::from_ref(*scope), bounds).is_some()).collect();
@@ -309,8 +309,7 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// Of whatever line: no bound is passed, nobody is passed over without a bound of his own that keeps him out, and who asks gets the
-    /// same answer as the line gives.
+    /// For random lines: no bound is exceeded, no run is passed over unless a bound of its own is full, and `ask` agrees with `admitted`.
     #[test]
     fn whatever_the_line_is() {
         for seed in 0..2_000 {

@@ -1,11 +1,11 @@
-//! How many attempts are open at once, and who is next (`design/0031-slots.md`).
+//! How many attempts are open at once, and which run is next (`design/0031-slots.md`).
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@line`] | who of a line may have a slot, and in which order: plain values |
-//! | [`index`] | who has a slot and who waits for one, as the watches and this process's own writes say |
-//! | [`allocations`] | what of runs is counted, behind it |
-//! | [`entry`] | what of a run matters for that |
+//! | [`mod@line`] | which runs of a line may take a slot, and their order: plain values |
+//! | [`index`] | which runs have a slot or wait for one, from the watches and this process's own writes |
+//! | [`allocations`] | the counts and the line behind the index |
+//! | [`entry`] | the part of a run that concerns slots |
 
 pub mod allocations;
 pub mod entry;
