@@ -1,4 +1,4 @@
-//! Where the policies were not enforced, until what counts only behind them has been revoked there. In memory only.
+//! Where the policies were not enforced, until what depends on them has been revoked there. In memory only.
 
 use std::collections::BTreeMap;
 

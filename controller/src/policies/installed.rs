@@ -10,13 +10,13 @@ use crds::names;
 /// The UID of an object, and the generation of its spec.
 pub(super) type Identity = (String, i64);
 
-/// The admission policies and their bindings. An object that is made again has another UID, a changed spec another generation.
+/// The admission policies and their bindings. A recreated object has another UID, a changed spec another generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policies(pub(super) BTreeMap<String, Identity>);
 
 impl Policies {
-    /// Whether the policies that existed at `before` were enforced until now, if both sets were proven. An object that went in between has
-    /// another UID now. One that changed once had no spec but the two that were proven; one that changed twice had a third.
+    /// Whether the policies that existed at `before` were enforced until now, if both sets were proven. An object that was recreated in
+    /// between has another UID. One changed once had only the two proven specs; one changed twice had an unproven third.
     pub(super) fn unbroken_since(&self, before: &Self) -> bool {
         let unbroken = |(name, (uid, was)): (&String, &Identity)| {
             self.0.get(name).is_some_and(|(now, generation)| now == uid && (*was..=was + 1).contains(generation))
@@ -43,13 +43,13 @@ fn identity<K: Resource>(object: &K) -> Identity {
     (object.uid().unwrap_or_default(), object.meta().generation.unwrap_or(0))
 }
 
-/// The entry of a policy of ours.
+/// The entry of a policy, if it is one of ours.
 pub(super) fn of_policy(policy: &ValidatingAdmissionPolicy) -> Option<(String, Identity)> {
     let name = policy.name_any();
     names::POLICIES.contains(&name.as_str()).then(|| (format!("policy/{name}"), identity(policy)))
 }
 
-/// The entry of a binding of one of our policies.
+/// The entry of a binding, if it binds one of our policies.
 pub(super) fn of_binding(binding: &ValidatingAdmissionPolicyBinding) -> Option<(String, Identity)> {
     let policy = binding.spec.as_ref()?.policy_name.as_deref().filter(|name| names::POLICIES.contains(name))?;
     Some((format!("binding/{policy}/{}", binding.name_any()), identity(binding)))

@@ -8,7 +8,7 @@ pub struct Missing {
     pub reason: &'static str,
     /// For people.
     pub text: String,
-    /// A probe was let through, so its policy is not enforced. Otherwise something else refused the probe first.
+    /// A probe was admitted, so its policy is not enforced. If false, a policy is missing, or something else refused the probe.
     pub let_through: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Proves that the admission policies are enforced, before anything relies on them.
 //!
-//! Existence proves nothing: a policy is enforced about a second after its creation. So each policy has to refuse, by its name, a dry run
-//! that the controller sends. A proof counts for a minute at most, and only until a watch shows that a policy or a binding went or
-//! changed. Where the policies were not enforced, they do not count as proven again before somebody revoked what was set meanwhile, and
-//! said so with [`Prober::close`].
+//! Existence proves nothing: a policy is enforced only about a second after its creation. So each policy has to refuse, by its name, a dry
+//! run that the controller sends. A proof counts for at most a minute, and only until a watch shows that a policy or a binding was deleted
+//! or changed. Where the policies were not enforced, they do not count as proven again until what was set meanwhile is revoked and
+//! [`Prober::close`] is called.
 //!
 //! | module | holds |
 //! |---|---|
@@ -36,7 +36,7 @@ use missing::Missing;
 
 /// How long a proof counts.
 const GOOD_FOR: SignedDuration = SignedDuration::from_secs(60);
-/// When a failed proof is tried again, unless a watch shows a change before.
+/// Delay before a failed proof is repeated, unless a watch shows a change earlier.
 pub const RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// How long a proof waits for the first listing.
 const LISTING: Duration = Duration::from_secs(5);
@@ -66,28 +66,28 @@ impl Default for Prober {
 
 #[derive(Default)]
 struct Proof {
-    /// Held during the probes, so that twenty runs at once share one proof.
+    /// Held during the probes, so that concurrent runs share one proof.
     making: tokio::sync::Mutex<()>,
     last: Mutex<Option<Last>>,
 }
 
-/// The last try of a proof.
+/// The last attempt at a proof.
 #[derive(Clone)]
 struct Last {
     /// When it began.
     at: Timestamp,
-    /// How many changes the watches had shown by then.
+    /// Number of changes that the watches had shown by then.
     changes: u64,
     found: Result<(), Missing>,
 }
 
 impl Last {
-    /// What it proves now. `is_open`: something in the namespace is still to be revoked.
+    /// What it proves now. `is_open`: something in the namespace has yet to be revoked.
     fn state(&self, now: Timestamp, changes: u64, is_open: bool) -> Enforcement {
         let retry_at = self.at.checked_add(RETRY).unwrap_or(Timestamp::MAX);
         match &self.found {
             _ if self.changes != changes => Enforcement::Unknown,
-            // The clock was put back.
+            // The clock was set back.
             _ if self.at.duration_since(now) >= RETRY => Enforcement::Unknown,
             Err(missing) => Enforcement::NotEnforced { missing: missing.clone(), retry_at },
             Ok(()) if now.duration_since(self.at) >= GOOD_FOR => Enforcement::Unknown,
@@ -144,7 +144,7 @@ impl Prober {
     /// Proves that the policies are enforced in a namespace, or shares the proof of another run.
     ///
     /// # Errors
-    /// When a request got no answer, or one that proves nothing, as of an overloaded server.
+    /// If a request gets no answer, or one that proves nothing, such as that of an overloaded server.
     pub async fn prove(&self, namespace: &str, ctx: &Cluster) -> Result<Enforcement, Error> {
         let proof = self.proofs().entry(namespace.to_owned()).or_default().clone();
         let _making = proof.making.lock().await;
@@ -160,7 +160,7 @@ impl Prober {
             let known = self.known();
             (known.changes, known.missing())
         };
-        // Counted from before its first request: the proof is of that moment at the latest.
+        // Taken before the first request, so a proof never counts too long.
         let at = ctx.now();
         let found = match missing {
             Some(text) => Err(Missing::policy(text)),

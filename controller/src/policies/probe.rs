@@ -1,4 +1,4 @@
-//! Asks each policy, by a dry run that nothing but this policy refuses.
+//! Probes each policy with a dry run that only this policy refuses.
 
 use kube::api::PostParams;
 
@@ -10,7 +10,7 @@ use crate::{
     error::{self, Error, ErrorKind},
 };
 
-/// All probes at once. The first that was not refused as it must be is named.
+/// Sends all probes at once. Returns the first that was not refused as expected.
 pub(super) async fn all(namespace: &str, ctx: &Cluster) -> Result<Option<Missing>, Error> {
     for answer in futures::future::join_all(names::POLICIES.map(|policy| probe(namespace, policy, ctx))).await {
         if let Some(missing) = answer.inspect_err(|error| ctx.metrics.failed(error))? {
@@ -32,16 +32,16 @@ async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Mi
     }
 }
 
-/// What a refusal leaves unproven.
+/// What remains unproven after a refusal.
 fn lack(namespace: &str, policy: &str, error: Error) -> Result<Option<Missing>, Error> {
-    // Nothing is created there, and so no policy is asked.
+    // Nothing can be created there, so no policy is evaluated.
     if error.is_of_terminating_namespace() {
         return Ok(Some(Missing::namespace(namespace)));
     }
     Ok(judge("a dry run", policy, error)?.err().map(Missing::policy))
 }
 
-/// Whether a refusal is the policy's.
+/// Whether the policy itself refused.
 fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, Error> {
     match error.kind() {
         ErrorKind::Forbidden | ErrorKind::Invalid => {
@@ -64,7 +64,7 @@ fn judge(what: &str, policy: &str, error: Error) -> Result<Result<(), String>, E
     }
 }
 
-/// A run that nothing but this policy refuses, whoever asks.
+/// A run that only this policy refuses, for any client.
 fn probe_of(namespace: &str, policy: &str) -> TerraformRun {
     let mut probe =
         TerraformRun { metadata: kube::api::ObjectMeta::default(), spec: crds::TerraformRunSpec::default(), status: None };

@@ -16,7 +16,7 @@ use crate::cluster::{
     watch::{objects, stopped},
 };
 
-/// What one watch has shown.
+/// The state that one watch shows.
 #[derive(Default)]
 struct Shown {
     /// `None` before the first listing.
@@ -41,7 +41,7 @@ impl Shown {
     }
 }
 
-/// What both watches have shown.
+/// The state that both watches show.
 #[derive(Default)]
 pub struct Watched {
     policies: Shown,
@@ -71,7 +71,7 @@ enum Seen {
     Binding(watcher::Event<ValidatingAdmissionPolicyBinding>),
 }
 
-/// Tells the prober of every change of a policy or a binding, until `stop` turns true.
+/// Passes every change of a policy or a binding to the prober, until `stop` turns true.
 pub async fn run(ctx: Arc<Cluster>, prober: Arc<Prober>, stop: watch::Receiver<bool>) {
     let policies = objects("admission policies", Api::all(ctx.client.clone()), watcher::Config::default());
     let bindings = objects("bindings of admission policies", Api::all(ctx.client.clone()), watcher::Config::default());
