@@ -1,8 +1,8 @@
-//! Undoes what counts only behind the admission policies, where they were not enforced for a while.
+//! Revokes what depends on the admission policies, where they were not enforced for a while.
 //!
-//! An annotation does not show who set it, nor whether a policy checked the author. So when the policies are enforced again, approvals,
-//! orders and abandons are removed, runs that ask for rights and have not begun are canceled, and layers that ask for rights wait for a
-//! person to confirm them. Until that is done, the policies do not count as proven, and nothing is decided on what was set.
+//! An annotation does not show who set it, nor whether a policy checked the author. So once the policies are enforced again, approvals,
+//! orders and abandons are removed, runs that ask for rights and have not begun are canceled, and layers that ask for rights wait until a
+//! person confirms them. Until that is done the policies do not count as proven, and nothing is decided on what was set.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,9 +17,9 @@ use crate::{
     run,
 };
 
-/// How many proofs a start waits for. The controller is ready without the policies, too.
+/// The most proofs that a start waits for. The controller becomes ready without the policies, too.
 const TRIES: u32 = 3;
-/// The longest wait between two tries.
+/// The longest delay between two attempts.
 const LONGEST: Duration = Duration::from_secs(60);
 
 pub struct Revoke {
@@ -28,10 +28,10 @@ pub struct Revoke {
 }
 
 impl Revoke {
-    /// Proves the policies at the start and after every change, in its own namespace or those that are watched, and revokes what was set
-    /// in between. Returns when `stop` turns true.
+    /// Proves the policies at the start and after every change, in the watched namespaces, or in the controller's own if it watches all.
+    /// Revokes what was set in between. Returns when `stop` turns true.
     pub async fn run(self, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
-        // In this order each time: the simulator plays a life twice.
+        // The fixed order lets the simulator replay a history exactly.
         tokio::select! {
             biased;
             () = stopped(stop) => {}
@@ -75,7 +75,7 @@ impl Revoke {
         }
     }
 
-    /// Layers first, so that none makes another run meanwhile.
+    /// Layers first, so that none creates a run meanwhile.
     async fn close(&self, gap: &Gap, policies: &Prober) -> Result<(), Error> {
         let scopes = gap.namespace.clone().map_or_else(|| self.runs.settings.scopes(), |namespace| vec![Some(namespace)]);
         for scope in &scopes {
