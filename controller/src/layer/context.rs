@@ -27,7 +27,7 @@ pub struct Context {
     memory: Mutex<HashMap<String, Notes>>,
 }
 
-/// What this process knows of a layer before the watches show it. Losing it costs a request, never a run.
+/// Facts about a layer that the watches do not show yet. Losing it costs a request, never a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Notes {
     /// resourceVersion of our last write; 0 once the watch has shown it.

@@ -52,7 +52,7 @@ impl NewRun {
     }
 }
 
-/// What to do now, the layer's status, and when to reconcile again without an event.
+/// The layer's status, the actions, and when to reconcile again without an event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// Written before any action, if it differs.

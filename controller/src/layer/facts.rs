@@ -1,4 +1,4 @@
-//! What a layer's runs show, and what its status records of runs that are gone.
+//! Facts about a layer: from its runs, and from its status for runs that are gone.
 
 use jiff::Timestamp;
 

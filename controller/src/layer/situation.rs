@@ -16,13 +16,13 @@ pub(super) const UNVERIFIED: &str = "the layer asks for rights, and the admissio
 pub(super) struct Situation<'a> {
     pub(super) o: &'a Observed,
     pub(super) facts: Facts<'a>,
-    /// What to plan, or why nothing can be planned.
+    /// The content to plan, or why none can be planned.
     pub(super) wanted: Result<Wanted, Hold>,
     /// When drift is checked; `None` if never, or not now.
     pub(super) check: Result<Option<Timestamp>, String>,
 }
 
-/// What to plan.
+/// The content to plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
     pub(super) revision: String,
@@ -37,7 +37,7 @@ pub(super) struct Hold {
     /// One word, from `crds::reason`.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// What a person has to do; `None` if waiting is enough.
+    /// The next step, for people; `None` if waiting is enough.
     pub(super) next_step: Option<String>,
 }
 

@@ -13,7 +13,7 @@ pub struct Gap {
     number: u64,
 }
 
-/// What the watches and the probes of this process showed so far.
+/// The policies and gaps that the watches and probes of this process showed so far.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     /// `None` before the first listing.

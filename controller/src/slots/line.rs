@@ -10,7 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 
-/// What a slot is for. The bounds apply to each class separately, and each has its own line: an approved apply never waits for a plan.
+/// The purpose of a slot. The bounds apply to each class separately, and each has its own line: an approved apply never waits for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// An attempt that plans, and applies too if no approval is needed.
@@ -30,7 +30,7 @@ pub enum Rank {
     Schedule,
 }
 
-/// What a bound applies to.
+/// The set of runs that a bound applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Everything that this controller reconciles.
@@ -47,9 +47,7 @@ pub struct Place {
     pub rank: Rank,
     /// Time of the approval, or of the run's creation.
     pub since: Timestamp,
-    /// Of the run.
     pub namespace: Box<str>,
-    /// Of the run.
     pub name: Box<str>,
 }
 

@@ -9,7 +9,7 @@ use crate::layer::template::Effective;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Of few contents, so that some return.
+    /// Pushes one of few contents, so that some return.
     Push(u8),
     /// Pushes the content before the last one: A, B, A.
     Back,
