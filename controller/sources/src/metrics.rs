@@ -40,7 +40,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing is counted yet, and so many caches are awaited.
+    /// Starts with zero counts and waits for this many caches.
     pub fn awaiting(caches: usize) -> Self {
         let (looks, writes) = (Family::default(), Family::default());
         let (repositories, deleted) = (Gauge::default(), Counter::default());
@@ -68,12 +68,12 @@ impl Metrics {
         self.repositories.set(i64::try_from(repositories).unwrap_or(i64::MAX));
     }
 
-    /// A bundle was deleted.
+    /// Counts a deleted snapshot.
     pub fn deleted(&self) {
         self.deleted.inc();
     }
 
-    /// Encodes all of them.
+    /// Encodes all metrics.
     pub fn exposition(&self) -> Exposition {
         exposition(&self.registry)
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_counted_by_cause_and_result() {
+    fn checks_are_counted_by_cause_and_result() {
         let metrics = Metrics::awaiting(1);
         metrics.looked("interval", false, Duration::from_millis(120));
         let text = metrics.exposition().1;
