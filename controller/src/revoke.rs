@@ -1,8 +1,9 @@
-//! Undoes what counts only behind the admission policies, where they were not enforced for a while.
+//! Revokes changes that count only behind the admission policies, after these were not enforced for a while.
 //!
-//! An annotation does not show who set it, nor whether a policy checked the author. So when the policies are enforced again, approvals,
-//! orders and abandons are removed, runs that ask for rights and have not begun are canceled, and layers that ask for rights wait for a
-//! person to confirm them. Until that is done, the policies do not count as proven, and nothing is decided on what was set.
+//! An annotation does not show who set it, nor whether a policy checked the author. So when the policies are enforced
+//! again, approvals, orders and abandons are removed, runs that ask for rights and have not started are canceled, and
+//! layers that ask for rights wait for a person's confirmation. Until this is complete, the policies do not count as
+//! proven, and no decision uses these annotations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,9 +18,9 @@ use crate::{
     run,
 };
 
-/// How many proofs a start waits for. The controller is ready without the policies, too.
+/// Number of probes that the start waits for. The controller becomes ready without the policies, too.
 const TRIES: u32 = 3;
-/// The longest wait between two tries.
+/// Maximum wait between two tries.
 const LONGEST: Duration = Duration::from_secs(60);
 
 pub struct Revoke {
@@ -28,8 +29,8 @@ pub struct Revoke {
 }
 
 impl Revoke {
-    /// Proves the policies at the start and after every change, in its own namespace or those that are watched, and revokes what was set
-    /// in between. Returns when `stop` turns true.
+    /// Probes the policies at the start and after every change, in its own namespace or in the watched ones, and
+    /// revokes changes made in between. Returns when `stop` becomes true.
     pub async fn run(self, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
         tokio::select! {
             () = self.work(&readiness) => {}
@@ -72,7 +73,7 @@ impl Revoke {
         }
     }
 
-    /// Layers first, so that none makes another run meanwhile.
+    /// Layers first, so that they create no runs meanwhile.
     async fn close(&self, gap: &Gap, policies: &Prober) -> Result<(), Error> {
         let scopes = gap.namespace.clone().map_or_else(|| self.runs.settings.scopes(), |namespace| vec![Some(namespace)]);
         for scope in &scopes {
