@@ -184,7 +184,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     tokio::select! {
         ended = tokio::time::timeout(Duration::from_secs(20), watches) => {
             if ended.is_err() {
-                tracing::warn!("looks at runs were still under way");
+                tracing::warn!("reconciles were still running");
             }
         }
         // The lease is renewed until running reconciles are complete.

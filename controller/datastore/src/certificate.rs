@@ -37,7 +37,7 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
         match settle(cluster, secret, &settings.tls_names).await {
             Ok(files) => return Ok(files),
             Err(error) => {
-                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; trying again");
+                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; retrying");
             }
         }
         tokio::time::sleep(wait).await;
@@ -56,7 +56,7 @@ pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]
             return Ok(files);
         }
         if cluster.fill(secret, &read, &make(names)?).await? {
-            tracing::info!(%secret, "the certificate of the service was made");
+            tracing::info!(%secret, "the certificate of the service was created");
         }
         // Read again: the other writer's content is used.
     }

@@ -59,7 +59,7 @@ pub async fn run(service: Arc<Service>, interval: Duration) {
         tokio::time::sleep(interval).await;
         if let Err(problem) = sweep(&service, service.cluster.now()).await {
             service.metrics.sweep_failed();
-            tracing::warn!(%problem, "the sweep was not finished; the next one begins anew");
+            tracing::warn!(%problem, "the sweep was not finished; the next one starts over");
         }
     }
 }
@@ -145,7 +145,7 @@ async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp
         Verdict::Keep => {}
         Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
         Verdict::Mark => {
-            tracing::info!(namespace = key.namespace(), uid = key.uid(), run = name, "a run is gone and left something");
+            tracing::info!(namespace = key.namespace(), uid = key.uid(), run = name, "found data of a deleted run");
             sealed.create(&key.mark(), &Mark { at: now }, &[]).await?;
         }
         Verdict::DeleteObjects => delete_objects(service, key).await?,
@@ -213,7 +213,7 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
     service.logs.forget(key);
     service.objects.delete_all(key).await?;
     service.metrics.swept("run", 1);
-    tracing::info!(namespace = key.namespace(), uid = key.uid(), "what a run had left was deleted");
+    tracing::info!(namespace = key.namespace(), uid = key.uid(), "data of a deleted run was deleted");
     Ok(())
 }
 

@@ -81,7 +81,7 @@ pub async fn run(publisher: Arc<Publisher>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
         if let Err(problem) = publisher.repair().await {
-            tracing::warn!(%problem, "published outputs were not all looked at; the next look begins anew");
+            tracing::warn!(%problem, "not all published outputs were checked; the next check starts over");
         }
     }
 }
@@ -275,7 +275,7 @@ impl Publisher {
             let uid = match self.cluster.namespace(&namespace).await {
                 Ok(uid) => uid,
                 Err(error) => {
-                    tracing::warn!(namespace, %error, "published outputs of the namespace were not looked at");
+                    tracing::warn!(namespace, %error, "published outputs of the namespace were not checked");
                     continue;
                 }
             };
@@ -284,7 +284,7 @@ impl Publisher {
                 for word in store.children(&names::below(&below, &stack)).await?.1 {
                     let Some(key) = StateKey::listed(&namespace, &stack, &word) else { continue };
                     if let Err(problem) = self.repair_one(&key, uid.as_deref()).await {
-                        tracing::warn!(namespace, stack, %problem, "published outputs of the stack were not looked at");
+                        tracing::warn!(namespace, stack, %problem, "published outputs of the stack were not checked");
                     }
                 }
             }

@@ -82,7 +82,7 @@ pub async fn serve<O: Send + 'static>(
     drop(listener);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(GRACE, ended).await.is_err() {
-        tracing::warn!("requests were still under way");
+        tracing::warn!("requests were still in progress");
     }
 }
 

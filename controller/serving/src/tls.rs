@@ -120,7 +120,7 @@ async fn follow(
                 Ok(_) => continue,
                 // A mounted Secret lags up to a minute behind the object.
                 Err(error) => {
-                    tracing::info!(%error, "the certificate cannot be read again; the one before is used");
+                    tracing::info!(%error, "the certificate cannot be reloaded; the previous one is used");
                     continue;
                 }
             },
@@ -128,7 +128,7 @@ async fn follow(
         match files.config(authority.as_deref()) {
             Ok(config) => drop(configs.send_replace(Arc::new(config))),
             // Half of a renewal: the next read finds the other half.
-            Err(error) => tracing::warn!(%error, "the certificate cannot be used; the one before is"),
+            Err(error) => tracing::warn!(%error, "the certificate cannot be used; the previous one is used"),
         }
     }
 }

@@ -30,7 +30,7 @@ pub async fn run<B: Bundles>(shared: Arc<Shared<B>>, scopes: Vec<Option<String>>
         tokio::time::sleep(every).await;
         match sweep(&shared, &scopes, &before).await {
             Ok(unneeded) => before = unneeded,
-            Err(why) => tracing::warn!(why, "bundles that nobody needs are looked for again later"),
+            Err(why) => tracing::warn!(why, "the sweep for unused snapshots failed; it is repeated later"),
         }
     }
 }
@@ -119,7 +119,7 @@ pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: 
             Ok::<_, datastore_client::RequestError>(())
         };
         let Err(error) = deleted.await else { return };
-        tracing::warn!(namespace, uid, why = error.why(), "bundles of a repository that is gone are not deleted yet");
+        tracing::warn!(namespace, uid, why = error.why(), "snapshots of a deleted repository are not deleted yet");
         tokio::time::sleep(BETWEEN.after(tries)).await;
     }
 }

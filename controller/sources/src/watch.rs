@@ -114,7 +114,7 @@ impl<B: Bundles + 'static> Workers<B> {
     pub async fn wanted(self: Arc<Self>) {
         loop {
             if let Err(error) = self.hear().await {
-                tracing::debug!(error = causes(&error), "nobody says what runs wait for");
+                tracing::debug!(error = causes(&error), "the wanted revisions are not available");
             }
             tokio::time::sleep(wanted::PAUSE).await;
         }
@@ -170,7 +170,7 @@ impl<B: Bundles + 'static> Workers<B> {
                         self.shared.metrics.readiness.filled();
                     }
                 }
-                Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it begins again"),
+                Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it restarts"),
             }
         }
     }

@@ -116,7 +116,7 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
             None
         }
         Err(error) => {
-            tracing::warn!(repository = %name_of(view), error, "what was found is not written");
+            tracing::warn!(repository = %name_of(view), error, "the result of a check is not written");
             Some(Tries::more(memory.unwritten, now))
         }
     };
@@ -186,7 +186,7 @@ async fn say<B: Bundles>(
     memory.unwritten = match write_status(shared, view, &next).await {
         Ok(()) => None,
         Err(error) => {
-            tracing::warn!(repository = %name_of(view), error, "its status is not written");
+            tracing::warn!(repository = %name_of(view), error, "the status of the repository is not written");
             Some(Tries::more(memory.unwritten, now))
         }
     };

@@ -101,7 +101,7 @@ impl Candidate {
                         Ok(lease) => return (lease, sent),
                         Err(error)
                             if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
-                        Err(error) => tracing::warn!(%error, lease = self.name, "the Lease of the leader cannot be taken"),
+                        Err(error) => tracing::warn!(%error, lease = self.name, "the leader's Lease cannot be taken"),
                     }
                     tokio::time::sleep(AGAIN).await;
                     // Read who was faster. An error of this read is ignored.
@@ -164,7 +164,7 @@ impl Candidate {
             && self.is_ours(&lease)
             && let Err(error) = self.write(Some(&lease), "").await
         {
-            tracing::info!(%error, "the Lease of the leader was not given back; it runs out");
+            tracing::info!(%error, "the leader's Lease was not released; it expires");
         }
     }
 

@@ -68,7 +68,7 @@ impl Packed {
     /// The value; `None` (logged) when it cannot be unpacked.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         let read = self.text().and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::error!(%error, "what a cache keeps packed cannot be read")).ok()
+        read.inspect_err(|error| tracing::error!(%error, "a packed object in the cache cannot be read")).ok()
     }
 
     /// The text; an error when it differs from the packed one.

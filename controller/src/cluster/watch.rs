@@ -45,7 +45,7 @@ where
 /// Logs a failure of a watch and drops it: the watch restarts by itself, and the runtime would slow down all streams
 /// for one failure.
 pub(crate) fn loud<K>(what: &'static str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
-    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it begins again")).ok()
+    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it restarts")).ok()
 }
 
 /// Skips an object that this version cannot parse: it neither stops the watch nor is interpreted.
@@ -54,7 +54,7 @@ pub(crate) fn readable<K: Resource<DynamicType = ()>>(event: Event<DeserializeGu
         let read = guard.0.inspect_err(|invalid| {
             let (kind, meta) = (K::kind(&()), &invalid.metadata);
             let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-            tracing::warn!(%kind, namespace, name, error = %invalid, "what this version cannot read is left alone");
+            tracing::warn!(%kind, namespace, name, error = %invalid, "an object that this version cannot parse is skipped");
         });
         read.ok()
     };

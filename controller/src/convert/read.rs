@@ -26,7 +26,7 @@ impl Document {
 
 /// The documents of a text, including items of lists.
 pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
-    let values: Vec<Value> = serde_saphyr::from_multiple(text).context("this is no YAML")?;
+    let values: Vec<Value> = serde_saphyr::from_multiple(text).context("this is not YAML")?;
     let mut found = Vec::new();
     for value in values {
         match value {

@@ -37,7 +37,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Cluster>, datastore: Arc<Datast
         if oldest.is_some_and(|oldest| has_stayed(oldest, ctx.now())) {
             *ctx.pods.first_release() = None;
             first = once(scope.as_deref(), &mut kept, &ctx, &datastore).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "could not look for pods that have stayed long enough");
+                tracing::warn!(%error, "the sweep for ended pods failed");
                 oldest
             });
         }
@@ -68,7 +68,7 @@ pub async fn once(
                 true if kept.contains(&pod.uid) => Some(false),
                 true => datastore.log_is_whole(&pod.namespace, &pod.run_uid, pod.attempt).await.map_or_else(
                     |error| {
-                        tracing::info!(pod = pod.name, error = causes(&error), "nobody says whether the pod's log is kept");
+                        tracing::info!(pod = pod.name, error = causes(&error), "it is unknown whether the pod's log is stored");
                         None
                     },
                     Some,
@@ -77,7 +77,7 @@ pub async fn once(
             };
             match whole {
                 Some(true) => {
-                    tracing::info!(pod = pod.name, "the pod goes: its log is kept");
+                    tracing::info!(pod = pod.name, "the pod is deleted: its log is stored");
                     delete::object::<Pod>("delete ended pod", &pod.namespace, &pod.name, Some(pod.uid), ctx).await?;
                 }
                 Some(false) => drop(there.insert(pod.uid)),

@@ -32,7 +32,7 @@ const PAGE: u32 = 500;
 pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Cluster>, mut stop: watch::Receiver<bool>) {
     loop {
         if let Err(error) = once(scope.as_deref(), &ctx).await {
-            tracing::warn!(%error, "could not look for forgotten rights of attempts; tried again in an hour");
+            tracing::warn!(%error, "the sweep for leftover rights of attempts failed; it is repeated in an hour");
         }
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
@@ -73,7 +73,7 @@ where
             }
             let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
             delete::object::<K>("delete what an attempt was given", &namespace, &name, object.uid(), ctx).await?;
-            tracing::info!(kind, namespace, name, "nobody had taken it back");
+            tracing::info!(kind, namespace, name, "leftover rights were deleted");
             removed += 1;
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {

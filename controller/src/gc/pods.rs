@@ -43,7 +43,7 @@ pub fn let_go(namespace: String, pod: PodView, ctx: Arc<Cluster>) {
         for wait in WAITS {
             match Box::pin(release(&namespace, &pod, &ctx)).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, pod = pod.name, "a pod that was left is still held"),
+                Err(error) => tracing::warn!(%error, pod = pod.name, "a leftover pod is not released yet"),
             }
             tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
         }

@@ -90,7 +90,7 @@ pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: 
     let keeper = Keeper { api: Api::all(client.clone()), roles: Api::all(client), owner: what.owner };
     let (Some(place), Some(datastore)) = (what.service, datastore) else {
         if let Err(error) = keeper.remove().await {
-            tracing::debug!(%error, "nothing is known of an APIService of ours");
+            tracing::debug!(%error, "the APIService could not be removed");
         }
         return;
     };
@@ -108,7 +108,7 @@ pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: 
             Err(_) => Some("no answer in time".to_owned()),
         };
         if let Err(error) = keeper.step(&mut guard, silent, &place, &datastore).await {
-            tracing::warn!(%error, "the APIService of {GROUP} is not as it should be");
+            tracing::warn!(%error, "the APIService of {GROUP} is not in the desired state");
         }
     }
     let _ = timeout(Duration::from_secs(3), keeper.remove()).await;
@@ -132,12 +132,12 @@ impl Keeper {
                 (_, Order::Remove) => tracing::warn!(
                     "the API server does not reach the datastore; is it let through by the NetworkPolicy? {GROUP} is taken away"
                 ),
-                _ if fresh => tracing::info!("{GROUP} stands"),
+                _ if fresh => tracing::info!("{GROUP} is registered"),
                 _ => {}
             }
         } else if order == Order::Remove {
             let error = silent.unwrap_or_default();
-            tracing::warn!(error, "the datastore does not answer; {GROUP} is taken away until it does");
+            tracing::warn!(error, "the datastore does not respond; {GROUP} is removed until it does");
         }
         if order == Order::Remove {
             self.remove().await?;

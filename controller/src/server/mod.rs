@@ -96,7 +96,7 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     // Send pokes of deliveries that were answered with 202 before the process ends.
     end.send_replace(true);
     if tokio::time::timeout(LAST, poking).await.is_err() {
-        tracing::warn!("repositories were still to be poked; their refs are looked at when their time comes");
+        tracing::warn!("some repositories were not poked; their refs are checked at the next interval");
     }
     Ok(())
 }

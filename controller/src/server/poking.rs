@@ -44,7 +44,7 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
                 Ok(()) => receiver.pokes().sent(&uid),
                 Err(error) => {
                     receiver.metrics.poke_failed(&error);
-                    tracing::warn!(%error, uid, "a repository cannot be poked; its refs are looked at when their time comes, or when this succeeds");
+                    tracing::warn!(%error, uid, "a repository cannot be poked; its refs are checked at the next interval, or when a retry succeeds");
                     receiver.pokes().failed(&uid, Instant::now());
                 }
             },

@@ -80,7 +80,7 @@ impl Secrets {
                 keys.map(Arc::new).ok_or(Refusal::NoSecret)
             }
             Err(error) => {
-                tracing::warn!(%error, namespace, name, "the Secret of a webhook cannot be read; no delivery is taken");
+                tracing::warn!(%error, namespace, name, "the Secret of a webhook cannot be read; deliveries are rejected");
                 Err(if error.kind() == ErrorKind::Forbidden { Refusal::NoSecret } else { Refusal::Unavailable })
             }
         }

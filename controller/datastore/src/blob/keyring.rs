@@ -68,7 +68,7 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
         let entries = Keys::make().map_err(|error| unusable(&error))?;
         keys.take(&entries).map_err(|error| unusable(&error))?;
         if cluster.fill(secret, &read, &entries).await.map_err(|error| unavailable("the API server", &error))? {
-            tracing::info!(%secret, "the keys of the store were made; keep a copy of this Secret");
+            tracing::info!(%secret, "the keys of the store were created; back up this Secret");
             return Ok(());
         }
         // Another replica was first: use its keys.

@@ -292,7 +292,7 @@ impl Upload {
         // If this fails, the sweep, or the bucket's rule for incomplete uploads, cleans up.
         let _ = self.settle().await;
         if let Err(error) = within(CALL, self.parts.abort()).await {
-            tracing::debug!(%error, "an upload could not be given up");
+            tracing::debug!(%error, "an upload could not be aborted");
         }
     }
 

@@ -217,7 +217,7 @@ impl Cluster for Kube {
         let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
         let seen = watch_object(api, "extension-apiserver-authentication").default_backoff();
         let said = seen.filter_map(|seen| {
-            let seen = seen.inspect_err(|error| tracing::warn!(%error, "how the API server proves itself is not known"));
+            let seen = seen.inspect_err(|error| tracing::warn!(%error, "the front proxy's configuration is not known"));
             std::future::ready(seen.ok())
         });
         said.map(|map| map.and_then(|map| front_proxy(&map.data.unwrap_or_default()))).boxed()
@@ -305,7 +305,7 @@ fn front_proxy(data: &BTreeMap<String, String>) -> Option<FrontProxyConfig> {
     let authority = data.get("requestheader-client-ca-file").filter(|pem| !pem.trim().is_empty())?.clone();
     let names = list("requestheader-allowed-names");
     if names.is_empty() && data.get("client-ca-file").is_some_and(|clients| clients.trim() == authority.trim()) {
-        tracing::warn!("the front proxy has the authority of all clients and no names; nothing is read through it");
+        tracing::warn!("the front proxy has the authority of all clients and no names; the read API is off");
         return None;
     }
     Some(FrontProxyConfig { authority, names, user_headers: list("requestheader-username-headers") })

@@ -180,17 +180,17 @@ impl Keys {
             Ok(new) => {
                 let other = |(id, key): &(&String, &Arc<MasterKey>)| ring.keys.get(*id).is_some_and(|old| old.bytes != key.bytes);
                 if let Some((id, _)) = new.keys.iter().find(other) {
-                    tracing::error!(key = id, "another key stands under this id; the one before is used until this process ends");
+                    tracing::error!(key = id, "the bytes of this key id have changed; the previous key is used until this process ends");
                     ring.read_at = Instant::now();
                     return;
                 }
                 if new.active.id != ring.active.id {
-                    tracing::info!(key = new.active.id, "another key is written with");
+                    tracing::info!(key = new.active.id, "the active key has changed");
                 }
                 *ring = new;
             }
             Err(error) => {
-                tracing::warn!(%error, "the keys cannot be read again");
+                tracing::warn!(%error, "the keys cannot be reloaded");
                 ring.read_at = Instant::now();
             }
         }
