@@ -118,6 +118,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Whether there are no arguments.
     pub const fn is_empty(&self) -> bool {
         self.init.is_empty() && self.plan.is_empty() && self.apply.is_empty()
     }

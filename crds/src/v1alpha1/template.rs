@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 pub struct RunTemplate(pub Map<String, Value>);
 
 impl RunTemplate {
+    /// Whether no field is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
