@@ -63,7 +63,7 @@ impl Metrics {
         let leads = Gauge::default();
         registry.register("leads", "1 while this controller works, 0 while it stands by", leads.clone());
         let layers = Family::default();
-        registry.register("layers", "Layers by what is to be done for them", layers.clone());
+        registry.register("layers", "Layers by pending action", layers.clone());
         Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads, layers }
     }
 

@@ -56,7 +56,7 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
         for commit in twice {
             shared.syncer.bundles.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
             shared.metrics.deleted();
-            tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its bundle, which nobody needs");
+            tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its unused snapshot");
         }
     }
     Ok(left)

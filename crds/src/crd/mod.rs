@@ -50,7 +50,7 @@ pub fn terraform_layer() -> Value {
     let automatic = rules(&[(
         "!has(self.template) || !has(self.template.runner) || !has(self.template.runner.planServiceAccountName)
             || ![self.remediation.onCommit, self.remediation.onDrift, self.remediation.onDelete].exists(r, r == 'Automatic')",
-        "planServiceAccountName needs a remediation without Automatic: what nobody approves is applied in the pod that made the plan",
+        "planServiceAccountName needs a remediation without Automatic: a plan without approval is applied by the pod that made it",
     )]);
     all.as_array_mut().into_iter().for_each(|all| all.extend(automatic.as_array().cloned().unwrap_or_default()));
     spec["x-kubernetes-validations"] = all;

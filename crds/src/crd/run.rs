@@ -176,7 +176,7 @@ fn shape(root: &mut Value) {
     )]);
     root["properties"]["spec"]["x-kubernetes-validations"] = rules(&[(
         "!has(self.runner.planServiceAccountName) || self.approval.mode == 'Manual'",
-        "planServiceAccountName needs approval.mode Manual: what nobody approves is applied in the pod that made the plan",
+        "planServiceAccountName needs approval.mode Manual: a plan without approval is applied by the pod that made it",
     ), (
         "self.operation != 'RefreshOnly' || !has(self.refresh) || self.refresh",
         "RefreshOnly with refresh: false would look at nothing; leave refresh out",

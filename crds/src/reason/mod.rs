@@ -136,7 +136,7 @@ reasons! {
         Never;
     /// The content stored for the revision is not that revision; it was not used.
     SOURCE_CORRUPT SourceCorrupt: Integrity,
-        Only("have whoever runs Pawl see who can write to the datastore's store; the bundle of that revision has to be deleted there before it is \
+        Only("ask Pawl's operator who can write to the datastore's store; the snapshot of that revision has to be deleted there before it is \
             stored again"),
         Never;
     // Inputs.
@@ -238,7 +238,7 @@ reasons! {
         First("add a backend to the code, or run in a clone of the repository");
     /// The managed state belongs to a namespace of the same name that was deleted.
     STATE_OF_FORMER_NAMESPACE StateOfFormerNamespace: Policy,
-        First("have whoever has the role pawl-state-admin hand the state over"),
+        First("ask someone with the role pawl-state-admin to hand the state over"),
         Never;
     /// The tool could not save its state.
     STATE_NOT_SAVED StateNotSaved: Transient, COMPARE, COMPARE;

@@ -106,7 +106,7 @@ async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {
     if service.sources.as_ref() == Some(&identity.user) {
         return Ok(());
     }
-    Err(problem(FORBIDDEN, "that is for whoever follows repositories"))
+    Err(problem(FORBIDDEN, "only `controller sources` may do this"))
 }
 
 /// The snapshot of the revision in a run's own spec, if the repository currently allows the run's namespace. The

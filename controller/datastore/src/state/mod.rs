@@ -146,7 +146,7 @@ impl Head {
             FORMER_NAMESPACE,
             format!(
                 "the state of stack {} and workspace {} belongs to an earlier namespace {namespace}, which was deleted; it was not \
-                 read. Whoever has the role pawl-state-admin hands it over with a reason: POST \
+                 read. A person with the role pawl-state-admin can hand it over with a reason: POST \
                  /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/states/{}/handover",
                 id.stack, id.workspace, id.stack
             ),
@@ -156,7 +156,7 @@ impl Head {
     /// The `LOCKED` error, with the holder's info if the lock is held.
     pub fn locked(&self) -> Problem {
         match &self.lock {
-            None => problem(LOCKED, "nobody holds the lock of this state"),
+            None => problem(LOCKED, "the lock of this state is not held"),
             Some(held) => Problem {
                 holder: Some(Box::new(held.info.clone())),
                 ..problem(
@@ -218,7 +218,7 @@ impl States {
         let created = created || self.sealed.read::<Head>(&name).await?.is_some_and(|(there, _)| there.write == head.write);
         if created && newest.read_at.elapsed() > STALE {
             // Old numbers are deleted after one hour, so the number may have been free for that reason.
-            return Err(problem(UNAVAILABLE, "it took so long that nobody can say whether it counts; read again"));
+            return Err(problem(UNAVAILABLE, "the write took too long and its outcome is unknown; read again"));
         }
         Ok(created)
     }

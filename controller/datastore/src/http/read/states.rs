@@ -166,7 +166,7 @@ pub async fn unlock(service: &Service, namespace: &str, stack: &str, user: &str,
     let reason = reason(&asked.reason)?;
     existing(service, &key).await?;
     let removed = service.states.force_unlock(&key, user, reason).await?;
-    let removed = removed.ok_or_else(|| not_found("nobody holds the lock of this state"))?;
+    let removed = removed.ok_or_else(|| not_found("the lock of this state is not held"))?;
     tracing::info!(state = %key.prefix(), user, reason, run = removed.run, attempt = removed.attempt, "a lock was removed");
     let shown =
         json!({"id": removed.id, "run": removed.run, "attempt": removed.attempt, "since": removed.at, "info": removed.info});
