@@ -15,7 +15,7 @@ pub use run::{RootRule, root_rules, terraform_run};
 /// The CustomResourceDefinition of `TerraformRepository`, as JSON.
 pub fn terraform_repository() -> Value {
     let mut crd = serde_json::to_value(TerraformRepository::crd()).unwrap_or_default();
-    let root = definition(&mut crd, "A Git repository that layers are made of.");
+    let root = definition(&mut crd, "A Git repository that layers use.");
     let spec = &mut root["properties"]["spec"]["properties"];
     described(&mut spec["defaults"], template(&RUN_ONLY, &OWNERS));
     spec["interval"]["x-kubernetes-validations"] = rules(&[(
@@ -31,7 +31,7 @@ pub fn terraform_repository() -> Value {
 /// The CustomResourceDefinition of `TerraformLayer`, as JSON.
 pub fn terraform_layer() -> Value {
     let mut crd = serde_json::to_value(TerraformLayer::crd()).unwrap_or_default();
-    let root = definition(&mut crd, "A directory of a repository at a ref, kept planned and applied.");
+    let root = definition(&mut crd, "A directory of a repository at a ref, planned and applied continuously.");
     root["x-kubernetes-validations"] =
         rules(&[(&format!("self.metadata.name.size() <= {MAX_LAYER_NAME}"), "the name of a layer has at most 63 characters")]);
     let spec = &mut root["properties"]["spec"]["properties"];
