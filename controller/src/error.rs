@@ -1,5 +1,5 @@
-//! What can go wrong between the controller and the API server. No error says anything about a state: the reader of one reads
-//! the objects again.
+//! Errors of calls to the API server and the datastore. An error tells nothing about the state of an object: after an
+//! error, read the objects again.
 
 use std::{fmt, time::Duration};
 
@@ -14,22 +14,22 @@ use serving::call::{self, CallError};
 pub enum Error {
     #[error(transparent)]
     Call(#[from] CallError),
-    /// An object of that name exists and is not of this run.
+    /// An object of this name exists and does not belong to this run.
     #[error("{kind} `{name}` exists and does not belong to this run")]
     Foreign { kind: &'static str, name: String },
-    /// The datastore, or a file that is needed for it.
+    /// The datastore, or a file needed for it, failed.
     #[error("{}", causes(.0))]
     Datastore(#[from] RequestError),
     #[error("{what}: {source}")]
     Encode { what: &'static str, source: serde_json::Error },
 }
 
-/// The kind of an [`Error`]: a label of the metrics.
+/// The kind of an [`Error`], a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// 409 on a write.
+    /// 409 for a write.
     Conflict,
-    /// 409 on a creation.
+    /// 409 for a creation.
     AlreadyExists,
     /// 404.
     NotFound,
@@ -42,14 +42,14 @@ pub enum ErrorKind {
     /// 5xx.
     Server,
     Timeout,
-    /// No connection, or no sense in the answer.
+    /// No connection, or an invalid response.
     Transport,
-    /// An object that is not ours, or cannot be written.
+    /// An object that is not ours, or cannot be serialized.
     Internal,
 }
 
 impl ErrorKind {
-    /// The word in metrics and logs.
+    /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -67,7 +67,7 @@ impl ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the API server said no, so that nothing was done and nothing will be. Of any other error nobody knows.
+    /// Whether the API server definitely did not carry out the request. For all other errors this is unknown.
     pub const fn is_refusal(self) -> bool {
         match self {
             Self::Conflict | Self::AlreadyExists | Self::NotFound | Self::Forbidden | Self::Invalid | Self::Throttled => true,
@@ -91,8 +91,8 @@ impl Error {
             Self::Call(CallError::Refused { status, .. }) => match status.code {
                 409 if status.is_already_exists() => ErrorKind::AlreadyExists,
                 409 => ErrorKind::Conflict,
-                // Only the API server's own word for it: while it does not serve a kind yet, as after a restart, it answers 404 to
-                // everything.
+                // Only the API server's explicit reason counts: while it does not serve a kind yet, for example after a
+                // restart, it answers 404 to every request.
                 404 if status.reason == "NotFound" => ErrorKind::NotFound,
                 404 => ErrorKind::Server,
                 401 | 403 => ErrorKind::Forbidden,
@@ -103,13 +103,13 @@ impl Error {
         }
     }
 
-    /// Whether nothing can be created any more in the namespace that was named, since it is being deleted.
+    /// Whether the request failed because its namespace is being deleted.
     pub fn is_of_terminating_namespace(&self) -> bool {
         let details = self.status().and_then(|status| status.details.as_ref());
         details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
     }
 
-    /// How long a datastore wants to be left alone that is busy; of the API server its clock knows.
+    /// The wait that a busy datastore requests. The clock tracks the API server's.
     pub fn after(&self) -> Duration {
         match self {
             Self::Datastore(error) => error.after(),
@@ -117,7 +117,7 @@ impl Error {
         }
     }
 
-    /// The API server's answer, when there was one.
+    /// The API server's response, if there was one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Call(error) => error.status(),
@@ -131,7 +131,7 @@ pub fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>
     call::call(what, request).err_into()
 }
 
-/// As [`call()`], where "not found" is an answer.
+/// Like [`call()`], but returns `None` when the object does not exist.
 pub fn call_opt<T>(
     what: &'static str,
     request: impl Future<Output = kube::Result<T>>,

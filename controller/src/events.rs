@@ -1,7 +1,8 @@
-//! Events that a person can follow, published beside the work and never in its way.
+//! Publishes Events for people, in the background.
 //!
-//! The names and the aggregation are those of `kube::runtime::events::Recorder`. That one retains every Event whole for six minutes and walks
-//! all of them under a lock at each publication, where a thousand runs publish several thousand; this one retains four numbers for each.
+//! Names and aggregation equal those of `kube::runtime::events::Recorder`. The Recorder retains every Event for six
+//! minutes and walks all of them under a lock at each publication, while a thousand runs publish several thousand. This
+//! one retains four numbers for each.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,20 +27,20 @@ use serde_json::json;
 
 use crds::{names, text::clip};
 
-/// Who says it.
+/// The reporting component.
 const REPORTER: &str = "pawl-controller";
-/// The most bytes of an Event's note.
+/// Maximum size of an Event's note, in bytes.
 const MAX_NOTE: usize = 1024;
-/// What is said again within so long is counted up.
+/// A repetition within this time increments the count.
 const AGAIN: SignedDuration = SignedDuration::from_mins(6);
 
-/// An Event to be published when a write succeeded.
+/// An Event to publish after a successful write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// One word.
+    /// The reason, one word.
     pub reason: &'static str,
     pub warning: bool,
-    /// For people; one line.
+    /// One line for people.
     pub text: String,
 }
 
@@ -50,15 +51,15 @@ pub struct Events {
     said: Arc<Mutex<Said>>,
 }
 
-/// What was said within the last minutes: a few numbers for each, as a thousand runs at once say several thousand.
+/// Recent publications: a few numbers each, because a thousand concurrent runs publish several thousand.
 #[derive(Default)]
 struct Said {
     by_fact: HashMap<u64, Series>,
-    /// When each was said, earlier ones first.
+    /// Times of publications, earliest first.
     order: VecDeque<(Timestamp, u64)>,
 }
 
-/// When a fact was said first and last, and how often.
+/// First and last publication of a fact, and their count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Series {
     first: Timestamp,
@@ -67,7 +68,7 @@ struct Series {
 }
 
 impl Said {
-    /// The series of a fact that is said now.
+    /// The series of a fact that is published now.
     fn next(&self, fact: u64, now: Timestamp) -> Series {
         let before = self.by_fact.get(&fact).filter(|series| now.duration_since(series.last) < AGAIN);
         before.map_or(Series { first: now, last: now, count: 1 }, |series| Series {
@@ -77,7 +78,7 @@ impl Said {
         })
     }
 
-    /// It is said; what nobody says any more is forgotten.
+    /// Records a publication; drops expired ones.
     fn done(&mut self, fact: u64, series: Series) {
         self.by_fact.insert(fact, series);
         self.order.push_back((series.last, fact));
@@ -91,13 +92,13 @@ impl Said {
 }
 
 impl Events {
-    /// Publishes in the name of the controller.
+    /// Publishes as the controller.
     pub fn new(client: Client) -> Self {
         let instance = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
         Self { client, instance: instance.unwrap_or_else(|| REPORTER.into()), said: Arc::default() }
     }
 
-    /// Publishes notes on a run, in their order, from a task of its own.
+    /// Publishes notes about a run, in order, from a separate task.
     pub fn publish(&self, run: &impl Resource<DynamicType = ()>, notes: Vec<Note>) {
         if notes.is_empty() {
             return;
@@ -149,25 +150,25 @@ impl Events {
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An Event that is the same but for its note is counted up by those who show it, under the first note: the action, which `kubectl` does
-/// not show, tells one fact from another.
+/// A different action for each note, which `kubectl` does not show. Viewers would aggregate Events that differ only in
+/// their note, and show the first note.
 fn action(note: &Note) -> String {
     format!("Reconcile-{}", names::short_hash(&note.text))
 }
 
-/// A hash of what is said of whom.
+/// A hash of an object and a note about it.
 fn fact(about: &ObjectReference, note: &Note) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&about.uid, &about.namespace, &about.name, note.reason, note.warning, &note.text).hash(&mut hasher);
     hasher.finish()
 }
 
-/// As much of a text as fits.
+/// Clips a text to the maximum size.
 fn fitting(text: &str) -> String {
     let cut = text.char_indices().take_while(|(at, _)| *at <= MAX_NOTE - '…'.len_utf8()).count();
     clip(text, if text.len() <= MAX_NOTE { MAX_NOTE } else { cut })
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_is_counted_and_what_nobody_says_any_more_forgotten() {
+    fn repeated_events_are_counted_and_expired_ones_dropped() {
         let mut said = Said::default();
         let at = |seconds| testing::t0() + SignedDuration::from_secs(seconds);
         let say = |said: &mut Said, fact, seconds| {

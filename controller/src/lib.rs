@@ -1,26 +1,26 @@
-//! The controller: it schedules attempts and checks approvals, and leaves the work to the agents in their pods. What outlives pods is
-//! kept by a crate of its own, `datastore`, which this one's program runs as `controller datastore`.
+//! The controller: schedules attempts and checks approvals; agents in pods do the work. The crate `datastore`, run as
+//! `controller datastore`, stores everything that outlives pods.
 //!
-//! Each room uses only those below it, which the tests read off the source (`tests/src/rooms`).
+//! Each module uses only those below it. A test checks this on the source (`tests/src/rooms`).
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`watches`] | those that fill the caches of more than one reconciler |
-//! | [`revoke`] | undoes what was set while the admission policies were not enforced |
-//! | [`run`] | the reconciler: observe, tell the situation, decide, execute, and the loop that looks at runs |
-//! | [`layer`] | the reconciler of layers: which runs a repository's directory needs, and what is said of it |
-//! | [`policies`] | the proof that the admission policies are enforced |
-//! | [`state_queue`] | one apply at a time on a state: who has it, who waits, what was applied or planned since |
-//! | [`slots`] | how many attempts are open at once, and who is next |
-//! | [`gc`] | what is deleted because nothing needs it any more |
-//! | [`cluster`] | watches and caches, the API server's clock, which of several controllers works |
-//! | [`runner_pod`] | what an attempt is made of, its pod and its rights, and what its pod says of itself |
-//! | [`read_api`] | the APIService by which people read plans and logs |
-//! | `requests` | what people ask of a run |
-//! | [`server`] | `controller server`: what forges send when somebody pushes |
-//! | [`events`], [`metrics`] | what it says of itself |
-//! | [`error`] | calls that failed |
-//! | [`convert`] | objects of other operators as ours; it speaks to no cluster |
+//! | [`watches`] | watches that fill the caches of several reconcilers |
+//! | [`revoke`] | revokes changes made while the admission policies were not enforced |
+//! | [`run`] | the reconciler of runs: observe, derive the situation, decide, execute |
+//! | [`layer`] | the reconciler of layers: the runs that a repository's directory needs, and its status |
+//! | [`policies`] | probes that the admission policies are enforced |
+//! | [`state_queue`] | serializes applies to a state: holder, queue, later applies and plans |
+//! | [`slots`] | bounds and order of open attempts |
+//! | [`gc`] | garbage collection |
+//! | [`cluster`] | watches and caches, the API server's clock, leader election |
+//! | [`runner_pod`] | an attempt's pod and rights, and the pod's status |
+//! | [`read_api`] | the APIService through which people read plans and logs |
+//! | `requests` | people's requests to a run |
+//! | [`server`] | `controller server`: webhooks of forges |
+//! | [`events`], [`metrics`] | Events and metrics |
+//! | [`error`] | failed calls |
+//! | [`convert`] | conversion of other operators' objects; needs no cluster |
 //! | [`settings`] | command line |
 
 pub mod cluster;

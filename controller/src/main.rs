@@ -36,22 +36,22 @@ struct Cli {
 #[derive(Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "there is one, once")]
 enum Command {
-    /// Looks after TerraformRuns.
+    /// Reconciles TerraformRuns and TerraformLayers.
     Run(Settings),
-    /// Turns objects of Burrito, tofu-controller, terraform-operator and Alustan into those of Pawl.
+    /// Converts objects of Burrito, tofu-controller, terraform-operator and Alustan to those of Pawl.
     Convert(convert::Options),
-    /// Keeps plans, logs, results and managed states, encrypted, beyond the lives of pods.
+    /// Stores plans, logs, results and managed states, encrypted, beyond the life of pods.
     Datastore(datastore::settings::Settings),
-    /// Follows Git repositories, and stores what layers are planned of.
+    /// Follows Git repositories, and stores the snapshots that layers plan.
     Sources(sources::settings::Settings),
-    /// Takes what forges send when somebody pushes.
+    /// Receives webhooks of forges.
     Server(server::settings::Settings),
 }
 
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
     let log = match &command {
-        // It has nothing to say but its warnings.
+        // It logs nothing; warnings go to standard error.
         Command::Convert(_) => "off",
         Command::Run(Settings { log, .. })
         | Command::Datastore(datastore::settings::Settings { log, .. })
@@ -60,11 +60,11 @@ fn main() -> anyhow::Result<()> {
     };
     let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is no filter for logs"))?;
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
-    // Fails only when one is installed already.
+    // Fails only when a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match command {
         Command::Convert(options) => convert::run(&options),
-        // One thread: the work is waiting for the API server, and each thread would keep memory of its own.
+        // One thread: most of the work is waiting for the API server, and each thread would retain its own memory.
         Command::Run(settings) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
             runtime.block_on(async {
@@ -72,7 +72,7 @@ fn main() -> anyhow::Result<()> {
                 work(settings, client, clock).await
             })
         }
-        // One as well: signatures are computed piece by piece, and others get their turn in between.
+        // One thread as well: signatures are computed in chunks, and other requests run in between.
         Command::Server(settings) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
             runtime.block_on(async {
@@ -80,7 +80,7 @@ fn main() -> anyhow::Result<()> {
                 server::run(settings, client, clock).await
             })
         }
-        // Two: one encrypts while the other serves the rest.
+        // Two threads: one encrypts while the other serves requests.
         Command::Datastore(settings) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(2).max_blocking_threads(32).enable_all().build().context("no runtime")?;
@@ -89,7 +89,7 @@ fn main() -> anyhow::Result<()> {
                 datastore::run(settings, client, clock).await
             })
         }
-        // Two: one reads code while the other waits for servers.
+        // Two threads: one parses code while the other waits for servers.
         Command::Sources(settings) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(2).max_blocking_threads(16).enable_all().build().context("no runtime")?;
@@ -101,10 +101,10 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The client, and the clock that its answers tell.
+/// Creates the client, and the clock set by its responses.
 async fn client() -> anyhow::Result<(Client, ServerClock)> {
     let mut config = Config::infer().await.context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
-    // After an error the objects are read again; a request that is sent again would be decided on what is old by then.
+    // No retries: after an error the objects are read again, while a retried request would rest on outdated ones.
     config.default_retry = false;
     let clock = ServerClock::default();
     let timed = layer_fn(|inner| Timed::new(inner, clock.clone()));
@@ -147,7 +147,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let (stop, stopped) = watch::channel(false);
     let mut sweeps: Vec<_> =
         scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
-    // Only what people can read elsewhere goes.
+    // Delete only pods whose logs people can read elsewhere.
     if let Some(datastore) = ctx.datastore.as_ref().filter(|_| registration.is_wanted()) {
         sweeps.extend(scopes.iter().map(|scope| {
             tokio::spawn(gc::ended_pods::run(scope.clone(), ctx.cluster.clone(), datastore.clone(), stopped.clone()))
@@ -174,7 +174,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     tokio::select! {
         served = &mut admin => return served,
         _ = &mut watches => anyhow::bail!("the watches ended"),
-        // At once, without an end to what is under way: another may begin any moment.
+        // Exit immediately without completing work: another controller may start any moment.
         why = &mut lost => anyhow::bail!("leads no more: {why}"),
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -184,10 +184,10 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     tokio::select! {
         ended = tokio::time::timeout(Duration::from_secs(20), watches) => {
             if ended.is_err() {
-                tracing::warn!("looks at runs were still under way");
+                tracing::warn!("reconciles were still running");
             }
         }
-        // It is renewed while looks at runs come to their end.
+        // The lease is renewed until running reconciles are complete.
         why = &mut lost => anyhow::bail!("leads no more: {why}"),
     }
     drop(lost);

@@ -1,4 +1,4 @@
-//! Metrics, each with labels from a bounded set.
+//! Metrics of `controller run`, each with labels from a bounded set.
 
 use std::sync::Mutex;
 
@@ -63,7 +63,7 @@ impl Metrics {
         let leads = Gauge::default();
         registry.register("leads", "1 while this controller works, 0 while it stands by", leads.clone());
         let layers = Family::default();
-        registry.register("layers", "Layers by what is to be done for them", layers.clone());
+        registry.register("layers", "Layers by pending action", layers.clone());
         Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads, layers }
     }
 
@@ -91,7 +91,7 @@ impl Metrics {
         self.leads.set(1);
     }
 
-    /// A layer has another state, is new, or is gone.
+    /// Updates the counts after a layer was created, deleted, or changed its state.
     pub fn layer_moved(&self, from: Option<LayerState>, to: Option<LayerState>) {
         let of = |state: LayerState| self.layers.get_or_create(&LayerLabels { state: state.as_str() }).clone();
         if from != to {
@@ -104,7 +104,7 @@ impl Metrics {
         }
     }
 
-    /// All of them in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format.
     pub fn exposition(&self) -> Exposition {
         exposition(&self.registry)
     }

@@ -1,10 +1,10 @@
-//! What people ask of a run by its annotations, or by deleting it.
+//! People's requests to a run, by annotation or by deletion.
 
 use kube::ResourceExt;
 
 use crds::{RunResult, TerraformRun, names};
 
-/// A person or the API asks that the run comes to an end before its claim.
+/// The request to end a run before its claim, if any: the result and the reason.
 pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
     let annotation = |name: &str| run.annotations().get(name);
     if let Some(denied) = run.denied() {
@@ -15,7 +15,7 @@ pub(crate) fn asked(run: &TerraformRun) -> Option<(RunResult, String)> {
         Some((RunResult::Canceled, "the run was deleted".into()))
     } else {
         let life = annotation(names::LIFE).filter(|life| run.uid().as_ref() != Some(*life))?;
-        // One that has begun has a status of its own, and was not made from anything.
+        // A run that has started has its own status, and was not recreated.
         run.status
             .as_ref()
             .and_then(|status| status.attempt.as_ref())

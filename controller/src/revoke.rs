@@ -54,7 +54,7 @@ impl Revoke {
             }
             for gap in policies.gaps(ctx.now()) {
                 if let Err(error) = self.close(&gap, policies).await {
-                    tracing::warn!(%error, namespace = gap.namespace, "what is unverified could not be revoked; it is tried again");
+                    tracing::warn!(%error, namespace = gap.namespace, "unverified changes could not be revoked; retrying");
                 }
             }
             let enforced = |namespace: &String| policies.state(namespace, ctx.now()) == Enforcement::Enforced;

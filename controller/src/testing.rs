@@ -1,4 +1,4 @@
-//! Fixtures of the unit tests.
+//! Fixtures for unit tests.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crds::{InlineSource, Source, TerraformRun, TerraformRunSpec, names};
 pub(crate) const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 /// UID of an attempt's pod.
 pub(crate) const POD: &str = "7d1b2f6e-58a5-4a3c-8f0c-5e2f3a9d1c42";
-/// A process.
+/// Nonce of a process.
 pub(crate) const NONCE: &str = "000102030405060708090a0b0c0d0e0f";
 
-/// The time at which the tests begin.
+/// The start time of tests.
 pub(crate) fn t0() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
 /// A run as a person creates it, with the finalizer.
 pub(crate) fn run() -> TerraformRun {
-    // Defaults of the schema are those of serde.
+    // The schema's defaults equal those of serde.
     let spec: TerraformRunSpec = serde_json::from_value(serde_json::json!({
         "source": {"inline": {"files": {"main.tf": ""}}},
     }))

@@ -1,4 +1,4 @@
-//! The watches that fill the caches of more than one reconciler: of repositories, and of namespaces.
+//! Watches that fill the caches of several reconcilers: of repositories, and of namespaces.
 
 use std::{pin::pin, sync::Arc};
 
@@ -17,8 +17,8 @@ use crate::{
 };
 use crds::TerraformRepository;
 
-/// Shows layers the repositories of one namespace, or of all, and slots their bounds, until `stop` says otherwise. From the call on both
-/// wait for the first listing.
+/// Passes repositories in one namespace, or in all, to the layers, and their bounds to the slots, until `stop`. From
+/// the call on, both wait for the first listing.
 pub fn repositories(
     scope: Option<&str>,
     ctx: Arc<Context>,
@@ -40,8 +40,8 @@ pub fn repositories(
     }
 }
 
-/// Follows which namespaces are frozen until `stop` says otherwise; what is no longer frozen begins at once. From the call on nothing
-/// begins before the first listing.
+/// Tracks frozen namespaces until `stop`; wakes the runs of a namespace when it is unfrozen. From the call on, nothing
+/// starts before the first listing.
 pub fn namespaces(ctx: Arc<Context>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
     let mut feed = ctx.freezes.feed();
     let api: Api<PartialObjectMeta<Namespace>> = Api::all(ctx.client.clone());
@@ -61,7 +61,7 @@ pub fn namespaces(ctx: Arc<Context>, stop: watch::Receiver<bool>) -> impl Future
     }
 }
 
-/// This process may not see them, or there are none of that kind: no run waits for what cannot be known.
+/// Whether this process lacks the right, or the kind does not exist: then runs do not wait for the listing.
 fn is_refused<K>(event: &watcher::Result<Event<K>>) -> bool {
     matches!(event, Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if matches!(status.code, 401 | 403 | 404))
 }

@@ -1,15 +1,16 @@
-//! Whether a plan is approved: what a person set, and what the controller recorded of it, beside the plan's checksum.
+//! Decides whether a plan is approved: the annotation that a person set, the controller's record of it, and the plan's
+//! checksum.
 
 use std::collections::BTreeMap;
 
 use crate::{TerraformRun, names};
 
-/// Whether a person's annotation approves the plan of this checksum, whole.
+/// Whether a person's annotation approves the plan with this checksum. The whole checksum must match.
 pub fn is_annotated(annotations: &BTreeMap<String, String>, checksum: &str) -> bool {
     annotations.get(names::APPROVE).is_some_and(|given| given == checksum)
 }
 
-/// Whether a person's approval of the plan of this checksum stands, as annotation and as the controller's record.
+/// Whether the plan with this checksum is approved: both the annotation and the controller's record must match.
 pub fn stands(run: &TerraformRun, checksum: &str) -> bool {
     let recorded = run.status.as_ref().and_then(|status| status.approval.as_ref()).and_then(|record| record.checksum.as_deref());
     recorded == Some(checksum) && run.metadata.annotations.as_ref().is_some_and(|all| is_annotated(all, checksum))
@@ -21,7 +22,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_approval_names_the_whole_checksum_and_counts_with_its_record() {
+    fn approval_needs_the_whole_checksum_and_the_record() {
         let run = |given: &str, recorded: &str| -> TerraformRun {
             let approval = json!({"checksum": recorded, "by": "alice", "at": "2026-01-01T00:00:00Z"});
             serde_json::from_value(json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",

@@ -1,11 +1,11 @@
-//! What is known of each type of backend, one row a type: which arguments name the place of a state, whether the state outlives a pod,
+//! Facts about each backend type, one row per type: which arguments identify a state, whether the state outlives a pod,
 //! whether the tool locks it, and whether a lock is released by its ID.
 //!
-//! Arguments are listed because they count. No list says which of the others are credentials, since nobody can list every one: what
-//! is not listed enters no key, no checksum and no comparison.
+//! The lists are allow-lists. A list of credential arguments could never be complete, so an argument that is not listed
+//! enters no key, no checksum and no comparison.
 //!
-//! Keys of states, which lie in statuses and name leases, and plan checksums are made of these lists. An argument that is added to a
-//! row, or taken from it, makes other keys and checksums than older versions made of the same configuration.
+//! State keys (stored in statuses, they name leases) and plan checksums are derived from these lists. Adding or
+//! removing an argument changes the keys and checksums of existing configurations.
 
 use serde_json::{Map, Value};
 
@@ -14,35 +14,37 @@ use crate::{ToolName, text::without_userinfo};
 /// A type of backend.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BackendType {
-    /// Its name, as in `backend "s3"`.
+    /// The name, as in `backend "s3"`.
     pub name: &'static str,
-    /// Arguments that tell one state from another, whichever way leads to it.
+    /// Arguments that identify the state, independent of how it is reached.
     state: &'static [&'static str],
-    /// Arguments of the way to it: a plan was made by that way, and another one does not make it another state.
+    /// Arguments that describe how the state is reached. They count for the plan, but changing one does not make
+    /// another state.
     way: &'static [&'static str],
-    /// An argument that names the place as a URL with credentials in it. It counts without them, and not at all in another form.
+    /// An argument that identifies the state as a URL, which may contain credentials. It counts without them. A value
+    /// that is not a URL does not count.
     url: Option<&'static str>,
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
     lock: Lock,
-    /// Whether Terraform's `force-unlock` releases the lock with an ID and no other. OpenTofu's always does.
+    /// Whether Terraform's `force-unlock` releases the lock only with a matching ID. OpenTofu's always does.
     terraform_unlocks_by_id: bool,
 }
 
-/// When a tool locks a state while it works.
+/// When a tool locks a state during its work.
 #[derive(Debug, PartialEq, Eq)]
 enum Lock {
     Always,
     Never,
-    /// When one of these arguments is `true` or names something.
+    /// When one of these arguments is `true` or a non-empty string.
     With(&'static [&'static str]),
-    /// The same for one argument, which a variable of the environment can stand in for.
+    /// Like `With`, for one argument that an environment variable can replace.
     WithEnv(&'static str, &'static str),
     /// Unless this argument is `false`.
     Unless(&'static str),
 }
 
-/// A durable type with a lock of its own.
+/// Defaults of a row: durable, with locking.
 const DURABLE: BackendType = BackendType {
     name: "",
     state: &[],
@@ -77,7 +79,7 @@ const TYPES: &[BackendType] = &[
     },
     BackendType { name: "inmem", is_durable: false, ..DURABLE },
     BackendType { name: "kubernetes", state: &["namespace", "secret_suffix"], ..DURABLE },
-    // A pod of ours has no volume that outlives it, so it makes no difference which path is named.
+    // An attempt's pod has no volume that outlives it, so the path makes no difference.
     BackendType { name: "local", state: &["path", "workspace_dir"], is_durable: false, ..DURABLE },
     BackendType { name: "manta", state: &["path"], ..DURABLE },
     BackendType { name: "oci", state: &["bucket", "key", "namespace", "workspace_key_prefix"], way: &["region"], ..DURABLE },
@@ -100,7 +102,7 @@ const TYPES: &[BackendType] = &[
     BackendType { name: "swift", state: &["path"], lock: Lock::Unless("lock"), ..DURABLE },
 ];
 
-/// Any other type, of a tool that is newer: whatever names a place in some row may name one there.
+/// Any other type, from a newer tool: every argument that identifies a state in some row counts.
 const OTHER: BackendType = BackendType {
     state: &[
         "address",
@@ -128,13 +130,13 @@ const OTHER: BackendType = BackendType {
 };
 
 impl BackendType {
-    /// The row of a type.
+    /// The row of a type; `OTHER` for an unknown name.
     pub fn of(name: &str) -> &'static Self {
         TYPES.iter().find(|row| row.name == name).unwrap_or(&OTHER)
     }
 
-    /// What of a configuration tells its state from others, sorted: the same whichever way and with whichever credentials it is
-    /// reached. Empty when the configuration says nothing of it.
+    /// The arguments that identify the state, sorted. They do not depend on how the state is reached or with which
+    /// credentials. Empty when the configuration has none of them.
     pub fn state(&self, config: &Value) -> Map<String, Value> {
         let Value::Object(config) = config else { return Map::new() };
         let mut kept: Vec<_> =
@@ -148,8 +150,8 @@ impl BackendType {
         state
     }
 
-    /// What of a configuration a plan was made with: the state and the way to it, without credentials. `null` when there is no
-    /// configuration.
+    /// The arguments that a plan depends on: the state and how it is reached, without credentials. `null` when there is
+    /// no configuration.
     pub fn place(&self, config: &Value) -> Value {
         let Value::Object(config) = config else { return Value::Null };
         let counts = |key: &str| self.state.contains(&key) || self.way.contains(&key);
@@ -157,8 +159,8 @@ impl BackendType {
         Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
     }
 
-    /// Whether the tool locks the state while it works, as far as the configuration says, and the tool's environment, of which `env`
-    /// gives the variables.
+    /// Whether the tool locks the state, according to the configuration and the tool's environment. `env` tells whether
+    /// a variable is set.
     pub fn locks(&self, config: &Value, env: impl Fn(&str) -> bool) -> bool {
         let named = |key: &str| match config.get(key) {
             Some(Value::String(text)) => !text.is_empty(),
@@ -174,8 +176,8 @@ impl BackendType {
         }
     }
 
-    /// Whether a tool releases the lock with an ID and no other. One that does not could remove a lock that somebody took in the
-    /// meantime.
+    /// Whether the tool releases the lock only with a matching ID. A tool that ignores the ID could remove a lock that
+    /// another client took in the meantime.
     pub fn unlocks_by_id(&self, tool: Option<ToolName>) -> bool {
         self.terraform_unlocks_by_id || tool == Some(ToolName::OpenTofu)
     }
@@ -201,7 +203,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_type_has_one_row_and_an_unknown_one_counts_what_any_does() {
+    fn types_are_unique_and_unknown_ones_use_all_arguments() {
         let names: Vec<_> = TYPES.iter().map(|row| row.name).collect();
         assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
         for row in TYPES {
@@ -212,10 +214,10 @@ mod tests {
         assert_eq!(BackendType::of("a-newer-one"), &OTHER);
     }
 
-    /// What older versions counted, whatever the type: of all arguments that a type has, as the source of OpenTofu lists them,
-    /// these and no others. Keys and checksums that they made are still made.
+    /// Guards compatibility: of all arguments in OpenTofu's source, exactly these count, as in older versions. Keys and
+    /// checksums therefore stay the same.
     #[test]
-    fn what_counts_is_what_older_versions_counted() {
+    fn counted_arguments_equal_those_of_older_versions() {
         let arguments: &[(&str, &[&str])] = &[
             ("azurerm", &["container_name", "endpoint", "key", "resource_group_name", "storage_account_name"]),
             ("consul", &["address", "path"]),
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_credential_counts() {
+    fn credentials_do_not_count() {
         let credentials: &[(&str, &[&str])] = &[
             ("azurerm", &["access_key", "sas_token", "client_id", "client_secret", "client_certificate_password", "oidc_token"]),
             ("consul", &["access_token", "http_auth"]),
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_without_a_lock_is_told_from_one_with() {
+    fn locking_of_each_backend_is_known() {
         let of = |kind: &str, config: Value| BackendType::of(kind).locks(&config, |_| false);
         for (kind, with, without) in [
             ("http", json!({"lock_address": "http://s/l"}), json!({"address": "http://s", "lock_address": null})),
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_released_by_its_id_or_not_at_all() {
+    fn unlocking_by_id_is_known_for_each_backend() {
         let of = |kind: &str, tool| BackendType::of(kind).unlocks_by_id(tool);
         assert!(of("s3", Some(ToolName::Terraform)) && of("s3", None) && of("http", Some(ToolName::OpenTofu)));
         assert!(!of("http", Some(ToolName::Terraform)) && !of("http", None));

@@ -1,8 +1,8 @@
-//! How long to wait before trying again.
+//! Exponential backoff.
 
 use std::time::Duration;
 
-/// Waits that double: `base` after the first try, never longer than `cap`.
+/// Doubling waits: `base` after the first try, at most `cap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The first wait.
@@ -12,13 +12,14 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after so many tries; before the first one it is that after the first.
+    /// The wait after this many tries. 0 tries give the same wait as 1.
     pub fn after(self, tries: u32) -> Duration {
         let factor = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.cap)
     }
 
-    /// The same wait, of which `chance` decides the second half, in milliseconds: what failed together does not come again together.
+    /// [`Self::after`] with jitter: `chance` selects the second half of the wait, in milliseconds, so that callers that
+    /// failed together do not retry together.
     pub fn spread(self, tries: u32, chance: u64) -> Duration {
         let most = u64::try_from(self.after(tries).as_millis()).unwrap_or(u64::MAX);
         Duration::from_millis(most / 2 + chance % (most / 2 + 1))

@@ -1,4 +1,5 @@
-//! The API server's clock, as the `Date` of its answers shows it (`design/0001-run-protocol.md`, "Whose clock counts").
+//! The API server's clock, estimated from the `Date` header of its responses (`design/0001-run-protocol.md`, "Whose
+//! clock counts").
 
 use std::{
     fmt,
@@ -8,17 +9,17 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
 
-/// `Date` names whole seconds, and leaves out the rest.
+/// `Date` has whole seconds; the fraction is cut off.
 const RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
-/// The longest that a server is left alone which asks for it.
+/// Upper bound of a server's `Retry-After`.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The time of day as the API server has it; clones share what is known of it.
+/// The API server's current time. Clones share the estimate.
 #[derive(Clone)]
 pub struct ServerClock {
-    /// The API server's time at a moment of this process; none before its first answer.
+    /// The API server's time at a local instant; none before the first response.
     known: Arc<Mutex<Option<(Timestamp, Instant)>>>,
-    /// Until when it asked to be left alone.
+    /// End of the last `Retry-After`.
     busy: Arc<Mutex<Option<Instant>>>,
     own: Arc<dyn Fn() -> (Timestamp, Instant) + Send + Sync>,
 }
@@ -36,26 +37,26 @@ impl fmt::Debug for ServerClock {
 }
 
 impl ServerClock {
-    /// Nothing is known yet. `own` are this process's own clocks: its time of day, and one that only ever goes on.
+    /// Starts without an estimate. `own` returns the local time of day and a monotonic instant.
     pub fn beside(own: impl Fn() -> (Timestamp, Instant) + Send + Sync + 'static) -> Self {
         Self { known: Arc::default(), busy: Arc::default(), own: Arc::new(own) }
     }
 
-    /// Now, by the API server's clock: at most behind it by a second and the round trip of an answer, and never ahead of it by more.
-    /// Before its first answer by this machine's.
+    /// The current time of the API server's clock: late by at most one second plus a round trip, and never early by
+    /// more than that. Before the first response, this machine's time.
     pub fn now(&self) -> Timestamp {
         let (local, moment) = (self.own)();
         self.lock().map_or(local, |known| at(known, moment))
     }
 
-    /// The moment at which a request is sent, for [`Self::answered`].
+    /// The instant at which a request is sent, for [`Self::answered`].
     pub fn sent(&self) -> Instant {
         (self.own)().1
     }
 
-    /// Takes the value of `Date` in an answer that has just come. The answer was begun between `sent` and now, so that the API server's
-    /// clock is no earlier than `Date`, and no later than the end of that second and the round trip: what is known is moved as far as
-    /// that asks for. A date that cannot be read says nothing.
+    /// Takes the `Date` of a response that has just arrived. The server created the response between `sent` and now. So
+    /// its clock is not earlier than `Date`, and not later than the end of that second plus the round trip. The
+    /// estimate moves only as far as these bounds require. An unreadable date is ignored.
     pub fn answered(&self, sent: Instant, date: &[u8]) {
         let date = std::str::from_utf8(date).ok().and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
         let Some(date) = date else { return };
@@ -67,7 +68,8 @@ impl ServerClock {
         *known = Some((time, received));
     }
 
-    /// Takes the value of `Retry-After` in the answer of a busy server: seconds, as an API server says it. What is no number says nothing.
+    /// Takes the `Retry-After` of a busy server, in seconds, as API servers send it. A value that is not a number is
+    /// ignored.
     pub fn busy(&self, after: &[u8]) {
         let seconds = std::str::from_utf8(after).ok().and_then(|after| after.trim().parse().ok());
         let Some(wait) = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_WAIT)) else { return };
@@ -76,14 +78,14 @@ impl ServerClock {
         *busy = (*busy).max(Some(until));
     }
 
-    /// For how long the API server still wants to be left alone: no time where it did not ask for any.
+    /// Remaining time of the server's `Retry-After`; zero when it sent none.
     pub fn busy_for(&self) -> Duration {
         let until = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since((self.own)().1))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Instant)>> {
-        // Whole at every moment, so a panic elsewhere spoils nothing.
+        // Every assignment is complete, so a poisoned lock still holds a valid value.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose clock is an hour behind, and an API server that answers at a moment of its own clock, both in milliseconds.
+    /// A machine whose clock is one hour behind, and an API server. All times are in milliseconds.
     struct Lab {
         clock: ServerClock,
         passed: Arc<Mutex<u64>>,
@@ -120,7 +122,7 @@ mod tests {
             Self { clock, passed, begun }
         }
 
-        /// A request that was sent at one moment and answered at another, while the server's clock said `date`.
+        /// A request sent at `sent` and answered at `received`, with the server's clock at `date`.
         fn asked(&self, sent: u64, received: u64, date: u64) {
             *self.passed.lock().unwrap() = received;
             let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&served(date)).unwrap();
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_answer_it_is_the_machines_own_and_then_the_servers() {
+    fn clock_is_local_until_the_first_response() {
         let lab = Lab::new();
         assert_eq!(lab.says(500), 500 - 3_600_000);
         lab.asked(500, 510, 508);
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_server_is_left_alone_for_as_long_as_it_asks_and_no_longer_than_half_a_minute() {
+    fn retry_after_is_honoured_up_to_30_seconds() {
         let lab = Lab::new();
         let left = |moment: u64| {
             *lab.passed.lock().unwrap() = moment;
@@ -163,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn further_answers_bring_it_closer_and_a_slow_one_does_no_harm() {
+    fn clock_converges_and_slow_responses_do_no_harm() {
         let lab = Lab::new();
         lab.asked(500, 510, 508);
         lab.asked(2_000, 2_030, 2_010);
         assert_eq!(lab.says(2_030), 2_000, "500 ms closer");
-        // Its date is of the time at which it was sent: by now the clock has gone on, and is not put back.
+        // The `Date` is from the time of sending. The estimate is ahead of it and does not go back.
         lab.asked(3_000, 63_000, 3_005);
         assert_eq!(lab.says(63_000), 62_970);
         for second in 64..164 {
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_put_right_is_followed_both_ways() {
+    fn clock_follows_corrections_in_both_directions() {
         let lab = Lab::new();
         lab.asked(0, 10, 5_000_005);
         assert_eq!(lab.says(10), 5_000_000);
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_says_nothing() {
+    fn invalid_date_is_ignored() {
         let lab = Lab::new();
         for date in [&b""[..], b"soon", b"\xff", b"Tue, 99 Nov 2026 10:00:00 GMT"] {
             lab.clock.answered(lab.begun, date);

@@ -1,4 +1,4 @@
-//! The conditions of a run, set so that `lastTransitionTime` moves only with the status.
+//! The conditions of a run. `lastTransitionTime` changes only with the status.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -13,23 +13,23 @@ pub const PLANNED: &str = "Planned";
 pub const APPROVED: &str = "Approved";
 /// The run holds the lease on the state that it applies to.
 pub const STATE_LEASED: &str = "StateLeased";
-/// How the run went; Unknown while it goes on.
+/// The result of the run; Unknown until it ends.
 pub const SUCCEEDED: &str = "Succeeded";
-/// True however the run ended.
+/// True when the run has ended, whatever its result.
 pub const FINISHED: &str = "Finished";
-/// Something holds the run up; the reason names it (as kstatus reads it).
+/// An obstacle delays the run; the reason names it (kstatus reads this type).
 pub const STALLED: &str = "Stalled";
 
-/// Of repositories and layers: what they are for can be done.
+/// Of repositories and layers: the object works as specified.
 pub const READY: &str = "Ready";
-/// Of repositories: the last look had an answer.
+/// Of repositories: the last check of the remote succeeded.
 pub const SYNCED: &str = "Synced";
 
-/// All types of a run.
+/// All condition types of a run.
 pub const ALL: [&str; 6] = [PLANNED, APPROVED, STATE_LEASED, SUCCEEDED, FINISHED, STALLED];
 
-/// Sets a condition; the transition time stays while the status does. A message that is empty becomes what the status says.
-/// Returns whether anything changed.
+/// Sets a condition. Keeps the transition time while the status is unchanged. An empty message is replaced by a default
+/// for the status. Returns whether anything changed.
 pub fn set(
     conditions: &mut Vec<Condition>,
     type_: &str,
@@ -65,7 +65,7 @@ pub fn set(
     }
 }
 
-/// What a condition says where nobody has more to say: `kubectl describe` prints every message, and an empty one reads as lost.
+/// Default messages: `kubectl describe` prints every message, and an empty one looks like a defect.
 fn plain(type_: &str, status: &str) -> &'static str {
     match (type_, status) {
         (PLANNED, "True") => "there is a plan",

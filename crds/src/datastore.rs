@@ -1,39 +1,41 @@
-//! The words of the protocol between agents, controller and datastore (`design/0009-datastore.md`). Requests are HTTPS with a
-//! bearer token of the audience [`AUDIENCE`]; an error's body is a [`Problem`].
+//! The HTTP protocol between agents, controller and datastore (`design/0009-datastore.md`). Requests use HTTPS with a
+//! bearer token of the audience [`AUDIENCE`]; the body of an error is a [`Problem`].
 //!
 //! Paths of an attempt, below [`attempt_path`]:
 //!
-//! | request | does |
+//! | request | effect |
 //! |---|---|
-//! | `PUT objects/KIND` | writes an object once; [`HEADER_DIGEST`] is required. 201, or 200 when the same is there already |
+//! | `PUT objects/KIND` | writes an object once; [`HEADER_DIGEST`] is required. 201, or 200 when the same content exists |
 //! | `GET objects/KIND` | reads an object of any attempt of the caller's own run |
-//! | `GET objects/KIND/digest` | reads it back from the store, opens it, and answers [`Stored`] |
-//! | `PUT log/PHASE?offset=N[&end=true]` | appends at most [`MAX_APPEND`] bytes; answers [`Length`]; 409 [`WRONG_OFFSET`] names the length |
+//! | `GET objects/KIND/digest` | reads the object from the store, decrypts it, answers [`Stored`] |
+//! | `PUT log/PHASE?offset=N[&end=true]` | appends at most [`MAX_APPEND`] bytes; answers [`Length`]; 409 [`WRONG_OFFSET`] gives the length |
 //! | `PUT log/journal?offset=N` | the same for the journal ([`crate::apply_log`]) |
-//! | `GET recover` | the journal of the run that the caller's own `spec.recover` names; 409 [`NOT_ENDED`] while it works |
-//! | `PUT intent` | writes as `PUT claim` would, before there is a claim: that it can be recorded is proven; 409 [`ALREADY_CLAIMED`] |
-//! | `PUT claim` | the claim as JSON, once a run; 409 [`ALREADY_CLAIMED`] |
-//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), behind the claim; without a body those of the managed state. Answers a [`crate::OutputsStatus`] |
-//! | `GET outputs` | the outputs of other stacks that the caller's own spec names, each as [`crate::outputs::Taken`] |
-//! | `GET source` | the bundle of the revision that the caller's own `spec.source.repository` names; 404 [`SOURCE_NOT_READY`], 403 [`REPOSITORY_NOT_ALLOWED`] |
+//! | `GET recover` | the journal of the run in the caller's `spec.recover`; 409 [`NOT_ENDED`] until that run has ended |
+//! | `PUT intent` | performs the writes of `PUT claim` before the claim, to prove that they work; 409 [`ALREADY_CLAIMED`] |
+//! | `PUT claim` | the claim as JSON, once per run; 409 [`ALREADY_CLAIMED`] |
+//! | `PUT outputs` | the outputs of the state ([`crate::outputs::StateOutputs`]), after the claim; without a body, those of the managed state. Answers a [`crate::OutputsStatus`] |
+//! | `GET outputs` | the outputs of other stacks that the caller's spec references, each as [`crate::outputs::Taken`] |
+//! | `GET source` | the snapshot of the revision in the caller's `spec.source.repository`; 404 [`SOURCE_NOT_READY`], 403 [`REPOSITORY_NOT_ALLOWED`] |
 //! | `GET state` | the newest state; 204 when there is none; 403 [`FORMER_NAMESPACE`], as for `PUT lock` |
 //! | `PUT state?lock=ID` | a new version of the state; 403 [`FORBIDDEN`] before the claim, 423 [`LOCKED`] without the lock |
 //! | `PUT lock` | Terraform's lock info; 423 with the holder's lock info in [`Problem::holder`] |
-//! | `DELETE lock?lock=ID` | gives the lock back |
+//! | `DELETE lock?lock=ID` | releases the lock |
 //!
-//! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a [`crate::Journal`],
-//! compared with the run's managed state), `…/attempts/N/log` (a [`LogStand`]), `GET /v1/namespaces/NS/uids/UID/claim`, and deletes `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
+//! The controller reads `GET /v1/namespaces/NS/uids/UID/attempts/N/objects/result`, `…/attempts/N/journal` (a
+//! [`crate::Journal`], compared with the run's managed state), `…/attempts/N/log` (a [`LogStand`]),
+//! `GET /v1/namespaces/NS/uids/UID/claim`, and sends `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
 //!
-//! Whoever follows repositories writes their bundles, below [`bundles_path`]:
+//! `controller sources` writes the snapshots of repositories, below [`bundles_path`]:
 //!
-//! | request | does |
+//! | request | effect |
 //! |---|---|
-//! | `PUT REVISION` | stores the bundle of a commit, at most [`MAX_SOURCE`] bytes; [`HEADER_DIGEST`] is required. Answers the [`Stored`] that is there, which is the first one |
+//! | `PUT REVISION` | stores the snapshot of a commit, at most [`MAX_SOURCE`] bytes; [`HEADER_DIGEST`] is required. The first write wins; answers its [`Stored`] |
 //! | `GET REVISION/digest` | its [`Stored`] |
-//! | `GET` | the commits that there are bundles of, as a list of strings |
+//! | `GET` | the commits with a stored snapshot, as a list of strings |
 //! | `DELETE REVISION` | deletes one |
 //!
-//! and reads [`WANTED_PATH`]: the [`WantedRevision`]s, as a list; or [`FOLLOW_WANTED_PATH`]: the same in each line of an answer that goes on.
+//! It also reads [`WANTED_PATH`]: the [`WantedRevision`]s as a list; or [`FOLLOW_WANTED_PATH`]: the same list in each
+//! line of a streamed response.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -43,44 +45,44 @@ use crate::{SourceKind, TerraformRunSpec, names::short_hash};
 
 /// Audience of the tokens.
 pub const AUDIENCE: &str = "pawl-datastore";
-/// Environment of a pod: the datastore's address; absent when there is none.
+/// Environment variable of a pod: URL of the datastore; unset without a datastore.
 pub const ENV_URL: &str = "PAWL_DATASTORE_URL";
-/// Environment of a pod: the certificate authority of the datastore, as PEM.
+/// Environment variable of a pod: certificate authority of the datastore, PEM.
 pub const ENV_CA: &str = "PAWL_DATASTORE_CA";
-/// Directory of the projected token in a pod; its file is `token`.
+/// Directory of the projected token in a pod; the file is `token`.
 pub const TOKEN_DIR: &str = "/var/run/secrets/pawl.run/datastore";
-/// Where the agent offers a managed state to the tool: on the pod's own loopback, always the same, as the address is part of what
-/// a plan's checksum covers.
+/// Loopback port at which the agent serves a managed state to the tool. It is constant because a plan's checksum covers
+/// the address.
 pub const STATE_PORT: u16 = 9417;
 
 /// Header: `sha256:` and the hexadecimal digest of the body.
 pub const HEADER_DIGEST: &str = "pawl-digest";
-/// Header: the nonce of the process that adopted the attempt.
+/// Header: nonce of the process that adopted the attempt.
 pub const HEADER_NONCE: &str = "pawl-nonce";
 
-/// The longest piece of a log, in bytes.
+/// Maximum size of one append to a log, in bytes.
 pub const MAX_APPEND: u64 = 1 << 20;
-/// The longest log of a phase, in bytes.
+/// Maximum size of a phase's log, in bytes.
 pub const MAX_LOG: u64 = 4 << 30;
-/// The largest state, in bytes.
+/// Maximum size of a state, in bytes.
 pub const MAX_STATE: u64 = 512 << 20;
-/// The largest bundle of a repository's revision, in bytes: 1 GiB.
+/// Maximum size of a repository snapshot: 1 GiB.
 pub const MAX_SOURCE: u64 = 1 << 30;
-/// The largest claim or lock info, in bytes.
+/// Maximum size of a claim or lock info, in bytes.
 pub const MAX_SMALL: u64 = 16 << 10;
 
-/// What an attempt writes once.
+/// Objects that an attempt writes once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// Plan file, lock file and work directory.
     Bundle,
-    /// The plan as text, without secrets.
+    /// The plan as text, secrets redacted.
     Plan,
-    /// The plan as JSON, as the tool prints it: with the values of secrets.
+    /// The plan as JSON as the tool prints it, including secret values.
     PlanJson,
     /// The termination message of an attempt.
     Result,
-    /// The state that the tool could not save.
+    /// The state that the tool failed to save.
     ErroredState,
 }
 
@@ -88,7 +90,7 @@ impl ObjectKind {
     /// All kinds.
     pub const ALL: [Self; 5] = [Self::Bundle, Self::Plan, Self::PlanJson, Self::Result, Self::ErroredState];
 
-    /// The word in a path.
+    /// The name in a path.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bundle => "bundle",
@@ -99,12 +101,12 @@ impl ObjectKind {
         }
     }
 
-    /// The kind of a word in a path.
+    /// The kind for a name in a path.
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The largest object, in bytes.
+    /// Maximum size, in bytes.
     pub const fn limit(self) -> u64 {
         match self {
             Self::Bundle => 8 << 30,
@@ -115,79 +117,79 @@ impl ObjectKind {
     }
 }
 
-/// Phases that have a log, in the order of a run.
+/// Phases that have a log, in execution order.
 pub const LOG_PHASES: [&str; 4] = ["setup", "init", "plan", "apply"];
 
-/// The journal's word, where those of phases stand.
+/// The name of the journal, in place of a phase.
 pub const JOURNAL: &str = "journal";
 
-/// What stands in the store.
+/// A stored object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
     /// `sha256:` and the hexadecimal digest of the content.
     pub digest: String,
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
 }
 
-/// How long a log is now.
+/// The current length of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Length {
-    /// Bytes.
+    /// In bytes.
     pub length: u64,
 }
 
-/// How the log of an attempt stands.
+/// The completeness of an attempt's logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogStand {
-    /// All that its agent had to say is there: each phase that began has a log, and of each the end.
+    /// Every phase that began has a log, and each log has its end mark.
     pub whole: bool,
 }
 
-/// The caller proves nothing: 401.
+/// 401: no valid credentials.
 pub const UNAUTHENTICATED: &str = "Unauthenticated";
-/// The object is another run's, or the attempt another pod's: 403.
+/// 403: the object belongs to another run, or the attempt to another pod.
 pub const FORBIDDEN: &str = "Forbidden";
-/// The attempt is closed, or not the newest: 403.
+/// 403: the attempt is closed or not the newest.
 pub const REPLACED: &str = "AttemptReplaced";
-/// There is no such run or object: 404.
+/// 404: no such run or object.
 pub const NOT_FOUND: &str = "NotFound";
-/// Another content stands under that name: 409.
+/// 409: the name holds different content.
 pub const ALREADY_EXISTS: &str = "AlreadyExists";
-/// Another process claimed: 409.
+/// 409: another process claimed.
 pub const ALREADY_CLAIMED: &str = "AlreadyClaimed";
-/// The run has not ended: 409.
+/// 409: the run has not ended.
 pub const NOT_ENDED: &str = "NotEnded";
-/// A log has another length: 409.
+/// 409: the log has another length.
 pub const WRONG_OFFSET: &str = "WrongOffset";
-/// The state belongs to a namespace of the same name that was deleted: 403.
+/// 403: the state belongs to a deleted namespace of the same name.
 pub const FORMER_NAMESPACE: &str = crate::reason::STATE_OF_FORMER_NAMESPACE;
-/// The bundle of the revision is not there, or the repository is not: 404.
+/// 404: the snapshot or the repository does not exist.
 pub const SOURCE_NOT_READY: &str = crate::reason::SOURCE_NOT_READY;
-/// The repository does not name the run's namespace: 403.
+/// 403: the repository does not allow the run's namespace.
 pub const REPOSITORY_NOT_ALLOWED: &str = crate::reason::REPOSITORY_NOT_ALLOWED;
-/// Too large: 413.
+/// 413: too large.
 pub const TOO_LARGE: &str = "TooLarge";
-/// The content is not what its digest says: 422.
+/// 422: the content does not match its digest.
 pub const WRONG_DIGEST: &str = "WrongDigest";
-/// The request makes no sense: 400.
+/// 400: malformed request.
 pub const INVALID: &str = "Invalid";
-/// Somebody else holds the state's lock, or nobody does: 423.
+/// 423: another client holds the state's lock, or it is not held.
 pub const LOCKED: &str = "Locked";
-/// What stands in the store does not open: changed, cut off, another object's, or of another key. 500.
+/// 500: the stored object cannot be decrypted: modified, truncated, moved, or encrypted with another key.
 pub const CORRUPT: &str = "Corrupt";
-/// The key that the object was written with is not there. 500.
+/// 500: the object's encryption key is not configured.
 pub const KEY_MISSING: &str = "KeyMissing";
-/// The store or the API server does not answer: 503.
+/// 503: the store or the API server does not respond.
 pub const UNAVAILABLE: &str = "Unavailable";
 
-/// Why a request was not carried out.
+/// The body of an error response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct Problem {
-    /// One word, of this module's.
+    /// One of this module's reasons.
     pub reason: String,
-    /// For people; one line.
+    /// One line for people.
     pub message: String,
     /// The length of the log, with [`WRONG_OFFSET`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,34 +199,35 @@ pub struct Problem {
     pub holder: Option<Box<serde_json::Value>>,
 }
 
-/// The path of an attempt's requests.
+/// The path of an attempt.
 pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
     format!("/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}")
 }
 
-/// The path of the bundles of a repository, which are kept by its UID.
+/// The path of a repository's snapshots. The UID identifies the repository.
 pub fn bundles_path(namespace: &str, uid: &str) -> String {
     format!("/v1/namespaces/{namespace}/repositories/{uid}/bundles")
 }
 
-/// The path of what runs asked for and was not stored.
+/// The path of the revisions that runs requested and that are not stored.
 pub const WANTED_PATH: &str = "/v1/wanted";
 
-/// The path of the same, said again and again.
+/// The same list as a stream: one line per change.
 pub const FOLLOW_WANTED_PATH: &str = "/v1/wanted/follow";
 
-/// A revision that a run asked for a moment ago, and that nobody has stored.
+/// A revision that a run requested recently and that is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WantedRevision {
     /// Namespace of the repository.
     pub namespace: String,
-    /// Its UID.
+    /// UID of the repository.
     pub uid: String,
-    /// The commit, by its full id.
+    /// The full commit id.
     pub revision: String,
 }
 
-/// The text of an error with those of its causes: that of an HTTP client leaves them out, and only they help.
+/// The text of an error and all its causes. The `Display` of an HTTP client's errors omits the causes, which hold the
+/// useful part.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -235,18 +238,19 @@ pub fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Which managed state a run has; within its namespace.
+/// The identity of a managed state within a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StateId {
-    /// The stack: `spec.stack`, or what follows from the source.
+    /// The stack: `spec.stack`, or derived from the source.
     pub stack: String,
     /// The workspace.
     pub workspace: String,
 }
 
 impl StateId {
-    /// The state of a run of that name and spec. A git source has its repository and path, however the URL is written (scheme,
-    /// user, `.git`); a ConfigMap or Secret its name; an inline source, or an artifact that names none, the run's name.
+    /// The state of a run. The stack of a git source is derived from repository and path; scheme, user and `.git` in
+    /// the URL make no difference. A ConfigMap or Secret source gives the object's name. An inline source, or an
+    /// artifact without a name, gives the run's name.
     pub fn of(name: &str, spec: &TerraformRunSpec) -> Self {
         let stack = spec.stack.clone().unwrap_or_else(|| match spec.source.kind() {
             Some(SourceKind::Git(git)) => git_stack(&git.url, &git.path),
@@ -266,7 +270,7 @@ fn git_stack(url: &str, path: &str) -> String {
         Some(at) => (&rest[..at], &rest[at + 1..]),
         None => (rest, ""),
     };
-    // `user@host:path` of ssh and `host:port/path` of the others: a port is part of where, a user is not.
+    // `user@host:path` is ssh, `host:port/path` the other schemes. The port belongs to the location, the user does not.
     let (host, repository) = match rest.split_once('@') {
         Some((_, after)) if after.find(['/', ':']).is_some() => {
             let at = after.find(['/', ':']).unwrap_or_default();
@@ -282,7 +286,7 @@ fn git_stack(url: &str, path: &str) -> String {
     stack_name(&whole, last.rsplit('/').next().unwrap_or_default())
 }
 
-/// A word of what is at `last`, and a hash of the `whole`.
+/// Builds a name from a readable word of `last` and a hash of `whole`.
 fn stack_name(whole: &str, last: &str) -> String {
     let mut word: String =
         last.to_ascii_lowercase().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
@@ -301,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repository_is_the_same_however_it_is_written() {
+    fn url_forms_of_a_repository_give_one_stack() {
         let one = git_stack("https://git.example.com/team/infra.git", "live/net");
         for url in [
             "ssh://git@git.example.com/team/infra",
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_words_of_their_own() {
+    fn object_kinds_have_unique_names() {
         for kind in ObjectKind::ALL {
             assert_eq!(ObjectKind::of(kind.as_str()), Some(kind));
         }

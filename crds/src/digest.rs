@@ -1,6 +1,6 @@
 //! Digests as text.
 
-/// `sha256:` and the hexadecimal digits of a digest.
+/// `sha256:` followed by the digest in hexadecimal.
 pub fn hex_digest(digest: &[u8]) -> String {
     format!("sha256:{}", hex::encode(digest))
 }

@@ -1,11 +1,11 @@
-//! Durations as people and Kubernetes write them: `10m`, `1h30m`, `500ms`.
+//! Durations in the notation of Go and Kubernetes: `10m`, `1h30m`, `500ms`.
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// What the API server accepts as a duration; each part is one number and one unit.
+/// Pattern for the API server's validation: parts of one number and one unit.
 pub const PATTERN: &str = "^([0-9]{1,6}(h|m|s|ms))+$";
 
 /// A duration, written as in Go and Kubernetes (`72h`, `1h30m`, `500ms`).
@@ -45,7 +45,7 @@ impl FromStr for Span {
             let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             let number: u32 = rest.get(..digits).and_then(|n| n.parse().ok()).ok_or_else(invalid)?;
             let tail = rest.get(digits..).unwrap_or_default();
-            // `ms` before `m`: the longer unit wins.
+            // Try `ms` before `m`.
             let (unit, size) = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
                 .into_iter()
                 .find(|(unit, _)| tail.starts_with(unit))
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn printed_durations_parse_to_the_same_value() {
         for text in ["10m", "72h", "1h30m", "500ms", "1m1s1ms", "0s"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_named() {
+    fn invalid_duration_is_quoted_in_the_error() {
         for text in ["", "10", "m", "10 m", "-1m", "1d", "1h 2m", "99999999999h"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }

@@ -1,7 +1,9 @@
-//! The fields of a run's status: who writes each, what the controller keeps of it in memory and is woken by, and which texts it holds.
+//! The fields of a run's status: who writes each, how long the controller caches it, whether its change triggers a
+//! reconcile, and which texts it holds.
 //!
-//! This is the one place that lists them. Made from it are the agent's writes, the controller's cache, the bounds of texts, the removal
-//! of secrets, the rule and the message of the admission policy `pawl-status`, and the table of `design/0002-status-ownership.md`.
+//! This is the only list of the fields. Derived from it are the agent's writes, the controller's cache, the length
+//! bounds, the redaction of secrets, the rule and message of the admission policy `pawl-status`, and the table of
+//! `design/0002-status-ownership.md`.
 
 use std::hash::{Hash, Hasher};
 
@@ -30,12 +32,12 @@ pub enum Owner {
 impl Owner {
     const ALL: [Self; 6] = [Self::Attempt, Self::Controller, Self::Adoption, Self::Plan, Self::Claim, Self::Agent];
 
-    /// Names of the fields that it writes.
+    /// Names of the fields that this owner writes.
     pub fn fields(self) -> impl Iterator<Item = &'static str> {
         FIELDS.iter().filter(move |field| field.owner == self).map(|field| field.name)
     }
 
-    /// For the design's table.
+    /// The text for the design's table.
     const fn words(self) -> &'static str {
         match self {
             Self::Attempt => "the adopted pod while its attempt is open, otherwise the controller",
@@ -51,38 +53,38 @@ impl Owner {
     }
 }
 
-/// How long the controller's cache keeps a field.
+/// How long the controller caches a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// Not at all: no decision is made on it, or on a live read only.
+    /// Never: decisions do not use it, or read it live.
     Never,
     /// Until the run is finished for good.
     UntilFinished,
-    /// Until, besides, no proof of how an Indeterminate apply ended may arrive any more.
+    /// Until, in addition, no evidence about the outcome of an Indeterminate apply can arrive any more.
     UntilSettled,
-    /// As long as the run is there.
+    /// As long as the run exists.
     Always,
 }
 
-/// Where a text comes from.
+/// The origin of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It may hold what the code, the tool or a provider printed, and with it a secret.
+    /// May contain output of code, tool or provider, and therefore a secret.
     Printed,
-    /// It is put together from words that are no secret.
+    /// Composed of words that contain no secret.
     Known,
 }
 
-/// What is done to a text: given are the text, its most characters, and its origin.
+/// A visitor of texts; its arguments are the text, its maximum length in characters, and its origin.
 type Visit<'a> = &'a mut dyn FnMut(&mut String, usize, Origin);
 
 /// A field of the status.
 pub struct Field {
-    /// Its name in JSON.
+    /// The name in JSON.
     pub name: &'static str,
     /// Who writes it.
     pub owner: Owner,
-    /// How long the controller's cache keeps it.
+    /// How long the controller caches it.
     pub cached: Cached,
     copy: fn(&TerraformRunStatus, &mut TerraformRunStatus),
     clear: fn(&mut TerraformRunStatus),
@@ -93,18 +95,18 @@ pub struct Field {
 }
 
 impl Field {
-    /// A change of this part of it is a reason for the controller to look at the run.
+    /// A change of the hashed part triggers a reconcile.
     const fn wakes(self, wakes: fn(&TerraformRunStatus, &mut dyn Hasher)) -> Self {
         Self { wakes, ..self }
     }
 
-    /// It holds texts whose length, or whose words, are not ours.
+    /// Registers texts whose length or content comes from outside.
     const fn texts(self, texts: fn(&mut TerraformRunStatus, Visit)) -> Self {
         Self { texts, ..self }
     }
 }
 
-/// A field that wakes nobody and holds no text.
+/// A field that triggers no reconcile and holds no such text.
 macro_rules! field {
     ($name:ident, $json:literal, $owner:ident, $cached:ident) => {
         Field {
@@ -123,7 +125,7 @@ macro_rules! field {
 
 use Origin::{Known, Printed};
 
-/// The fields.
+/// All fields.
 pub const FIELDS: &[Field] = &[
     field!(phase, "phase", Attempt, Always).wakes(|s, mut h| s.phase.hash(&mut h)),
     field!(result, "result", Attempt, Always).wakes(|s, mut h| s.result.hash(&mut h)),
@@ -210,7 +212,7 @@ fn reset<T: Default>(value: &mut T) {
     *value = T::default();
 }
 
-/// A value as it is written; one that is its type's default is left out.
+/// The serialized value; `None` for the default, which is omitted.
 fn written<T: Default + PartialEq + Serialize>(value: &T) -> Option<Value> {
     if *value == T::default() { None } else { serde_json::to_value(value).ok() }
 }
@@ -219,42 +221,42 @@ fn each<'a>(texts: impl IntoIterator<Item = &'a mut String>, max: usize, origin:
     texts.into_iter().for_each(|text| visit(text, max, origin));
 }
 
-/// Makes the fields in question of one status what they are in another.
+/// Copies the selected fields.
 pub fn copy(from: &TerraformRunStatus, to: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
     FIELDS.iter().filter(|field| which(field)).for_each(|field| (field.copy)(from, to));
 }
 
-/// Takes the fields in question away.
+/// Resets the selected fields.
 pub fn clear(status: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
     FIELDS.iter().filter(|field| which(field)).for_each(|field| (field.clear)(status));
 }
 
-/// Names of the fields that differ, with the value they have after; none for one that is not there any more.
+/// Names of the fields that differ, with the new value; `None` for a removed field.
 pub fn changes(before: &TerraformRunStatus, after: &TerraformRunStatus) -> Vec<(&'static str, Option<Value>)> {
     let differing = FIELDS.iter().filter(|field| !(field.equals)(before, after));
     differing.map(|field| (field.name, (field.value)(after))).collect()
 }
 
-/// Hashes the parts that are a reason for the controller to look at a run.
+/// Hashes the parts whose change triggers a reconcile.
 pub fn hash_what_wakes(status: &TerraformRunStatus, hasher: &mut impl Hasher) {
     for field in FIELDS {
         (field.wakes)(status, hasher);
     }
 }
 
-/// Visits every text whose length, or whose words, are not ours, with its most characters and its origin.
+/// Visits every text whose length or content comes from outside, with its maximum length in characters and its origin.
 pub fn texts(status: &mut TerraformRunStatus, mut visit: impl FnMut(&mut String, usize, Origin)) {
     for field in FIELDS {
         (field.texts)(status, &mut visit);
     }
 }
 
-/// Where [`policy`] stands, between marks.
+/// File that contains [`policy`] between marks.
 pub const POLICY_PATH: &str = "charts/pawl/templates/policies/status.yaml";
-/// Where [`table`] stands, between marks.
+/// File that contains [`table`] between marks.
 pub const DESIGN_PATH: &str = "design/0002-status-ownership.md";
 
-/// The validation of the policy `pawl-status` that keeps the controller's fields from everybody else, as lines of YAML.
+/// The validation of the policy `pawl-status` that reserves the controller's fields, as lines of YAML.
 pub fn policy() -> String {
     let fields: Vec<_> = Owner::Controller.fields().collect();
     let same: Vec<_> = fields.iter().map(|field| format!("variables.new.?{field} == variables.old.?{field}")).collect();
@@ -286,7 +288,7 @@ mod tests {
         crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
     }
 
-    /// A value of a schema, whose texts and lists are longer than it permits.
+    /// A value for a schema whose texts and lists exceed the bounds.
     fn too_long(schema: &Value) -> Value {
         if let Some(word) = schema["enum"].get(0) {
             return word.clone();
@@ -304,7 +306,7 @@ mod tests {
         }
     }
 
-    /// What of a value a schema does not permit for its length.
+    /// Collects the paths at which a value exceeds the schema's length bounds.
     fn beyond(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) {
         let exceeds = |bound: &str, length: usize| schema[bound].as_u64().is_some_and(|most| length as u64 > most);
         match value {
@@ -332,7 +334,7 @@ mod tests {
         of_type.sort_unstable();
         listed.sort_unstable();
         assert_eq!(listed, of_type);
-        // Each row is of the field that it names.
+        // Each row copies the field that it names.
         let full: TerraformRunStatus = serde_json::from_value(too_long(&schema)).unwrap();
         for field in FIELDS {
             let mut one = TerraformRunStatus::default();
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_and_design_are_of_this_table() {
+    fn policy_and_design_match_the_fields() {
         let read = |path: &str| std::fs::read_to_string(format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
         for (path, text) in [(POLICY_PATH, policy()), (DESIGN_PATH, table())] {
             assert!(read(path).contains(&text), "{path}: run `cargo run --release --bin crdgen` and commit the result");
@@ -355,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn every_text_of_an_agent_is_cut_to_its_bound() {
+    fn texts_of_the_agent_are_clipped_to_the_schema() {
         let schema = schema();
         let mut status: TerraformRunStatus = serde_json::from_value(too_long(&schema)).unwrap();
-        // Others write these, and what they write has its length.
+        // Other owners write these, with bounded lengths.
         clear(&mut status, |field| matches!(field.owner, Owner::Controller | Owner::Adoption | Owner::Claim));
         fit(&mut status);
         let mut found = Vec::new();
@@ -370,7 +372,7 @@ mod tests {
         assert!(found.is_empty(), "{found:#?} are longer than the schema permits: their row in FIELDS has to name their texts");
     }
 
-    /// Paths of the texts that begin as those of [`too_long`].
+    /// Collects the paths of texts that begin as those of [`too_long`] do.
     fn walk(path: &str, value: &Value, left: &mut Vec<String>) {
         match value {
             Value::String(text) if text.starts_with('x') && !left.iter().any(|known| known == path) => left.push(path.to_owned()),
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_redacted_is_named() {
+    fn unredacted_texts_are_listed() {
         let mut status: TerraformRunStatus = serde_json::from_value(too_long(&schema())).unwrap();
         clear(&mut status, |field| matches!(field.owner, Owner::Controller | Owner::Adoption | Owner::Claim));
         texts(&mut status, |text, _, origin| {

@@ -1,4 +1,4 @@
-//! Pages of the guide that are made from the types: every field of a run, and every reason with its next step.
+//! Generates pages of the guide from the types: every field, and every reason with its next step.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const HEAD: &str = "<!-- Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal. -->\n";
 
-/// Types of Kubernetes itself, which a Pod describes.
+/// Kubernetes' own types. The guide does not expand them.
 const FOREIGN: [&str; 5] = ["affinity", "tolerations", "topologySpreadConstraints", "resources", "conditions"];
 
 /// The page of all fields: `design/guide/fields.md`.
@@ -28,7 +28,7 @@ pub fn fields() -> String {
     )
 }
 
-/// The tables of one kind. A template has the fields of a run, which stand there.
+/// The tables of one kind. A template has the fields of a run, which are listed there.
 fn tables(kind: &str, more: &str, crd: &Value) -> String {
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
     let table = |name: &str| {
@@ -45,7 +45,7 @@ fn tables(kind: &str, more: &str, crd: &Value) -> String {
     )
 }
 
-/// Rows for the fields of an object, each followed by the fields within it.
+/// Rows for the fields of an object, each followed by its nested fields.
 fn walk(path: &str, object: &Value, rows: &mut String) {
     let required = object["required"].as_array().cloned().unwrap_or_default();
     for (name, field) in object["properties"].as_object().into_iter().flatten() {
@@ -67,7 +67,7 @@ fn walk(path: &str, object: &Value, rows: &mut String) {
     }
 }
 
-/// The type of a field in a reader's words.
+/// The type of a field as shown to readers.
 fn kind(field: &Value) -> String {
     if let Some(words) = field["enum"].as_array() {
         let words: Vec<_> = words.iter().filter_map(Value::as_str).map(|word| format!("`{word}`")).collect();
@@ -81,7 +81,7 @@ fn kind(field: &Value) -> String {
     }
 }
 
-/// A text in a cell of a table.
+/// Escapes a text for a table cell.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

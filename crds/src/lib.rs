@@ -1,34 +1,35 @@
 //! API types of Pawl and everything that agent and controller must agree on.
 //!
-//! No client and no async live here: what this crate holds can be read, compared and tested without a cluster.
+//! The crate has no client and no async code, so everything here can be tested without a cluster.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`v1alpha1`] | `TerraformRun`, `TerraformRepository`, `TerraformLayer`: spec and status of each, phases and results |
-//! | [`crd`] | the generated CustomResourceDefinition: CEL rules and bounds included |
-//! | [`fields`] | the fields of the status: who writes each, what is cached, what wakes, which texts they hold |
+//! | [`v1alpha1`] | `TerraformRun`, `TerraformRepository`, `TerraformLayer`: spec and status of each, phases and
+//! results |
+//! | [`crd`] | the generated CustomResourceDefinitions, with CEL rules and bounds |
+//! | [`fields`] | the fields of a run's status: writer, caching, reconcile triggers, texts |
 //! | [`names`] | annotations, labels, finalizers, names of pods and accounts |
 //! | [`pod_env`] | environment, paths and exit codes of an attempt's pod |
-//! | [`datastore`] | the words between agents, controller and datastore |
-//! | [`outputs`] | outputs of a state, and what of them goes where |
+//! | [`datastore`] | the protocol between agents, controller and datastore |
+//! | [`outputs`] | outputs of a state and where they are published |
 //! | [`approval`] | whether a plan is approved |
-//! | [`apply_log`] | what an apply did to each object, compared with a state |
-//! | [`backend`] | what is known of each type of backend |
-//! | [`state_key`] | which runs have the same state |
+//! | [`apply_log`] | the effect of an apply on each object, compared with a state |
+//! | [`backend`] | facts about each backend type |
+//! | [`state_key`] | which runs share a state |
 //! | [`termination`] | the termination message |
-//! | [`text`] | texts on one line, of a bounded length |
-//! | [`tools`] | what an operator says about tools |
-//! | [`release`] | the minor release that controller, agents and policies are of |
-//! | [`reason`] | the reasons of failures and conditions: word, class, text and next step of each |
-//! | [`backoff`] | how long to wait before trying again |
-//! | [`clock`] | the API server's clock, told by its answers |
-//! | [`conditions`] | the conditions of a run, set without losing their transition times |
-//! | [`guide`] | pages of the guide that are made from the types |
-//! | [`status_limit`] | keeps a status below its size |
+//! | [`text`] | single-line texts of bounded length |
+//! | [`tools`] | the operator's tool settings |
+//! | [`release`] | the minor release of controller, agents and policies |
+//! | [`reason`] | the reasons of failures and conditions: name, class, text and next step |
+//! | [`backoff`] | exponential backoff |
+//! | [`clock`] | the API server's clock, estimated from its responses |
+//! | [`conditions`] | the conditions of a run, with stable transition times |
+//! | [`guide`] | generated pages of the guide |
+//! | [`status_limit`] | the size bound of a status |
 //! | [`digest`] | digests as text |
-//! | [`duration`] | durations as people write them |
+//! | [`duration`] | durations such as `1h30m` |
 
-// These comments become the descriptions of the CustomResourceDefinitions and pages of the guide.
+// Doc comments become descriptions in the CustomResourceDefinitions and pages of the guide.
 #![warn(missing_docs)]
 
 pub mod apply_log;
@@ -60,8 +61,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use reason::Reason;
 pub use v1alpha1::*;
 
-/// The number in an object's resourceVersion, 0 where there is none. Of two versions of one object the later has the greater one, as etcd
-/// gives them (Kubernetes says so since 1.35: KEP-5504).
+/// The resourceVersion as a number; 0 when unset. A later version of the same object has a greater number: etcd assigns
+/// them so, and Kubernetes guarantees the order since 1.35 (KEP-5504).
 pub fn version(of: &ObjectMeta) -> u64 {
     of.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }

@@ -6,8 +6,8 @@ use crate::digest::hex_digest;
 
 /// The API group.
 pub const GROUP: &str = "pawl.run";
-/// A run, in a line that a person pastes. With the group: Burrito's definitions have the same short names and plurals, and where both are
-/// installed kubectl takes the group that comes first in the alphabet (`design/0014-upgrades.md`).
+/// kubectl's name of runs in commands for people. It includes the group because Burrito's CRDs have the same short
+/// names and plurals, and kubectl prefers the alphabetically first group (`design/0014-upgrades.md`).
 pub const KUBECTL_RUN: &str = "tfrun.pawl.run";
 /// The same for a layer.
 pub const KUBECTL_LAYER: &str = "tfl.pawl.run";
@@ -16,66 +16,68 @@ pub const KUBECTL_REPOSITORY: &str = "tfrepo.pawl.run";
 
 /// Annotation: the whole checksum of the plan that its setter approves.
 pub const APPROVE: &str = "pawl.run/approve";
-/// Annotation: the API name of the one who approves.
+/// Annotation: the API user name of the approver.
 pub const APPROVED_BY: &str = "pawl.run/approved-by";
-/// Annotation: what the approver says.
+/// Annotation: the approver's comment.
 pub const COMMENT: &str = "pawl.run/comment";
-/// Annotation: why the plan is denied; one-way.
+/// Annotation: why the plan is denied; cannot be undone.
 pub const DENY: &str = "pawl.run/deny";
-/// Annotation: why the run is cancelled; one-way.
+/// Annotation: why the run is cancelled; cannot be undone.
 pub const CANCEL: &str = "pawl.run/cancel";
-/// Annotation, set with [`DENY`] and never after it: the API name of the one who denies.
+/// Annotation, set together with [`DENY`] and never later: the API user name of the person who denies.
 pub const DENIED_BY: &str = "pawl.run/denied-by";
-/// Annotation, set with [`CANCEL`] and never after it: the API name of the one who cancels.
+/// Annotation, set together with [`CANCEL`] and never later: the API user name of the person who cancels.
 pub const CANCELED_BY: &str = "pawl.run/canceled-by";
-/// Annotation: why an apply whose node is lost is given up; one-way.
+/// Annotation: why an apply on a lost node is abandoned; cannot be undone.
 pub const ABANDON: &str = "pawl.run/abandon";
-/// Annotation: the API name of the one who gives it up.
+/// Annotation: the API user name of the person who abandons it.
 pub const ABANDONED_BY: &str = "pawl.run/abandoned-by";
-/// Annotation: `true` asks for a fresh run of the same spec.
+/// Annotation: `true` requests a new run of the same spec.
 pub const RERUN: &str = "pawl.run/rerun";
-/// Annotation on a run made for `pawl.run/rerun`: name of the run that asked for it.
+/// Annotation of a run created for `pawl.run/rerun`: name of the run that requested it.
 pub const RERUN_OF: &str = "pawl.run/rerun-of";
 
-/// Annotation, set with the finalizer: UID of the run that it was set on. On a run of another UID it says that it was made again,
-/// from a backup or a copy.
+/// Annotation, set with the finalizer: UID of the annotated run. On a run with another UID it shows that the run was
+/// recreated from a backup or a copy.
 pub const LIFE: &str = "pawl.run/life";
 
-/// Annotation of dry runs: name of the admission policy that has to refuse them.
+/// Annotation of dry runs: name of the admission policy that must reject them.
 pub const PROBE: &str = "pawl.run/probe";
 
-/// Annotation: `true` asks for a run that takes what this one created and did not record into the state.
+/// Annotation: `true` requests a run that imports into the state the objects that this run created and did not record.
 pub const RECOVER: &str = "pawl.run/recover";
-/// Annotation on a run made for `pawl.run/recover`: name of the run that asked for it.
+/// Annotation of a run created for `pawl.run/recover`: name of the run that requested it.
 pub const RECOVERY_OF: &str = "pawl.run/recovery-of";
 
-/// Annotation on a repository: its refs are looked at at once when it changes.
+/// Annotation of a repository: a change of its value triggers an immediate check of the refs.
 pub const POKE: &str = "pawl.run/poke";
-/// Annotation on a layer: `now` asks for a plan; the controller puts a word of its own in its place, by which the request is known.
+/// Annotation of a layer: `now` requests a plan. The controller replaces the value with a word of its own that
+/// identifies the request.
 pub const PLAN: &str = "pawl.run/plan";
-/// Annotation on a layer: `true` stops it, as `spec.suspend` does, whoever manages its spec.
+/// Annotation of a layer: `true` suspends it like `spec.suspend`, without a change of the spec.
 pub const SUSPEND: &str = "pawl.run/suspend";
-/// Annotation on a layer, set by the controller: the layer asks for rights, and the admission policies were not enforced for a while, so
-/// its author is unverified. It makes no run until a person with these rights removes the annotation.
+/// Annotation of a layer, set by the controller: the layer requests rights, and its author is unverified because the
+/// admission policies were not enforced for a while. The layer creates no run until a person with these rights removes
+/// the annotation.
 pub const UNVERIFIED: &str = "pawl.run/unverified";
-/// Annotation on a namespace: `true` lets no run begin in it.
+/// Annotation of a namespace: `true` prevents runs from starting in it.
 pub const FREEZE: &str = "pawl.run/freeze";
-/// Annotation on a layer's run: what set it off, as [`crate::Trigger`] has it. Written by the controller only, as the next three.
+/// Annotation of a layer's run: the cause, as a [`crate::Trigger`]. Only the controller writes this and the next three.
 pub const TRIGGER: &str = "pawl.run/trigger";
-/// Annotation on a layer's run: `status.source.content` of the layer that it was made of.
+/// Annotation of a layer's run: the layer's `status.source.content` at creation.
 pub const CONTENT: &str = "pawl.run/content";
-/// Annotation on a layer's run: digest of the settings that it was made with.
+/// Annotation of a layer's run: digest of the settings at creation.
 pub const SETTINGS: &str = "pawl.run/settings";
-/// Label on a layer's run: name of the layer.
+/// Label of a layer's run: name of the layer.
 pub const LABEL_LAYER: &str = "pawl.run/layer";
-/// Label on a layer's run: UID of the layer.
+/// Label of a layer's run: UID of the layer.
 pub const LABEL_LAYER_UID: &str = "pawl.run/layer-uid";
-/// Finalizer of a layer that destroys what it made.
+/// Finalizer of a layer that destroys its resources on deletion.
 pub const LAYER_FINALIZER: &str = "pawl.run/layer";
 
-/// Finalizer of a run: set before its first pod, removable by the verb `control` only.
+/// Finalizer of a run: set before its first pod, removable only with the verb `control`.
 pub const RUN_FINALIZER: &str = "pawl.run/run";
-/// Finalizer of an attempt's pod, until the controller has read its end.
+/// Finalizer of an attempt's pod until the controller has read its result.
 pub const POD_FINALIZER: &str = "pawl.run/attempt";
 
 /// Label: name of the run.
@@ -84,33 +86,35 @@ pub const LABEL_RUN: &str = "pawl.run/run";
 pub const LABEL_RUN_UID: &str = "pawl.run/run-uid";
 /// Label: number of the attempt.
 pub const LABEL_ATTEMPT: &str = "pawl.run/attempt";
-/// Label on the pod of a closed attempt: the second at which the controller let go of it, since 1970. It is watched no longer.
+/// Label of the pod of a closed attempt: the Unix time in seconds at which the controller released it. The controller
+/// stops watching it.
 pub const LABEL_RELEASED: &str = "pawl.run/released";
-/// Label: `pawl` on everything the controller makes.
+/// Label: `pawl` on all objects that the controller creates.
 pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`LABEL_MANAGED_BY`].
 pub const MANAGED_BY: &str = "pawl";
 
 /// RBAC verb: approve a plan.
 pub const VERB_APPROVE: &str = "approve";
-/// RBAC verb: give up an apply whose node is lost.
+/// RBAC verb: abandon an apply on a lost node.
 pub const VERB_ABANDON: &str = "abandon";
 /// RBAC verb: create runs that approve themselves.
 pub const VERB_AUTOAPPROVE: &str = "autoapprove";
-/// RBAC verb of the controller: write a run's status, make a layer's run, and remove the finalizers of both.
+/// RBAC verb of the controller: write a run's status, create a layer's run, and remove the finalizers of both.
 pub const VERB_CONTROL: &str = "control";
 
 /// Admission policy on the approval annotations.
 pub const POLICY_APPROVAL: &str = "pawl-approval";
-/// Admission policy on the writes of a run's status.
+/// Admission policy on writes of a run's status.
 pub const POLICY_STATUS: &str = "pawl-status";
-/// Admission policy on runs that approve themselves or name a ServiceAccount, created or asked for by `rerun`.
+/// Admission policy on runs that approve themselves or reference a ServiceAccount, at creation and at `rerun`.
 pub const POLICY_CREATION: &str = "pawl-creation";
-/// Admission policy on the finalizer of a run.
+/// Admission policy on a run's finalizer.
 pub const POLICY_FINALIZER: &str = "pawl-finalizer";
-/// Admission policy on what a layer asks for: its runs are made by the controller, whom [`POLICY_CREATION`] does not ask for it.
+/// Admission policy on the rights that a layer requests. The controller creates the layer's runs, and
+/// [`POLICY_CREATION`] exempts the controller.
 pub const POLICY_LAYER: &str = "pawl-layer";
-/// All of them.
+/// All admission policies.
 pub const POLICIES: [&str; 5] = [POLICY_APPROVAL, POLICY_STATUS, POLICY_CREATION, POLICY_FINALIZER, POLICY_LAYER];
 
 /// The field manager of the agent.
@@ -123,40 +127,42 @@ pub const SOURCES_MANAGER: &str = "pawl-sources";
 /// The field manager of `controller server`.
 pub const SERVER_MANAGER: &str = "pawl-server";
 
-/// The longest name of a layer: a label has no more room, and names of its runs begin with it.
+/// Maximum length of a layer's name: the bound of a label value. Names of its runs begin with it.
 pub const MAX_LAYER_NAME: usize = 63;
-/// The longest name of a run.
+/// Maximum length of a run's name.
 pub const MAX_RUN_NAME: usize = 52;
 
-/// Letters and digits that form no words and are not mistaken for one another (as Kubernetes draws its suffixes).
+/// Letters and digits that form no words and are not confused with one another (the alphabet of Kubernetes' own
+/// suffixes).
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Five characters of a hash of a UID.
+/// A hash of a UID, five characters.
 pub fn short_hash(uid: &str) -> String {
     hashed(uid, 5)
 }
 
-/// That many characters of a hash; at most 32.
+/// A hash with this many characters; at most 32.
 fn hashed(text: &str, characters: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(characters).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
-/// The name of an attempt's pod, ServiceAccount, Role and RoleBinding: `NAME-HASH-a1`, at most 63 characters, so that it is a
-/// label value, a hostname and the holder of a state lock as well.
+/// The name of an attempt's pod, ServiceAccount, Role and RoleBinding: `NAME-HASH-a1`. At most 63 characters, because
+/// it is also a label value, a hostname and the holder of a state lock.
 pub fn attempt_name(run: &str, uid: &str, attempt: u32) -> String {
     format!("{run}-{}-a{attempt}", short_hash(uid))
 }
 
-/// The name of the run that answers `pawl.run/rerun=true` on this one; the same each time it is asked for.
+/// The name of the run created for `pawl.run/rerun=true`. It is deterministic, so a repeated request creates no second
+/// run.
 pub fn rerun_name(run: &str, uid: &str) -> String {
     derived_name(run, &short_hash(&format!("rerun of {uid}")))
 }
 
-/// The name of a layer's run: it follows from the layer's UID and from what set it off, so that no crash makes two.
-/// `of` names commit, settings and trigger.
+/// The name of a layer's run. It is derived from the layer's UID and the cause, so a crash cannot create two runs. `of`
+/// contains commit, settings and trigger.
 pub fn layer_run_name(layer: &str, uid: &str, of: &str) -> String {
-    // A layer has thousands of runs in its life, and one of them must not be taken for another.
+    // A layer has thousands of runs, so the hash is long enough to avoid collisions.
     derived_name(layer, &hashed(&format!("layer {uid}: {of}"), 10))
 }
 
@@ -166,20 +172,21 @@ fn derived_name(run: &str, hash: &str) -> String {
     format!("{}-{hash}", stem.trim_end_matches(['-', '.']))
 }
 
-/// The name of the run that answers `pawl.run/recover=true` on this one; the same each time it is asked for.
+/// The name of the run created for `pawl.run/recover=true`. It is deterministic, so a repeated request creates no
+/// second run.
 pub fn recovery_name(run: &str, uid: &str) -> String {
     derived_name(run, &short_hash(&format!("recovery of {uid}")))
 }
 
-/// The name of the Lease of a state, for the namespaces that share it: `pawl-state-` and half of the digits of a digest of both.
-/// A namespace has no `/` in its name, so that no two pairs are one text.
+/// The name of a state's Lease, for the namespaces that share the state: `pawl-state-` and half of the hexadecimal
+/// digest of scope and key. Scopes contain no `/`, so different pairs never give the same text.
 pub fn lease_name(scope: &str, state_key: &str) -> String {
     let digest = hex_digest(&Sha256::digest(format!("{scope}/{state_key}").as_bytes()));
     let digits = digest.strip_prefix("sha256:").unwrap_or(&digest);
     format!("pawl-state-{}", digits.get(..32).unwrap_or(digits))
 }
 
-/// The command that approves a plan of a run, right for whoever pastes it.
+/// The command that approves a plan. It fills in the user's own name.
 pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
     format!(
         "kubectl annotate -n {namespace} --overwrite {KUBECTL_RUN}/{run} {APPROVE}={checksum} \
@@ -187,17 +194,18 @@ pub fn approve_command(namespace: &str, run: &str, checksum: &str) -> String {
     )
 }
 
-/// An annotation as a JSON Patch points to it (RFC 6901).
+/// The JSON Pointer of an annotation in a JSON Patch (RFC 6901).
 pub fn annotation_pointer(name: &str) -> String {
     format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// The command that asks for a fresh run of the same spec.
+/// The command that requests a new run of the same spec.
 pub fn rerun_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {RERUN}=true")
 }
 
-/// The command that gives up a plan which waits and asks for a fresh one. A run that waits has no rerun before it has ended.
+/// The command that discards a waiting plan and requests a new one. A waiting run accepts a rerun only after it has
+/// ended.
 pub fn replan_command(namespace: &str, run: &str) -> String {
     let rerun = rerun_command(namespace, run);
     format!(
@@ -206,27 +214,27 @@ pub fn replan_command(namespace: &str, run: &str) -> String {
     )
 }
 
-/// The command that has the refs of a repository looked at now.
+/// The command that triggers a check of a repository's refs.
 pub fn poke_command(namespace: &str, repository: &str) -> String {
     format!("kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {POKE}=\"$(date +%s)\"")
 }
 
-/// The line that shows the logs of all attempts as the datastore has them.
+/// The command that prints the logs of all attempts from the datastore.
 pub fn stored_log_command(namespace: &str, run: &str) -> String {
     format!("kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/log")
 }
 
-/// The line that shows the logs of all pods.
+/// The command that prints the logs of all pods.
 pub fn logs_command(namespace: &str, run: &str) -> String {
     format!("kubectl logs -n {namespace} -l {LABEL_RUN}={run} --tail=-1")
 }
 
-/// The command by which a person confirms a layer whose author is unverified.
+/// The command that confirms a layer with an unverified author.
 pub fn confirm_command(namespace: &str, layer: &str) -> String {
     format!("kubectl annotate -n {namespace} {KUBECTL_LAYER}/{layer} {UNVERIFIED}-")
 }
 
-/// The command that gives up the apply of a run whose node is lost, right for whoever pastes it.
+/// The command that abandons the apply of a run on a lost node. It fills in the user's own name.
 pub fn abandon_command(namespace: &str, run: &str) -> String {
     format!(
         "kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {ABANDON}=\"REASON\" \
@@ -234,12 +242,12 @@ pub fn abandon_command(namespace: &str, run: &str) -> String {
     )
 }
 
-/// The command that asks for a run which takes what this one created and did not record into the state.
+/// The command that requests a run that imports into the state the objects that this run created and did not record.
 pub fn recover_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {RECOVER}=true")
 }
 
-/// The command that fetches the state which an apply of this run could not save.
+/// The command that downloads the state that an apply of this run failed to save.
 pub fn errored_state_command(namespace: &str, run: &str) -> String {
     format!("kubectl get --raw /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/erroredstate")
 }
@@ -262,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn another_run_of_the_same_name_has_other_pods() {
+    fn recreated_run_has_other_pod_names() {
         assert_ne!(attempt_name("a", UID, 1), attempt_name("a", "other", 1));
         assert_eq!(attempt_name("a", UID, 1), attempt_name("a", UID, 1));
     }

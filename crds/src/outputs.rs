@@ -1,4 +1,4 @@
-//! Outputs of a state, and what of them goes where.
+//! Outputs of a state, and where they are published.
 
 use std::{collections::BTreeMap, io::Read};
 
@@ -11,23 +11,23 @@ use crate::{
     text::clip,
 };
 
-/// The type of the Secrets that hold published outputs.
+/// The type of Secrets with published outputs.
 pub const SECRET_TYPE: &str = "pawl.run/outputs";
-/// Label of the objects that hold published outputs; its value is `true`.
+/// Label of objects with published outputs; the value is `true`.
 pub const LABEL: &str = "pawl.run/outputs";
-/// Annotation of such an object: `STACK/WORKSPACE` whose outputs it holds.
+/// Annotation of such an object: the `STACK/WORKSPACE` that the outputs come from.
 pub const OF: &str = "pawl.run/outputs-of";
-/// Annotation of such an object: the run that published them last.
+/// Annotation of such an object: the run that last published them.
 pub const BY: &str = "pawl.run/outputs-by";
 
-/// The most bytes of outputs on their way to the datastore, and of those that a run takes.
+/// Maximum bytes of outputs in a request to the datastore, and of the outputs that a run reads.
 pub const MAX_OUTPUTS: u64 = 2 << 20;
-/// The most bytes of an object's data; the API server takes 1 MiB with everything.
+/// Maximum bytes of an object's data. The API server limits the whole object to 1 MiB.
 const MAX_OBJECT: usize = 900_000;
-/// The most values in a status, the longest of them in characters, and the most bytes of all.
+/// Bounds of outputs in a status: number of values, characters of one value, bytes in total.
 const SHOWN: (usize, usize, usize) = (32, 256, 4096);
 
-/// The format of the tools' states.
+/// The state format version of the tools.
 const FORMAT: u64 = 4;
 
 /// An output.
@@ -35,21 +35,21 @@ const FORMAT: u64 = 4;
 pub struct Output {
     /// Its value.
     pub value: Value,
-    /// Whether it is only for those who may read Secrets.
+    /// Whether only readers of Secrets may see it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sensitive: bool,
 }
 
-/// The outputs of a state, and which state that is.
+/// The outputs of a state, with the state's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateOutputs {
-    /// The format of the state.
+    /// The state format version.
     #[serde(default)]
     version: u64,
-    /// The tool's id of all states that follow from one.
+    /// The tool's lineage: the id shared by all versions of one state.
     #[serde(default)]
     pub lineage: String,
-    /// The tool's number of the state.
+    /// The tool's serial number of the state.
     #[serde(default)]
     pub serial: u64,
     /// By name.
@@ -59,7 +59,7 @@ pub struct StateOutputs {
     encrypted_data: Option<Ignored>,
 }
 
-/// Something that is passed over as it is read.
+/// A value that is skipped during deserialization.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ignored;
 
@@ -70,10 +70,11 @@ impl<'de> Deserialize<'de> for Ignored {
 }
 
 impl StateOutputs {
-    /// Reads them from a state, as `state pull` prints it and a backend keeps it. Nothing at all is the state before the first.
+    /// Reads the outputs from a state, as `state pull` prints it and a backend stores it. An empty input is the state
+    /// before the first apply.
     ///
     /// # Errors
-    /// When it is no state that can be read.
+    /// When the input is not a readable state.
     pub fn read(from: impl Read) -> Result<Self, StateError> {
         let Some(found) = document::<Self>(from)? else { return Ok(Self { version: FORMAT, ..Self::default() }) };
         match found.version {
@@ -84,12 +85,12 @@ impl StateOutputs {
     }
 }
 
-/// A value as it stands in an object and in a status: a string as it is, any other as JSON.
+/// The text of a value in an object and in a status: strings as they are, other values as JSON.
 pub fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The keys of an object and their values, and what was left out of it, in words.
+/// The keys and values of an object, and descriptions of the outputs that were left out.
 pub fn data(
     outputs: &BTreeMap<String, Output>,
     object: &OutputsObject,
@@ -114,7 +115,7 @@ pub fn data(
             left.push(format!("{name}, which is sensitive, from the ConfigMap"));
             continue;
         }
-        // The tools take letters of every language.
+        // The tools allow letters of any language in names, Kubernetes keys do not.
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         if !item.key().bytes().all(legal) {
             left.push(format!("{name}, which is no key: give it one"));
@@ -132,7 +133,7 @@ pub fn data(
     (data, left)
 }
 
-/// The outputs that are published to an object, which others may take.
+/// The outputs that are published to some object and that others may read.
 pub fn published(outputs: &BTreeMap<String, Output>, wanted: &Outputs) -> BTreeMap<String, Output> {
     let in_object = |object: &Option<OutputsObject>, name: &str, takes: bool| {
         object
@@ -145,7 +146,7 @@ pub fn published(outputs: &BTreeMap<String, Output>, wanted: &Outputs) -> BTreeM
     outputs.iter().filter(|(name, output)| chosen(name, output)).map(|(name, output)| (name.clone(), output.clone())).collect()
 }
 
-/// What a status shows: of the outputs that are not sensitive those that are short enough, and how many are not.
+/// The outputs for a status: those that are not sensitive and short enough, and the number of the others.
 pub fn shown(outputs: &BTreeMap<String, Output>) -> (BTreeMap<String, String>, usize) {
     let (count, longest, bytes) = SHOWN;
     let (mut values, mut left, mut size) = (BTreeMap::new(), 0, 0);
@@ -162,17 +163,17 @@ pub fn shown(outputs: &BTreeMap<String, Output>) -> (BTreeMap<String, String>, u
     (values, left)
 }
 
-/// What was left out, as the end of a sentence; nothing when nothing was.
+/// The list of left-out outputs as the end of a sentence; empty when there are none.
 pub fn left_out(left: &[String]) -> String {
     if left.is_empty() { String::new() } else { clip(&format!("; left out: {}", left.join("; ")), 300) }
 }
 
-/// An output that a run takes, as the datastore has it now.
+/// An output that a run reads, with its current value in the datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Which.
+    /// The reference.
     pub of: OutputRef,
-    /// None when nobody publishes it.
+    /// `None` when it is not published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
 }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_from_a_state_and_nothing_else_of_it() {
+    fn only_outputs_are_read_from_a_state() {
         let state = json!({"version": 4, "serial": 7, "lineage": "l", "outputs": {"a": {"value": {"b": 1}, "type": ["object", {}]},
             "s": {"value": "x", "type": "string", "sensitive": true}}, "resources": [{"mode": "managed"}]});
         let read = StateOutputs::read(
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sensitive_output_gets_into_a_secret_only() {
+    fn sensitive_outputs_are_written_to_secrets_only() {
         let (map, left) = data(&some(), &object(&[]), false);
         assert_eq!(
             (map, left.is_empty()),
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_published_can_be_taken() {
+    fn unpublished_outputs_cannot_be_taken() {
         let names = |config_map: Option<OutputsObject>, secret: Option<OutputsObject>| {
             let found = published(&some(), &Outputs { config_map, secret, ..Outputs::default() });
             found.into_keys().collect::<Vec<_>>().join(" ")
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_left_out() {
+    fn long_values_are_left_out() {
         let large = |count: usize, length: usize| {
             (0..count).map(|n| (format!("o{n}"), Output { value: "x".repeat(length).into(), sensitive: false })).collect()
         };

@@ -1,4 +1,4 @@
-//! What an attempt's pod is given, and what it answers with.
+//! Environment, paths and exit codes of an attempt's pod.
 
 use crate::{Phase, RunResult};
 
@@ -14,21 +14,21 @@ pub const ENV_ATTEMPT: &str = "PAWL_ATTEMPT";
 pub const ENV_POD_NAME: &str = "PAWL_POD_NAME";
 /// UID of the pod.
 pub const ENV_POD_UID: &str = "PAWL_POD_UID";
-/// Name of the node that the pod is on.
+/// Name of the pod's node.
 pub const ENV_NODE_NAME: &str = "PAWL_NODE_NAME";
 /// Directory with tools in the image: `TOOL/VERSION/BINARY` ([`crate::ToolName::directory`], [`crate::ToolName::binary`]).
 pub const ENV_TOOLS: &str = "PAWL_TOOLS";
-/// The cache of tools that were got, a volume; below the work directory when it is not set.
+/// Cache volume for downloaded tools; when unset, a directory below the work directory.
 pub const ENV_TOOLS_CACHE: &str = "PAWL_TOOLS_CACHE";
-/// What the operator says about tools: [`crate::tools::ToolSettings`] as JSON.
+/// The operator's tool settings: [`crate::tools::ToolSettings`] as JSON.
 pub const ENV_TOOL_SETTINGS: &str = "PAWL_TOOL_SETTINGS";
-/// Authorities besides those of the image, as PEM, for all that is fetched; those of the image alone when it is not set.
+/// Additional certificate authorities, PEM, for all downloads; when unset, only those of the image.
 pub const ENV_CA: &str = "PAWL_CA";
 /// Directory with a filesystem mirror of providers.
 pub const ENV_PROVIDERS: &str = "PAWL_PROVIDERS";
-/// Shared cache directory with providers; nothing is cached when it is not set.
+/// Shared cache directory for providers; when unset, providers are not cached.
 pub const ENV_PROVIDERS_CACHE: &str = "PAWL_PROVIDERS_CACHE";
-/// `true` where code of the stack shall not run unconfined; not set otherwise.
+/// `true` when code of the stack must not run unconfined; otherwise unset.
 pub const ENV_REQUIRE_CONFINEMENT: &str = "PAWL_REQUIRE_CONFINEMENT";
 /// Seconds between SIGTERM and SIGKILL.
 pub const ENV_GRACE: &str = "PAWL_GRACE_SECONDS";
@@ -37,33 +37,34 @@ pub const ENV_GRACE: &str = "PAWL_GRACE_SECONDS";
 pub const TOOLS_DIR: &str = "/opt/pawl/tools";
 /// Default of [`ENV_PROVIDERS`].
 pub const PROVIDERS_DIR: &str = "/opt/pawl/providers";
-/// The one directory an attempt writes below; an `emptyDir`.
+/// The only directory below which an attempt writes; an `emptyDir`.
 pub const WORK_DIR: &str = "/pawl/work";
-/// What the agent alone writes to, an `emptyDir`: the plan that is shown and applied.
+/// Directory that only the agent writes, an `emptyDir`: holds the plan that is shown and applied.
 pub const KEPT_DIR: &str = "/pawl/kept";
-/// Secrets, mounted optional: `SECRETS_DIR/NAME/KEY`.
+/// Optional mounts of Secrets: `SECRETS_DIR/NAME/KEY`.
 pub const SECRETS_DIR: &str = "/pawl/secrets";
-/// ConfigMaps, mounted optional: `CONFIG_MAPS_DIR/NAME/KEY`.
+/// Optional mounts of ConfigMaps: `CONFIG_MAPS_DIR/NAME/KEY`.
 pub const CONFIG_MAPS_DIR: &str = "/pawl/configmaps";
-/// Where the cache is mounted: tools in `tools`, providers in `providers`.
+/// Mount path of the cache: tools in `tools`, providers in `providers`.
 pub const CACHE_DIR: &str = "/pawl/cache";
-/// Credentials of mirrors, mounted optional: `MIRRORS_DIR/TOOL/KEY`, out of the code's reach.
+/// Optional mounts of mirror credentials: `MIRRORS_DIR/TOOL/KEY`. Code of the stack cannot read them.
 pub const MIRRORS_DIR: &str = "/pawl/mirrors";
-/// Tokens of the run's account for clouds and Vault: `IDENTITY_DIR/FIELD/token`, where code of the stack reads them.
+/// Tokens of the run's account for clouds and Vault: `IDENTITY_DIR/FIELD/token`. Code of the stack can read them.
 pub const IDENTITY_DIR: &str = "/pawl/identity";
-/// Token, certificate authority and namespace, where clients look for them.
+/// Default location of token, certificate authority and namespace for Kubernetes clients.
 pub const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where the kubelet reads the termination message.
+/// Path at which the kubelet reads the termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
-/// Name of the container of an attempt's pod.
+/// Name of the runner's container.
 pub const CONTAINER: &str = "runner";
 
-/// Exit code for a command line that makes no sense (`EX_USAGE`).
+/// Exit code for an invalid command line (`EX_USAGE`).
 pub const EXIT_USAGE: u8 = 64;
-/// Exit code of an attempt that ended without a result of its run: another follows, or the controller writes the end.
+/// Exit code of an attempt that ended without a result for its run: another attempt follows, or the controller ends the
+/// run.
 pub const EXIT_NO_RESULT: u8 = 1;
 
-/// The agent's exit code for a result. In a pod a run that succeeded exits 0 always: see [`pod_exit_code`].
+/// The agent's exit code for a result. In a pod, a succeeded run always exits 0: see [`pod_exit_code`].
 pub const fn exit_code(result: RunResult) -> u8 {
     match result {
         RunResult::Drifted => 2,
@@ -74,7 +75,7 @@ pub const fn exit_code(result: RunResult) -> u8 {
     }
 }
 
-/// The agent's exit code in a pod, where anything but 0 would show a run that succeeded as a failed pod.
+/// The agent's exit code in a pod. A succeeded run exits 0, because any other code would show the pod as failed.
 pub fn pod_exit_code(result: RunResult) -> u8 {
     if result.phase() == Phase::Succeeded { 0 } else { exit_code(result) }
 }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_succeeded_is_a_pod_that_succeeded() {
+    fn succeeded_run_exits_zero_in_a_pod() {
         for result in RunResult::ALL {
             assert_eq!(pod_exit_code(result) == 0, result.phase() == Phase::Succeeded, "{result}");
         }

@@ -1,12 +1,12 @@
-//! The release that controller, agents and admission policies are of. They work together when their major and minor versions are equal
-//! (`design/0014-upgrades.md`).
+//! The release of controller, agents and admission policies. They are compatible when their major and minor versions
+//! are equal (`design/0014-upgrades.md`).
 
-/// The version of this release; the chart has the same.
+/// The version of this release, equal to the chart's.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// How the admission policy `pawl-status` begins its refusal of an agent of another minor release.
+/// The prefix of the admission policy `pawl-status`'s rejection of an agent of another minor release.
 pub const REFUSED: &str = "the agent of this image is not of release";
 
-/// Major and minor version, with a dot between them.
+/// The version as `MAJOR.MINOR`.
 pub fn minor() -> &'static str {
     VERSION.match_indices('.').nth(1).map_or(VERSION, |(end, _)| &VERSION[..end])
 }

@@ -1,8 +1,9 @@
-//! Which state a plan is of, as a key: runs with the same key, of a namespace or of several that share states, apply one after the
-//! other (`design/0010-leases-and-locks.md`).
+//! Computes a key for the state of a plan. Runs with the same key, within a namespace or several that share states,
+//! apply one after the other (`design/0010-leases-and-locks.md`).
 //!
-//! A key is a digest, so that it can stand in a status, and of no credential. Two keys of one state cost the exclusion, one key of
-//! two states only a wait: what names no place, and differs between two ways to the same state, stays out.
+//! A key is a digest, so it fits in a status, and it contains no credentials. Two keys for one state would break the
+//! exclusion; one key for two states only causes a wait. Therefore arguments that do not identify the state, and that
+//! can differ between two ways to reach it, are left out.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -18,8 +19,8 @@ pub fn managed(namespace: &str, id: &StateId) -> String {
     digest(&json!(["managed", namespace, id.stack, id.workspace]))
 }
 
-/// The key of a state that is kept elsewhere: the backend's type and configuration, as `init` left it or as the spec has it.
-/// Where the configuration names no place (it comes from the environment), the run's own stack stands in for it.
+/// The key of a state outside the datastore, from the backend's type and configuration after `init` or in the spec.
+/// When the configuration does not identify the state (the environment does), the run's own stack is used.
 pub fn foreign(kind: &str, config: &Value, workspace: &str, namespace: &str, id: &StateId) -> String {
     let place = BackendType::of(kind).state(config);
     if place.is_empty() {
@@ -28,7 +29,7 @@ pub fn foreign(kind: &str, config: &Value, workspace: &str, namespace: &str, id:
     digest(&json!(["backend", kind, place, workspace]))
 }
 
-/// The key that a run will have, as far as its spec says: nobody knows before `init` whether the code names a backend.
+/// The expected key according to the spec alone. Before `init` it is unknown whether the code configures a backend.
 pub fn expected(namespace: &str, name: &str, spec: &TerraformRunSpec, has_datastore: bool) -> Option<String> {
     let id = StateId::of(name, spec);
     match &spec.backend {
@@ -44,7 +45,7 @@ fn digest(value: &Value) -> String {
     hex_digest(&Sha256::digest(canonical(value).as_bytes()))
 }
 
-/// JSON with sorted keys and without spaces: one text for one value.
+/// Canonical JSON: sorted keys, no spaces.
 pub fn canonical(value: &Value) -> String {
     fn sorted(value: &Value) -> Value {
         match value {
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn one_state_has_one_key_whoever_asks() {
+    fn equal_states_have_equal_keys() {
         let plain = http(&json!({"address": "http://s/a"}));
         let left = json!({"address": "http://u:p@s/a?x=1", "lock_address": "http://s/l", "password": "p", "retry_max": 2, "username": null});
         assert_eq!(http(&left), plain, "credentials and the way to the lock name no place");
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_nobody_named_is_the_stacks_own() {
+    fn unnamed_state_is_keyed_by_the_stack() {
         let none = http(&json!({"address": null, "password": "p"}));
         assert_eq!(none, http(&Value::Null));
         let other = StateId { stack: "dns".into(), workspace: "default".into() };
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_what_is_found() {
+    fn expected_key_equals_the_key_after_init() {
         let mut spec: TerraformRunSpec =
             serde_json::from_value(json!({"source": {"inline": {"files": {"main.tf": ""}}}})).unwrap();
         assert_eq!(expected("team", "net", &spec, true), Some(managed("team", &id())));

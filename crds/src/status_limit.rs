@@ -1,14 +1,14 @@
-//! Keeps a status below its size, whatever the stack prints.
+//! Keeps a status within its size bound, whatever the stack prints.
 
 use crate::{TerraformRunStatus, fields, text::clip};
 
-/// The most bytes a status may have as JSON.
+/// Maximum size of a status as JSON, in bytes.
 pub const MAX_STATUS_BYTES: usize = 16 * 1024;
 
-/// Clips every text to its bound in the schema, and gives up list entries, the least needed first, until the status fits.
+/// Clips every text to its bound in the schema, then drops list entries, the least useful first, until the status fits.
 pub fn fit(status: &mut TerraformRunStatus) {
     clip_texts(status);
-    // Each step gives something up only when the ones before were not enough.
+    // Each step runs only when the previous ones were not enough.
     let steps: [fn(&mut TerraformRunStatus); 12] = [
         |s| shorten_changes(s, 25),
         |s| clip_details(s, 200),
@@ -31,7 +31,7 @@ pub fn fit(status: &mut TerraformRunStatus) {
     }
 }
 
-/// Shortens the lists of the journal, and nothing else, until the status fits or they have one line each.
+/// Shortens only the lists of the journal, until the status fits or each list has one line.
 pub fn fit_journal(status: &mut TerraformRunStatus) {
     for limit in [20, 10, 5, 3, 1] {
         shorten_journal(status, limit);
@@ -41,7 +41,7 @@ pub fn fit_journal(status: &mut TerraformRunStatus) {
     }
 }
 
-/// Bytes of the status as JSON.
+/// Size of the status as JSON, in bytes.
 pub fn size(status: &TerraformRunStatus) -> usize {
     serde_json::to_vec(status).map_or(usize::MAX, |bytes| bytes.len())
 }
@@ -68,12 +68,12 @@ fn keep_last<T>(list: &mut Vec<T>, limit: usize) {
     list.drain(..list.len().saturating_sub(limit));
 }
 
-/// Keeps at most `limit` changes; a last line says how many more there are, also when the list was shortened before.
+/// Keeps at most `limit` changes. A last line counts the omitted ones, including those of an earlier shortening.
 fn shorten_changes(status: &mut TerraformRunStatus, limit: usize) {
     status.plan.iter_mut().for_each(|plan| shorten(&mut plan.changes, limit));
 }
 
-/// The same for each list of the journal.
+/// Shortens each list of the journal likewise.
 fn shorten_journal(status: &mut TerraformRunStatus, limit: usize) {
     if let Some(journal) = &mut status.journal {
         for list in [&mut journal.not_recorded, &mut journal.uncertain, &mut journal.still_recorded] {
@@ -91,7 +91,7 @@ fn shorten(list: &mut Vec<String>, limit: usize) {
     }
 }
 
-/// The number in a line `and 212 more`, otherwise 0.
+/// The number in a line `and 212 more`; 0 for any other line.
 fn more(line: &str) -> usize {
     line.strip_prefix("and ").and_then(|rest| rest.strip_suffix(" more")).and_then(|n| n.parse().ok()).unwrap_or(0)
 }

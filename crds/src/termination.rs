@@ -1,16 +1,16 @@
-//! The termination message: the way of a result when the API cannot be reached.
+//! The termination message: transports a result when the API is unreachable.
 //!
-//! The kubelet keeps at most 4096 bytes of it with the pod. The controller believes it only for the attempt, pod and process
-//! that the status names.
+//! The kubelet stores at most 4096 bytes of it in the pod's status. The controller accepts it only for the attempt, pod
+//! and process recorded in the run's status.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Failure, RunResult, text::clip};
 
-/// The most bytes the kubelet keeps.
+/// Maximum size that the kubelet stores, in bytes.
 pub const MAX_BYTES: usize = 4096;
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
@@ -22,24 +22,24 @@ pub struct TerminationMessage {
     /// UID of the pod.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// The process.
+    /// The nonce of the process.
     pub nonce: String,
-    /// How the run ended; none when the attempt ended without ending the run.
+    /// The result of the run; `None` when the attempt ended without ending the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
-    /// For people; one line.
+    /// One line for people.
     #[serde(default)]
     pub message: String,
-    /// What went wrong.
+    /// The failure, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// What of log and journal is not with the datastore, for people; none when all of it is.
+    /// Parts of log and journal that are missing in the datastore, for people; `None` when everything is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unkept: Option<String>,
 }
 
 impl TerminationMessage {
-    /// The message as JSON of at most [`MAX_BYTES`] bytes: diagnostics go first, then the ends of long texts.
+    /// Serializes as JSON of at most [`MAX_BYTES`] bytes: drops diagnostics first, then clips long texts.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut message = self.clone();
         for limit in [usize::MAX, 400, 100, 0] {
@@ -59,7 +59,7 @@ impl TerminationMessage {
         Vec::new()
     }
 
-    /// Reads a message; `None` when the text is something else.
+    /// Parses a message; `None` when the text is not one.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text.trim()).ok()
     }

@@ -1,6 +1,6 @@
-//! Texts on one line, of a bounded length.
+//! Single-line texts of bounded length.
 
-/// At most `limit` characters of a text, on one line; three dots say that there was more.
+/// At most `limit` characters of a text on one line; an ellipsis marks the cut.
 pub fn clip(text: &str, limit: usize) -> String {
     let mut line: String =
         text.split(['\n', '\r', '\t']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
@@ -13,12 +13,12 @@ pub fn clip(text: &str, limit: usize) -> String {
     short
 }
 
-/// Whether a character breaks a line or changes the direction of what follows, so that people read something else than stands there.
+/// Whether a character breaks a line or changes the text direction, so that people would see a different text.
 pub const fn reorders(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A URL without user, password and query; any other text as it is.
+/// A URL without user, password and query; any other text unchanged.
 pub fn without_userinfo(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let rest = rest.split(['?', '#']).next().unwrap_or_default();

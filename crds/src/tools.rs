@@ -1,6 +1,6 @@
-//! What an operator says about tools: where they come from, what proves them, which one is the default, and where they are kept. It
-//! reaches the controller by the chart's `runner.tools`, and each pod as it is, without credentials: those are Secrets of the runs'
-//! namespaces.
+//! The operator's tool settings: sources, verification, defaults and cache of tools. The chart's `runner.tools` passes
+//! them to the controller, which passes them unchanged to each pod. They contain no credentials: those are Secrets of
+//! the runs' namespaces.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::ToolName;
 
-/// What an operator says about tools.
+/// The operator's tool settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ToolSettings {
-    /// The network is never used for tools: a run has what its image and the cache hold, or fails.
+    /// Forbids network access for tools: a run uses its image and the cache, or fails.
     pub offline: bool,
-    /// What counts when neither the run nor its code says anything.
+    /// Used when neither the run nor its code selects a tool or version.
     pub default: DefaultTool,
-    /// Where tools come from, when not from where their projects publish; one a tool at most.
+    /// Replacements of the projects' download servers; at most one per tool.
     pub mirrors: Vec<ToolMirror>,
-    /// Where they are kept.
+    /// Storage of tools.
     pub cache: ToolCache,
 }
 
@@ -26,68 +26,68 @@ pub struct ToolSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DefaultTool {
-    /// The tool; OpenTofu when it is not given.
+    /// The tool; OpenTofu when unset.
     pub name: Option<ToolName>,
-    /// A version or constraint for each tool; the newest release of one that is not here.
+    /// A version or constraint per tool; the newest release for tools that are not listed.
     pub versions: BTreeMap<ToolName, String>,
 }
 
-/// Where a tool comes from.
+/// The download server of a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolMirror {
     /// The tool.
     pub tool: ToolName,
-    /// The base below which releases lie as its project publishes them: `https://…`, `http://…`, or a directory of the image.
+    /// The base URL with releases in the project's own layout: `https://…`, `http://…`, or a directory of the image.
     pub url: String,
-    /// The list of versions: HashiCorp's `index.json`, OpenTofu's `api.json`, or GitHub's `…/releases`. What the mirror lists of
-    /// itself when it is not given.
+    /// The list of versions: HashiCorp's `index.json`, OpenTofu's `api.json`, or GitHub's `…/releases`. When unset, the
+    /// mirror's own list.
     #[serde(default)]
     pub list_url: Option<String>,
     /// A Secret of the run's namespace with `username` and `password`, or `token`.
     #[serde(default)]
     pub secret_name: Option<String>,
-    /// Certificate authorities besides the system's, PEM.
+    /// Certificate authorities in addition to the system's, PEM.
     #[serde(default)]
     pub ca: Option<String>,
-    /// OpenPGP keys, armored, in place of the project's own; with `fingerprints`.
+    /// OpenPGP keys, armored, that replace the project's; requires `fingerprints`.
     #[serde(default)]
     pub keys: Option<String>,
-    /// Fingerprints of those keys which may sign, of 40 or 64 hexadecimal digits.
+    /// Fingerprints of the keys that may sign, 40 or 64 hexadecimal digits.
     #[serde(default)]
     pub fingerprints: Vec<String>,
-    /// What proves a version.
+    /// How a version is verified.
     #[serde(default)]
     pub verification: ToolVerification,
 }
 
-/// What proves a version.
+/// How a version is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolVerification {
-    /// A signature over the sums, and the sum.
+    /// A signature over the checksums, and the checksum.
     #[default]
     Signature,
-    /// The sum alone. Every status and log says so.
+    /// The checksum only. Every status and log mentions it.
     Sums,
-    /// Nothing. Every status and log says so.
+    /// Not at all. Every status and log mentions it.
     None,
 }
 
-/// Where tools and providers are kept.
+/// Storage of tools and providers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ToolCache {
-    /// MiB of tools above which those that were used longest ago go.
+    /// Maximum size of tools in MiB. Above it, the least recently used ones are evicted.
     #[serde(rename = "maxSizeMiB")]
     pub max_size_mib: u64,
-    /// A PersistentVolumeClaim of the run's namespace; an emptyDir of the pod when neither this nor a path is given.
+    /// A PersistentVolumeClaim of the run's namespace. Without this and `host_path`, the pod uses an emptyDir.
     pub claim_name: Option<String>,
-    /// A directory of the node, which exists and belongs to the runner's user. It is mounted in namespaces whose Pod Security is
-    /// `privileged`, and nowhere else.
+    /// A directory of the node that exists and belongs to the runner's user. It is mounted only in namespaces with Pod
+    /// Security level `privileged`.
     pub host_path: Option<String>,
-    /// Group of the volume, for pods whose run names none. Volumes belong to root otherwise.
+    /// Group of the volume for pods whose run sets none. Otherwise volumes belong to root.
     pub fs_group: Option<i64>,
-    /// Whether a cache that outlives the pod keeps providers as well.
+    /// Whether a cache that outlives the pod also stores providers.
     pub providers: bool,
 }
 
@@ -100,7 +100,7 @@ impl Default for ToolCache {
 impl FromStr for ToolSettings {
     type Err = String;
 
-    /// Reads JSON; empty text is the default.
+    /// Parses JSON; an empty text gives the defaults.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -111,7 +111,7 @@ impl FromStr for ToolSettings {
 }
 
 impl ToolSettings {
-    /// Says what can be seen to be wrong without trying it.
+    /// Rejects settings that are invalid by inspection alone.
     fn check(&self) -> Result<(), String> {
         let mut seen = Vec::new();
         for ToolMirror { tool, url, secret_name, keys, fingerprints, .. } in &self.mirrors {
@@ -144,7 +144,7 @@ impl ToolSettings {
         Ok(())
     }
 
-    /// As text that [`FromStr`] reads.
+    /// Serializes to the text that [`FromStr`] parses.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_the_chart_writes_it() {
+    fn settings_of_the_chart_are_parsed() {
         assert_eq!("".parse(), Ok(ToolSettings::default()));
         let text = r#"{"offline":false,"default":{"name":"Terraform","versions":{"Terraform":"~> 1.5"}},"mirrors":[
             {"tool":"OpenTofu","url":"https://m/x","secretName":"mirror","keys":"K","fingerprints":["F"],"verification":"Sums"}],
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said_before_any_run() {
+    fn invalid_tool_settings_are_rejected_at_start() {
         let mirror = |rest: &str| format!(r#"{{"mirrors":[{{"tool":"OpenTofu",{rest}}}]}}"#);
         for (text, says) in [
             ("{".to_owned(), "the settings of tools"),

@@ -1,4 +1,4 @@
-//! The requests of an attempt's pod: each with the token of the moment, each answered, refused or not answered.
+//! Requests of an attempt's pod. Each reads the current token, and each returns success, a refusal, or no answer.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,26 +19,26 @@ use crate::{
     error::{RequestError, parsed, read, read_up_to, sorted},
 };
 
-/// An object of a gigabyte is read back before it is answered.
+/// The datastore reads back an object of a gigabyte before it responds.
 const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(5)), whole: None, silence: Some(Duration::from_secs(120)) };
-/// How long a small request may take in all.
+/// Timeout of a small request.
 const SMALL: Duration = Duration::from_secs(10);
-/// How long a request with outputs may take in all: the datastore writes objects before it answers.
+/// Timeout of a request for outputs: the datastore writes objects before it responds.
 const PUBLISHING: Duration = Duration::from_secs(40);
-/// The most bytes of outputs that a run takes.
+/// Maximum size of the outputs that a run reads, in bytes.
 const MAX_TAKEN: usize = 4 << 20;
 
-/// A body whose length and digest are known.
+/// A body with known length and digest.
 pub struct Content {
     /// The bytes.
     pub body: Body,
-    /// How many they are.
+    /// The length in bytes.
     pub size: u64,
     /// `sha256:` and the hexadecimal digest.
     pub digest: String,
 }
 
-/// The datastore, for one attempt.
+/// A client of the datastore for one attempt.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<Connection>,
@@ -50,11 +50,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the datastore at `https://HOST[:PORT]`; nothing is sent yet. The token's file is read for each request: the
-    /// kubelet renews it.
+    /// A client of the datastore at `https://HOST[:PORT]`; sends nothing yet. Reads the token's file for each request,
+    /// because the kubelet renews it.
     ///
     /// # Errors
-    /// When the certificate authority is no PEM.
+    /// When the certificate authority is not PEM.
     pub fn new(url: &str, authority: &str, token: PathBuf, of: &AttemptId) -> Result<Self, RequestError> {
         let connection = Arc::new(Connection::new(url, Text::Known(authority.to_owned()), LIMITS));
         connection.client()?;
@@ -72,24 +72,24 @@ impl Client {
         self.request(method, self.attempt, rest)
     }
 
-    /// Writes an object, once; the same content a second time is success.
+    /// Writes an object once. Repeating the same content succeeds.
     pub async fn put(&self, kind: ObjectKind, content: Content) -> Result<(), RequestError> {
         let request = self.own(Method::PUT, &format!("objects/{}", kind.as_str()))?;
         answer(with(request, content)).await.map(drop)
     }
 
-    /// What stands in the store, read back from there.
+    /// Digest and size of an object, read back from the store.
     pub async fn stored(&self, kind: ObjectKind) -> Result<Stored, RequestError> {
         let response = answer(self.own(Method::GET, &format!("objects/{}/digest", kind.as_str()))?).await?;
         parsed(&read(response).await?)
     }
 
-    /// An object of an attempt of this run.
+    /// Reads an object of any attempt of this run.
     pub async fn get(&self, kind: ObjectKind, attempt: u32) -> Result<Response, RequestError> {
         answer(self.request(Method::GET, attempt, &format!("objects/{}", kind.as_str()))?).await
     }
 
-    /// Appends to the log of a phase; how long it is then.
+    /// Appends to the log of a phase; returns the new length.
     pub async fn append(&self, phase: &str, offset: u64, bytes: Bytes, end: bool) -> Result<u64, RequestError> {
         let mut rest = format!("log/{phase}?offset={offset}");
         if end {
@@ -99,7 +99,7 @@ impl Client {
         parsed::<Length>(&read(response).await?).map(|length| length.length)
     }
 
-    /// The journal of the run that this run's own spec names, as far as it can be read.
+    /// The readable part of the journal of the run in this run's spec.
     pub async fn recovered_journal(&self) -> Result<Replay, RequestError> {
         let mut response = answer(self.own(Method::GET, "recover")?).await?;
         let mut replay = Replay::default();
@@ -115,13 +115,13 @@ impl Client {
         answer(self.own(Method::PUT, "intent")?.timeout(SMALL)).await.map(drop)
     }
 
-    /// The write-once record of the claim.
+    /// Writes the claim's record, once.
     pub async fn claim(&self, claim: &Claim) -> Result<(), RequestError> {
         let body = serde_json::to_vec(claim).unwrap_or_default();
         answer(self.own(Method::PUT, "claim")?.timeout(SMALL).body(body)).await.map(drop)
     }
 
-    /// The result of this attempt.
+    /// Writes the result of this attempt.
     pub async fn result(&self, message: &TerminationMessage) -> Result<(), RequestError> {
         let body = message.to_bytes();
         let request = self
@@ -132,30 +132,30 @@ impl Client {
         answer(request).await.map(drop)
     }
 
-    /// Publishes outputs, or without any those of the managed state; what became of them.
+    /// Publishes these outputs, or those of the managed state without any; returns the result.
     pub async fn publish(&self, outputs: Option<Bytes>) -> Result<OutputsStatus, RequestError> {
         let request = self.own(Method::PUT, "outputs")?.timeout(PUBLISHING).body(outputs.unwrap_or_default());
         parsed(&read(answer(request).await?).await?)
     }
 
-    /// The outputs of other stacks that this run's own spec names.
+    /// Reads the outputs of other stacks that this run's spec references.
     pub async fn outputs(&self) -> Result<Vec<Taken>, RequestError> {
         let response = answer(self.own(Method::GET, "outputs")?.timeout(PUBLISHING)).await?;
         parsed(&read_up_to(response, MAX_TAKEN).await?)
     }
 
-    /// The bundle of the revision that this run's own spec names.
+    /// Reads the snapshot of the revision in this run's spec.
     pub async fn source(&self) -> Result<Response, RequestError> {
         answer(self.own(Method::GET, "source")?).await
     }
 
-    /// The newest state; none before the first.
+    /// Reads the newest state; `None` before the first.
     pub async fn state(&self) -> Result<Option<Response>, RequestError> {
         let response = answer(self.own(Method::GET, "state")?).await?;
         Ok((response.status() != StatusCode::NO_CONTENT).then_some(response))
     }
 
-    /// A new version of the state, under its lock.
+    /// Writes a new version of the state, under its lock.
     pub async fn put_state(&self, lock: &str, content: Content) -> Result<(), RequestError> {
         answer(with(self.own(Method::PUT, "state")?.query(&[("lock", lock)]), content)).await.map(drop)
     }
@@ -165,13 +165,13 @@ impl Client {
         answer(self.own(Method::PUT, "lock")?.timeout(SMALL).body(info)).await.map(drop)
     }
 
-    /// Gives the lock of the state back.
+    /// Releases the lock of the state.
     pub async fn unlock(&self, id: &str) -> Result<(), RequestError> {
         answer(self.own(Method::DELETE, "lock")?.query(&[("lock", id)]).timeout(SMALL)).await.map(drop)
     }
 }
 
-/// Whose requests they are.
+/// The attempt that sends the requests.
 #[derive(Clone, Debug)]
 pub struct AttemptId {
     /// Namespace of the run.

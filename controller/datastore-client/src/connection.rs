@@ -1,4 +1,4 @@
-//! Where the datastore is, and whom it is trusted by.
+//! The connection to the datastore and its certificate authority.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use reqwest::{Certificate, Client, Method, RequestBuilder, redirect};
 
 use crate::error::RequestError;
 
-/// A text that is known, or stands in a file that is read for each request: what is mounted into a pod may change.
+/// A text, or a file that is read for each request, because files mounted into a pod may change.
 #[derive(Clone, Debug)]
 pub enum Text {
     /// The text.
@@ -21,46 +21,46 @@ pub enum Text {
     File(PathBuf),
 }
 
-/// How long things may take.
+/// Timeouts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// To connect; as long as the system waits when empty.
+    /// For connecting; `None` for the system's default.
     pub connect: Option<Duration>,
-    /// A whole request with its answer; any time when empty.
+    /// For a whole request including its response; `None` for no limit.
     pub whole: Option<Duration>,
-    /// Between two pieces of an answer; any time when empty.
+    /// Between two chunks of a response; `None` for no limit.
     pub silence: Option<Duration>,
 }
 
-/// The way to a datastore.
+/// A connection to a datastore.
 #[derive(Debug)]
 pub struct Connection {
     url: String,
     authority: Text,
     limits: Limits,
     resolved: Option<(String, SocketAddr)>,
-    /// With the certificate authority that it trusts.
+    /// The client, with the certificate authority that it trusts.
     client: Mutex<Option<(String, Client)>>,
 }
 
 impl Connection {
-    /// The datastore at `https://HOST[:PORT]`, trusted by that authority (PEM) only. Nothing is sent yet.
+    /// The datastore at `https://HOST[:PORT]`, with this authority (PEM) as the only trusted one. Sends nothing yet.
     pub fn new(url: &str, authority: Text, limits: Limits) -> Self {
         Self { url: url.trim_end_matches('/').to_owned(), authority, limits, resolved: None, client: Mutex::default() }
     }
 
-    /// The same where its host's name is not resolved: it is at that address.
+    /// Connects to this address instead of resolving the host's name.
     #[must_use]
     pub fn at(self, host: &str, address: SocketAddr) -> Self {
         Self { resolved: Some((host.to_owned(), address)), ..self }
     }
 
-    /// The datastore's address.
+    /// The datastore's URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The certificate authority, as PEM.
+    /// The certificate authority, PEM.
     ///
     /// # Errors
     /// [`RequestError::File`].
@@ -79,7 +79,7 @@ impl Connection {
         Ok(self.client()?.request(method, format!("{}{path}", self.url)))
     }
 
-    /// The client that trusts the authority as it is now.
+    /// The client that trusts the current authority.
     pub(crate) fn client(&self) -> Result<Client, RequestError> {
         let authority = self.authority()?;
         let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,10 +97,10 @@ impl Connection {
         let mut builder = Client::builder()
             .tls_certs_only(Certificate::from_pem_bundle(authority.as_bytes())?)
             .https_only(true)
-            // Proxies are for the tool's traffic, not for the cluster's.
+            // Proxies apply to the tool's traffic, not to traffic within the cluster.
             .no_proxy()
             .redirect(redirect::Policy::none())
-            // The server closes what is idle for a minute.
+            // The server closes connections that are idle for one minute.
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(4);
         let Limits { connect, whole, silence } = self.limits;
@@ -128,10 +128,10 @@ pub(crate) fn read(path: &Path) -> Result<String, RequestError> {
 mod tests {
     use super::*;
 
-    /// Burrito 11.19: a request that nobody answered had no end, and stopped the one worker.
+    /// Burrito 11.19: a request without a response never ended and blocked the only worker.
     #[tokio::test]
-    async fn who_never_answers_is_waited_for_no_longer_than_is_said() {
-        // A program does it at its start.
+    async fn silent_server_is_bounded_by_the_timeout() {
+        // A program does this at its start.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", silent.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! The controller's requests: what became of a claimed run, and what is to be deleted.
+//! Requests of the controller: results of claimed runs, and deletions.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,38 +16,37 @@ use crate::{
     error::{RequestError, parsed, read, sorted},
 };
 
-/// A look at a run waits for the answer.
+/// The reconcile of a run waits for the response.
 const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(3)), whole: Some(Duration::from_secs(5)), silence: None };
 
-/// The datastore, as the controller was told of it.
+/// A client of the datastore for the controller.
 pub struct Datastore {
     connection: Connection,
     token: PathBuf,
     played: Option<Played>,
 }
 
-/// Stands in for the network: answers a request of that method and path.
+/// Replaces the network in tests: answers a request with this method and path.
 pub type Played = Box<dyn Fn(Method, String) -> BoxFuture<'static, Result<Response, RequestError>> + Send + Sync>;
 
 impl Datastore {
-    /// The datastore at `https://HOST[:PORT]`. The files of its certificate authority and of the token are read for each request.
+    /// The datastore at `https://HOST[:PORT]`. Reads the files of certificate authority and token for each request.
     pub fn new(url: &str, authority: PathBuf, token: PathBuf) -> Self {
         Self { connection: Connection::new(url, Text::File(authority), LIMITS), token, played: None }
     }
 
-    /// A datastore that is played: every request but the question whether it is ready is answered by `played`, and its
-    /// certificate authority is empty.
+    /// A fake datastore: `played` answers every request except the readiness check. Its certificate authority is empty.
     pub fn played(url: &str, played: Played) -> Self {
         let connection = Connection::new(url, Text::Known(String::new()), LIMITS);
         Self { connection, token: PathBuf::new(), played: Some(played) }
     }
 
-    /// Its address.
+    /// Its URL.
     pub fn url(&self) -> &str {
         self.connection.url()
     }
 
-    /// The certificate authority, as PEM.
+    /// The certificate authority, PEM.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -55,10 +54,10 @@ impl Datastore {
         self.connection.authority()
     }
 
-    /// How an attempt ended, in the words of its agent; `None` when it said nothing.
+    /// The result that an attempt's agent stored; `None` when it stored none.
     ///
     /// # Errors
-    /// When there is no answer that says so.
+    /// When the datastore does not give a definite answer.
     pub async fn result(&self, namespace: &str, uid: &str, attempt: u32) -> Result<Option<TerminationMessage>, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/objects/{}", ObjectKind::Result.as_str());
         let answer = self.send(Method::GET, &path).await?;
@@ -71,17 +70,17 @@ impl Datastore {
     /// An attempt's journal, compared with the run's managed state.
     ///
     /// # Errors
-    /// When there is no answer that says so.
+    /// When the datastore does not give a definite answer.
     pub async fn journal(&self, namespace: &str, uid: &str, attempt: u32) -> Result<Journal, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/{JOURNAL}");
         let answer = self.send(Method::GET, &path).await?;
         parsed(&read(sorted(answer).await?).await?)
     }
 
-    /// Whether all that an attempt's agent had to say is in its log; `false` where the datastore has nothing of the attempt.
+    /// Whether an attempt's log is complete; `false` when the datastore has nothing of the attempt.
     ///
     /// # Errors
-    /// When there is no answer that says so.
+    /// When the datastore does not give a definite answer.
     pub async fn log_is_whole(&self, namespace: &str, uid: &str, attempt: u32) -> Result<bool, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/log");
         let answer = self.send(Method::GET, &path).await?;
@@ -94,31 +93,31 @@ impl Datastore {
     /// Deletes the bundles of a run.
     ///
     /// # Errors
-    /// When they may still be there.
+    /// When they may still exist.
     pub async fn delete_bundles(&self, namespace: &str, uid: &str) -> Result<(), RequestError> {
         self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}?only={}", ObjectKind::Bundle.as_str())).await
     }
 
-    /// Releases the lock that a run left on its managed state; one of another run stays.
+    /// Releases the lock that a run left on its managed state; keeps the lock of another run.
     ///
     /// # Errors
-    /// When it may still be there.
+    /// When it may still exist.
     pub async fn release_lock(&self, namespace: &str, uid: &str) -> Result<(), RequestError> {
         self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}/lock")).await
     }
 
-    /// Deletes everything of a run but its claim.
+    /// Deletes all data of a run except its claim.
     ///
     /// # Errors
-    /// When something may still be there.
+    /// When some may still exist.
     pub async fn delete_run(&self, namespace: &str, uid: &str) -> Result<(), RequestError> {
         self.delete(&format!("/v1/namespaces/{namespace}/uids/{uid}")).await
     }
 
-    /// Whether it is ready to serve; asked without a token.
+    /// Checks readiness, without a token.
     ///
     /// # Errors
-    /// When it is not, or does not say.
+    /// When it is not ready, or does not respond.
     pub async fn ready(&self) -> Result<(), RequestError> {
         let answer = self.connection.request(Method::GET, "/readyz")?.send().await?;
         sorted(answer).await.map(drop)

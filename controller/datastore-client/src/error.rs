@@ -1,4 +1,4 @@
-//! Requests that were not carried out, or of which nobody knows.
+//! Requests that failed or whose outcome is unknown.
 
 use std::{error::Error, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,30 +9,30 @@ use crds::{
     text::clip,
 };
 
-/// The longest answer that is read at once, in bytes.
+/// Maximum size of a response that is read into memory, in bytes.
 pub(crate) const MAX_ANSWER: usize = 64 << 10;
 
-/// The longest that a datastore is left alone which asks for it: behind the claim it is asked for minutes, and no longer.
+/// Upper bound of a datastore's `Retry-After`: after the claim, requests are retried for minutes only.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// A request that was not carried out, or of which nobody knows. [`causes`] prints it with its sources.
+/// A request that failed or whose outcome is unknown. [`causes`] prints it with its sources.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// A file of ours that the request needs: token, certificate authority or content.
+    /// A local file of the request failed: token, certificate authority or content.
     #[error("cannot use {}", path.display())]
     File {
         /// The file or its directory.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         source: Arc<io::Error>,
     },
-    /// The certificate authority is no PEM.
+    /// The certificate authority is not PEM.
     #[error("the datastore's certificate authority cannot be used")]
     Authority(#[source] Arc<reqwest::Error>),
-    /// No answer, or one that says that a later one may be another. The request may have been carried out.
+    /// No response, or one that may change on a retry. The request may have been carried out.
     #[error("the datastore does not answer")]
     Unanswered(#[source] Arc<dyn Error + Send + Sync>),
-    /// An answer that will be the same the next time.
+    /// A response that will not change on a retry.
     #[error("the datastore refuses")]
     Refused(#[source] Problem),
 }
@@ -43,22 +43,22 @@ impl RequestError {
         Self::File { path: path.into(), source: Arc::new(source) }
     }
 
-    /// No answer, and why.
+    /// A missing response, with the reason.
     pub fn unanswered(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Unanswered(Arc::from(why.into()))
     }
 
-    /// An answer that may be another after that time.
+    /// A response that may change after this time.
     pub fn busy(problem: Problem, after: Duration) -> Self {
         Self::Unanswered(Arc::new(Busy { problem, after }))
     }
 
-    /// Whether the datastore answered with this reason.
+    /// Whether the datastore responded with this reason.
     pub fn is(&self, reason: &str) -> bool {
         matches!(self, Self::Refused(problem) if problem.reason == reason)
     }
 
-    /// How long to wait at least before it is sent again, as a busy datastore asks for.
+    /// The minimum wait before a retry, as requested by a busy datastore.
     pub fn after(&self) -> Duration {
         match self {
             Self::Unanswered(source) => source.downcast_ref::<Busy>().map_or(Duration::ZERO, |busy| busy.after.min(LONGEST_WAIT)),
@@ -66,7 +66,7 @@ impl RequestError {
         }
     }
 
-    /// Why, where it is clear that the datastore did not carry out a request.
+    /// The cause, for cases in which it is clear that the datastore did not carry out the request.
     pub fn why(&self) -> String {
         match self {
             Self::File { path, source } => format!("{}: {source}", path.display()),
@@ -77,7 +77,7 @@ impl RequestError {
     }
 }
 
-/// An answer that may be another later.
+/// A response that may change later.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 struct Busy {
@@ -91,7 +91,7 @@ impl From<reqwest::Error> for RequestError {
     }
 }
 
-/// An answer that is a success; of the others those that may be another the next time, and those that will not.
+/// Returns a successful response; sorts others into those worth a retry and refusals.
 pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError> {
     let status = response.status();
     if status.is_success() {
@@ -114,7 +114,7 @@ pub(crate) async fn read(response: Response) -> Result<Vec<u8>, RequestError> {
     read_up_to(response, MAX_ANSWER).await
 }
 
-/// The body of an answer of at most so many bytes.
+/// The body of a response, at most `most` bytes.
 pub(crate) async fn read_up_to(mut response: Response, most: usize) -> Result<Vec<u8>, RequestError> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await? {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_be_another_answer_the_next_time_is_no_refusal() {
+    async fn transient_answers_are_not_refusals() {
         assert!(of(204, "").await.is_ok());
         let problem = r#"{"reason": "Unavailable", "message": "too many"}"#;
         for code in [503, 500, 429] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_has_a_longest() {
+    async fn oversized_answer_is_an_error() {
         let body = |length: usize| http::Response::new("x".repeat(length)).into();
         assert_eq!(read(body(MAX_ANSWER)).await.unwrap().len(), MAX_ANSWER);
         assert!(read(body(MAX_ANSWER + 1)).await.is_err());

@@ -1,16 +1,16 @@
-//! The datastore, as others ask it over HTTPS (`design/0009-datastore.md`; the words of the protocol are in [`crds::datastore`]).
+//! Clients of the datastore over HTTPS (`design/0009-datastore.md`; [`crds::datastore`] defines the protocol).
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`connection`] | where the datastore is, and whom it is trusted by |
-//! | [`attempt`] | the requests of an attempt's pod |
-//! | [`controller`] | the requests of the controller |
-//! | [`sources`] | the requests of whoever follows repositories |
-//! | [`error`] | requests that were not carried out |
+//! | [`connection`] | URL, certificate authority and timeouts |
+//! | [`attempt`] | requests of an attempt's pod |
+//! | [`controller`] | requests of the controller |
+//! | [`sources`] | requests of `controller sources` |
+//! | [`error`] | failed requests |
 //!
-//! Nothing here waits and tries again: for how long that makes sense only the caller knows.
+//! Nothing here retries: only the caller knows for how long that is useful.
 
-// Agent, controller and sources know the datastore by this API.
+// Agent, controller and sources use the datastore through this API.
 #![warn(missing_docs)]
 
 pub mod attempt;

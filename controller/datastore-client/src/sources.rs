@@ -1,4 +1,4 @@
-//! The requests of `controller sources`: bundles of repositories, by the UID of the repository and the id of the commit.
+//! Requests of `controller sources`: snapshots of repositories, by the repository's UID and the commit id.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,14 +16,14 @@ use crate::{
     error::{RequestError, parsed, read, read_up_to, sorted},
 };
 
-/// A bundle of a gigabyte is on its way for a while.
+/// The transfer of a snapshot of a gigabyte takes a while.
 const LIMITS: Limits = Limits { connect: Some(Duration::from_secs(5)), whole: None, silence: Some(Duration::from_secs(120)) };
-/// How long a request without content may take in all.
+/// Timeout of a request without content.
 const SMALL: Duration = Duration::from_secs(30);
-/// The longest list of revisions, in bytes: of 90000.
+/// Maximum size of a list of revisions, in bytes; room for 90000.
 const MAX_LIST: usize = 4 << 20;
 
-/// A repository, as its bundles are kept: one that is made again under its name has none of its predecessor's.
+/// The identity of a repository's snapshots. A repository recreated under the same name does not get its predecessor's.
 #[derive(Clone, Copy, Debug)]
 pub struct RepositoryId<'a> {
     /// Its namespace.
@@ -32,10 +32,10 @@ pub struct RepositoryId<'a> {
     pub uid: &'a str,
 }
 
-/// What runs wait for, again and again.
+/// A stream of lists of the revisions that runs wait for.
 pub type Lists = BoxStream<'static, Result<Vec<WantedRevision>, RequestError>>;
 
-/// The datastore, for whoever follows repositories.
+/// A client of the datastore for `controller sources`.
 #[derive(Debug)]
 pub struct Sources {
     connection: Connection,
@@ -43,25 +43,25 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The datastore at `https://HOST[:PORT]`. The files of its certificate authority and of the token are read for each request.
+    /// The datastore at `https://HOST[:PORT]`. Reads the files of certificate authority and token for each request.
     pub fn new(url: &str, authority: PathBuf, token: PathBuf) -> Self {
         Self { connection: Connection::new(url, Text::File(authority), LIMITS), token }
     }
 
-    /// Stores the bundle of a commit; what is there then. One that is there stays: a commit has one tree, whose bundle may have other
-    /// bytes when another release packs it.
+    /// Stores the snapshot of a commit; returns the stored one. An existing snapshot remains: a commit has one tree,
+    /// but another release may pack it into different bytes.
     ///
     /// # Errors
-    /// When it may not be there. `TooLarge` beyond [`crds::datastore::MAX_SOURCE`].
+    /// When it may not be stored. `TooLarge` beyond [`crds::datastore::MAX_SOURCE`].
     pub async fn put(&self, of: RepositoryId<'_>, revision: &str, content: Content) -> Result<Stored, RequestError> {
         let request = self.request(Method::PUT, of, &format!("/{revision}"))?;
         parsed(&read(answer(with(request, content)).await?).await?)
     }
 
-    /// Digest and size of the bundle of a commit; none when there is none.
+    /// Digest and size of a commit's snapshot; `None` when it does not exist.
     ///
     /// # Errors
-    /// When there is no answer that says so.
+    /// When the datastore does not give a definite answer.
     pub async fn digest(&self, of: RepositoryId<'_>, revision: &str) -> Result<Option<Stored>, RequestError> {
         let request = self.request(Method::GET, of, &format!("/{revision}/digest"))?.timeout(SMALL);
         match answer(request).await {
@@ -71,19 +71,19 @@ impl Sources {
         }
     }
 
-    /// The commits that there are bundles of, in no order.
+    /// The commits with a stored snapshot, unordered.
     ///
     /// # Errors
-    /// When there is no answer that says so.
+    /// When the datastore does not give a definite answer.
     pub async fn list(&self, of: RepositoryId<'_>) -> Result<Vec<String>, RequestError> {
         let response = answer(self.request(Method::GET, of, "")?.timeout(SMALL)).await?;
         parsed(&read_up_to(response, MAX_LIST).await?)
     }
 
-    /// Deletes the bundle of a commit; one that is not there is deleted already.
+    /// Deletes the snapshot of a commit. A missing one is no error.
     ///
     /// # Errors
-    /// When it may still be there.
+    /// When it may still exist.
     pub async fn delete(&self, of: RepositoryId<'_>, revision: &str) -> Result<(), RequestError> {
         let response = self.request(Method::DELETE, of, &format!("/{revision}"))?.timeout(SMALL).send().await?;
         if response.status() == StatusCode::NOT_FOUND {
@@ -92,11 +92,11 @@ impl Sources {
         sorted(response).await.map(drop)
     }
 
-    /// The revisions that runs wait for, of all repositories: a list again and again, as long as the datastore says it. Of one of the release
-    /// before it is one list.
+    /// The revisions that runs of all repositories wait for: a stream of lists, until the datastore ends it. A
+    /// datastore of an earlier release gives one list.
     ///
     /// # Errors
-    /// When there is no answer that says so.
+    /// When the datastore does not give a definite answer.
     pub async fn wanted(&self) -> Result<Lists, RequestError> {
         let followed = answer(self.at(Method::GET, FOLLOW_WANTED_PATH)?).await;
         let response = match followed {

@@ -1,5 +1,5 @@
-//! The service's certificate where nobody brings one: made once, and kept in a Secret with the authority that it is trusted by. The
-//! authority's own key is kept nowhere, so that it never signs another.
+//! The service's certificate when the operator provides none: created once and stored in a Secret together with its
+//! authority's certificate. The authority's key is discarded, so it never signs another certificate.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,16 +18,16 @@ use crate::{
 
 /// Entries of the Secret, in the order chain, key, authority.
 const ENTRIES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
-/// How long a certificate is good for, in years.
+/// Validity of a certificate, in years.
 const YEARS: i16 = 10;
-/// The longest wait between two tries.
+/// Maximum wait between two tries.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The certificate to serve with: of the Secret that the settings name, or of the files that they name. A Secret is tried for until
-/// it answers; nobody can be served without.
+/// The certificate to serve with, from the Secret or the files in the settings. A Secret is retried until it succeeds,
+/// since nothing can be served without.
 ///
 /// # Errors
-/// Without a Secret, when the files cannot be read.
+/// Only for files: when they cannot be read.
 pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Result<Files> {
     let Some(secret) = &settings.tls_secret else {
         return Ok(Files::read(&settings.tls_cert, &settings.tls_key)?);
@@ -37,7 +37,7 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
         match settle(cluster, secret, &settings.tls_names).await {
             Ok(files) => return Ok(files),
             Err(error) => {
-                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; trying again");
+                tracing::warn!(%secret, error = format!("{error:#}"), "there is no certificate to serve with; retrying");
             }
         }
         tokio::time::sleep(wait).await;
@@ -45,10 +45,10 @@ pub async fn obtain(settings: &Settings, cluster: &dyn Cluster) -> anyhow::Resul
     }
 }
 
-/// The certificate of the Secret, which gets a new one when it has none.
+/// The certificate in the Secret; creates one if there is none.
 ///
 /// # Errors
-/// When the Secret cannot be read or written, or is changed by others all the time.
+/// When the Secret cannot be read or written, or three writes in a row conflict.
 pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]) -> anyhow::Result<Files> {
     for _ in 0..3 {
         let read = cluster.secret(secret).await?.context("there is no such Secret; the chart makes it")?;
@@ -56,9 +56,9 @@ pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]
             return Ok(files);
         }
         if cluster.fill(secret, &read, &make(names)?).await? {
-            tracing::info!(%secret, "the certificate of the service was made");
+            tracing::info!(%secret, "the certificate of the service was created");
         }
-        // What stands there now counts, whoever wrote it.
+        // Read again: the other writer's content is used.
     }
     anyhow::bail!("others change it all the time")
 }
@@ -69,7 +69,7 @@ fn files(entries: &BTreeMap<String, Vec<u8>>) -> Option<Files> {
     Some(Files::of(chain?.clone(), key?.clone()))
 }
 
-/// An authority and a certificate for these host names.
+/// Creates an authority and a certificate for these host names.
 fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let host = names.first().context("--tls-names is empty")?;
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
@@ -77,7 +77,7 @@ fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
-        // The first of a month is there in every year, and a clock that is behind by hours does not matter.
+        // The first of a month exists in every year, and a clock that is hours late makes no difference.
         let day = |years: i16| {
             let month = u8::try_from(today.month()).unwrap_or(1);
             date_time_ymd(i32::from(today.year() + years), month, 1)

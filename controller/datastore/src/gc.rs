@@ -1,5 +1,5 @@
-//! Finds what runs left that are gone, and deletes it a day after it was first found; their claims after 90 days; and the same of
-//! repositories. Whether a run is gone only a live read of its name says, and only when the UID there is another or nothing is there.
+//! Garbage collection: deletes the objects of deleted runs and repositories one day after it first found them gone, and
+//! claims of runs after 90 days. A run counts as gone only when a live read of its name returns nothing or another UID.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -15,34 +15,34 @@ use crate::{
     service::Service,
 };
 
-/// How long after it was first found gone a run's objects stay.
+/// Retention of a deleted run's objects.
 const OBJECTS: SignedDuration = SignedDuration::from_hours(24);
-/// How long its claim stays.
+/// Retention of a deleted run's claim.
 const CLAIMS: SignedDuration = SignedDuration::from_hours(90 * 24);
-/// How old a blob must be that no record names, in the store's time.
+/// Minimum age of an unreferenced blob before its deletion, by the store's clock.
 const BLOBS: Duration = Duration::from_secs(86_400);
 
-/// When a run was first found gone.
+/// The time at which a run was first found gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub at: Timestamp,
 }
 
-/// What is to be done about a run that has something in the store.
+/// The action for a run that has objects in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Keep,
-    /// It is there after all: remove the mark.
+    /// The run exists after all: remove the mark.
     Unmark,
-    /// It is gone: remember since when.
+    /// The run is gone: record the time.
     Mark,
-    /// Its objects have been without it long enough.
+    /// The retention of its objects has passed.
     DeleteObjects,
-    /// Its claim as well.
+    /// The retention of its claim has passed as well.
     DeleteAll,
 }
 
-/// Decides on a run that is there or gone now, and was marked then.
+/// Decides about a run from its existence, its mark and the time.
 pub fn verdict(gone: bool, marked: Option<Timestamp>, now: Timestamp) -> Verdict {
     match (gone, marked) {
         (false, Some(_)) => Verdict::Unmark,
@@ -53,13 +53,13 @@ pub fn verdict(gone: bool, marked: Option<Timestamp>, now: Timestamp) -> Verdict
     }
 }
 
-/// Sweeps at every interval, for ever.
+/// Sweeps at every interval, forever.
 pub async fn run(service: Arc<Service>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
         if let Err(problem) = sweep(&service, service.cluster.now()).await {
             service.metrics.sweep_failed();
-            tracing::warn!(%problem, "the sweep was not finished; the next one begins anew");
+            tracing::warn!(%problem, "the sweep was not finished; the next one starts over");
         }
     }
 }
@@ -67,7 +67,7 @@ pub async fn run(service: Arc<Service>, interval: Duration) {
 /// Sweeps once, as of `now`.
 ///
 /// # Errors
-/// `Unavailable`: what could not be asked is left as it is.
+/// `Unavailable`. Anything that could not be checked is retained.
 pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
     let store = service.sealed.store();
     let (mut namespaces, _) = store.children(&names::top("runs")).await?;
@@ -101,7 +101,7 @@ pub async fn sweep(service: &Service, now: Timestamp) -> Result<(), Problem> {
 
 async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
     let store = service.sealed.store();
-    // One list spares a read of each run that is there; without the right to list, each is read.
+    // One list saves a read for each existing run. Without the right to list, each run is read.
     let there = match service.cluster.uids(namespace).await {
         Ok(uids) => uids,
         Err(error) if matches!(error.code(), 401 | 403) => HashSet::new(),
@@ -124,7 +124,7 @@ async fn sweep_namespace(service: &Service, namespace: &str, now: Timestamp) -> 
         if there.contains(uid) && !marked {
             continue;
         }
-        // What cannot be read is left: nobody can say then whose it is.
+        // Retain a run whose record is unreadable: its owner is unknown.
         if let Err(problem) = sweep_run(service, &key, marked, now).await {
             tracing::warn!(namespace, uid, %problem, "a run was not swept");
         }
@@ -145,7 +145,7 @@ async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp
         Verdict::Keep => {}
         Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
         Verdict::Mark => {
-            tracing::info!(namespace = key.namespace(), uid = key.uid(), run = name, "a run is gone and left something");
+            tracing::info!(namespace = key.namespace(), uid = key.uid(), run = name, "found data of a deleted run");
             sealed.create(&key.mark(), &Mark { at: now }, &[]).await?;
         }
         Verdict::DeleteObjects => delete_objects(service, key).await?,
@@ -159,12 +159,13 @@ async fn sweep_run(service: &Service, key: &RunKey, marked: bool, now: Timestamp
     Ok(())
 }
 
-/// Whoever follows repositories deletes what of them nobody needs; a repository itself may go while that process is away.
+/// `controller sources` deletes snapshots that are no longer needed. This covers repositories deleted while that
+/// process was down.
 async fn sweep_repositories(service: &Service, namespace: &str, now: Timestamp) -> Result<(), Problem> {
     let kept = sources::of_namespace(&service.sealed, namespace).await?;
     let there = match service.cluster.repositories(namespace).await {
         Ok(uids) => uids,
-        // Nobody can say which there are.
+        // Without the right to list, existence is unknown.
         Err(error) if matches!(error.code(), 401 | 403) => return Ok(()),
         Err(error) => return Err(unavailable("the API server", &error)),
     };
@@ -196,7 +197,7 @@ async fn sweep_repository(service: &Service, key: &RepositoryKey, gone: bool, no
 
 async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> {
     if service.sealed.store().list(&key.prefix()).await?.is_empty() {
-        // Without a claim nothing is left to be remembered.
+        // Without a claim nothing is left to retain.
         if service
             .sealed
             .store()
@@ -212,11 +213,11 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
     service.logs.forget(key);
     service.objects.delete_all(key).await?;
     service.metrics.swept("run", 1);
-    tracing::info!(namespace = key.namespace(), uid = key.uid(), "what a run had left was deleted");
+    tracing::info!(namespace = key.namespace(), uid = key.uid(), "data of a deleted run was deleted");
     Ok(())
 }
 
-/// Deletes blobs that no record names. A blob's name says to which record it belongs, so that most are decided without a read.
+/// Deletes unreferenced blobs. A blob's name contains its record, so most are decided without a read.
 async fn sweep_blobs(service: &Service, key: &RunKey) -> Result<usize, Problem> {
     let mut deleted = 0;
     for entry in service.sealed.store().list(&key.blobs()).await? {
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_is_gone_is_not_deleted_within_a_day_and_its_claim_not_within_ninety() {
+    fn verdict_keeps_objects_a_day_and_claims_90_days() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let ago = |hours: i64| Some(now - SignedDuration::from_hours(hours));
         assert_eq!(verdict(false, None, now), Verdict::Keep);

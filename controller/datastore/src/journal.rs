@@ -1,4 +1,4 @@
-//! Journals: kept as logs are, compared with managed states for the controller, and read by the runs that recover from them.
+//! Journals: stored like logs, compared with managed states for the controller, and read by recovery runs.
 
 use std::{
     io::{self, Read},
@@ -29,13 +29,14 @@ use crate::{
     service::Service,
 };
 
-/// What is said of a claimed attempt that left no journal.
+/// The summary for a claimed attempt without a journal.
 const NOTHING: &str = "no journal was kept: the apply was cut off before the tool said anything, or while the datastore was away";
 
-/// An attempt's journal, compared with the run's managed state. A state that is kept elsewhere, or does not open, is not compared.
+/// The journal of an attempt, compared with the run's managed state. A state outside the datastore, or one that cannot
+/// be decrypted, is not compared.
 ///
 /// # Errors
-/// `Unavailable`, `Corrupt`, `KeyMissing` of the journal itself.
+/// `Unavailable`, `Corrupt`, `KeyMissing`, all for the journal itself.
 pub async fn compared(service: &Service, run: &RunKey, attempt: u32) -> Result<Journal, Problem> {
     let key = LogKey { run: run.clone(), attempt, phase: JOURNAL };
     let index = service.logs.index(&key).await?;
@@ -63,7 +64,7 @@ async fn replay(service: &Service, key: &LogKey, index: &Index) -> Result<Replay
     Ok(replay)
 }
 
-/// The run with that UID, read live, and where its managed state is, if it has one.
+/// Reads the run with this UID live and returns it with the key of its managed state.
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`.
@@ -76,7 +77,7 @@ pub async fn state_of(service: &Service, run: &RunKey) -> Result<(Arc<RunView>, 
     Ok((view, key))
 }
 
-/// The objects of the managed state of the run with that UID.
+/// The objects in the run's managed state.
 async fn managed_state(service: &Service, run: &RunKey) -> Result<StateFacts, Problem> {
     let (_, key) = state_of(service, run).await?;
     match service.states.get(&key, None).await? {
@@ -85,10 +86,10 @@ async fn managed_state(service: &Service, run: &RunKey) -> Result<StateFacts, Pr
     }
 }
 
-/// Reads a state as it comes: it may be large, and little of it is kept.
+/// Parses a state while it streams, because it may be large and little of it is needed.
 ///
 /// # Errors
-/// Those of the content; `NotFound` for one that is no state which can be read.
+/// Those of the stream; `NotFound` when the content is not a readable state.
 pub async fn read_state<T: Send + 'static>(
     mut content: ByteStream,
     read: fn(Pieces) -> Result<T, state::StateError>,
@@ -99,13 +100,13 @@ pub async fn read_state<T: Send + 'static>(
     while let Some(piece) = content.next().await {
         match piece {
             Ok(piece) => {
-                // Whoever stopped reading says why below.
+                // The parser has stopped; it returns its error below.
                 if pieces.send(Ok(piece)).await.is_err() {
                     break;
                 }
             }
             Err(problem) => {
-                // A document that only ends here would otherwise look whole.
+                // Pass the error on. Otherwise a document that ends exactly here would look complete.
                 let _ = pieces.send(Err(io::Error::other(problem.message.clone()))).await;
                 failed = Some(problem);
                 break;
@@ -120,7 +121,7 @@ pub async fn read_state<T: Send + 'static>(
     }
 }
 
-/// Pieces of a stream, read by a thread.
+/// Chunks of a stream for a reading thread.
 pub struct Pieces {
     waiting: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,
@@ -140,10 +141,11 @@ impl Read for Pieces {
     }
 }
 
-/// The journal of the run that `run`'s own spec names: no request names another's, so none can ask for it.
+/// The journal of the run in `run`'s own spec. Requests contain no run name, so a pod cannot ask for another journal.
 ///
 /// # Errors
-/// `Forbidden` when it names none; `NotFound` when there is no such run or nothing of it; `NotEnded`; `Unavailable`.
+/// `Forbidden` when the spec has none; `NotFound` when the run or its journal does not exist; `NotEnded`;
+/// `Unavailable`.
 pub async fn of_recovered(service: &Service, run: &RunView) -> Result<Response, Problem> {
     let name = run.recovers.as_deref().ok_or_else(|| problem(FORBIDDEN, "this run recovers from none"))?;
     let from = service.lookup.live(&run.namespace, name).await?;

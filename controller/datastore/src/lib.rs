@@ -1,24 +1,25 @@
-//! `controller datastore`: where plans, logs, results, claims and managed states outlive pods (`design/0009-datastore.md`).
+//! `controller datastore`: stores plans, logs, results, claims and managed states beyond the life of pods
+//! (`design/0009-datastore.md`).
 //!
-//! | module | does | touches store or cluster |
+//! | module | responsibility | accesses store or cluster |
 //! |---|---|---|
 //! | [`settings`] | command line | no |
-//! | [`certificate`] | the certificate, made where nobody brings one | its Secret |
-//! | [`http`] | requests: paths, bodies, answers; [`http::read`] is what people see, through the API server | through the others |
-//! | [`service`] | everything that a request needs | through the others |
-//! | [`auth`] | whether a pod may do what it asks for ([`auth::caller`]); persons, by [`auth::front_proxy`] | through `cluster` |
-//! | [`cluster`] | all that is asked of the API server | yes |
-//! | [`names`] | names of objects; no trick gets past it | no |
-//! | [`crypt`] | keys and sealed streams | no |
-//! | [`blob`] | bytes; records and blobs that are sealed; whether the keys are those of the store | yes |
-//! | [`objects`] | what is kept of runs: objects, [logs](objects::log), [claims](objects::claim); [bundles](objects::sources) of repositories | through `blob` |
+//! | [`certificate`] | the certificate, created if the operator provides none | its Secret |
+//! | [`http`] | requests: paths, bodies, responses; [`http::read`] serves people through the API server | through the others |
+//! | [`service`] | shared state of all requests | through the others |
+//! | [`auth`] | authorization of pods ([`auth::caller`]); authentication of people, by [`auth::front_proxy`] | through `cluster` |
+//! | [`cluster`] | all calls to the API server | yes |
+//! | [`names`] | validated names of objects | no |
+//! | [`crypt`] | keys and encrypted streams | no |
+//! | [`blob`] | bytes; encrypted records and blobs; the check that the keys belong to the store | yes |
+//! | [`objects`] | data of runs: objects, [logs](objects::log), [claims](objects::claim); [snapshots](objects::sources) of repositories | through `blob` |
 //! | [`state`] | managed states: versions, locks | through `blob` |
-//! | [`outputs`] | published outputs: their records, and the ConfigMaps and Secrets that hold them | through `blob` and `cluster` |
-//! | [`journal`] | journals, compared and read by the runs that recover | through the others |
-//! | [`gc`] | what runs and repositories left that are gone | yes |
-//! | [`metrics`] | what is counted | no |
+//! | [`outputs`] | published outputs: their records, ConfigMaps and Secrets | through `blob` and `cluster` |
+//! | [`journal`] | journals, compared with states and read by recovery runs | through the others |
+//! | [`gc`] | data of deleted runs and repositories | yes |
+//! | [`metrics`] | metrics | no |
 //!
-//! Connections, TLS, tokens, answers and health are the crate [`serving`]'s.
+//! The crate [`serving`] provides connections, TLS, tokens, error responses and health.
 
 pub mod auth;
 pub mod blob;
@@ -60,7 +61,7 @@ use crypt::keys::Keys;
 use service::Service;
 use settings::{SecretName, Settings};
 
-/// Pods that wait for a transfer keep their connections.
+/// Pods that wait for a transfer keep their connections open.
 const LIMITS: connections::Limits = connections::Limits { connections: 512, head: Duration::from_secs(60) };
 
 /// Runs until a signal ends it.
@@ -96,7 +97,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     tokio::spawn(outputs::run(service.outputs.clone(), Duration::from_secs(settings.outputs_interval)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
-    // The kubelet's questions come here as well: connections that wait for a transfer take no place of theirs.
+    // This listener also answers the kubelet's probes, so that connections waiting for a transfer cannot block them.
     let (counted, asked) = (service.metrics.clone(), service.clone());
     let ready = move || {
         let service = asked.clone();
@@ -115,7 +116,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     serving.await.context("the service ended")
 }
 
-/// Makes sure of the keys, for as long as it takes; until then nothing is served but the answer why.
+/// Checks the keys until they are usable. Until then every request is answered with the problem.
 async fn settle(service: Arc<Service>, secret: Option<SecretName>) {
     let mut wait = Duration::from_millis(250);
     while let Err(problem) = keyring::settle(&service.sealed, &*service.cluster, secret.as_ref()).await {

@@ -1,4 +1,4 @@
-//! What the datastore counts, each with labels from a bounded set.
+//! Metrics of the datastore, each with labels from a bounded set.
 
 use std::sync::Mutex;
 
@@ -59,7 +59,7 @@ impl Metrics {
         self.sent.inc_by(bytes as u64);
     }
 
-    /// A connection was opened; it is closed when what this returns is dropped.
+    /// Counts a connection as open until the returned guard is dropped.
     pub fn connection(&self) -> impl Drop + Send + use<> {
         opened(&self.connections)
     }
@@ -72,7 +72,7 @@ impl Metrics {
         self.sweeps_failed.inc();
     }
 
-    /// All of them in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format.
     pub fn exposition(&self) -> Exposition {
         exposition(&self.registry)
     }

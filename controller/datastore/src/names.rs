@@ -1,5 +1,5 @@
-//! Names of objects in the store. Whatever comes from a request becomes part of a name only here, and only after every segment
-//! was checked: no segment holds a `/`, is `.` or `..`, or is empty.
+//! Names of objects in the store. Only this module turns input of requests into names, and it validates every segment:
+//! none contains `/`, is `.` or `..`, or is empty.
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use serving::problem::invalid;
 pub struct Name(Path);
 
 impl Name {
-    /// The name as the store's library wants it.
+    /// The name in the type of the store's library.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The name as text; what is written under it is bound to this text.
+    /// The name as text. The encryption binds an object's content to this text.
     pub fn as_str(&self) -> &str {
         self.0.as_ref()
     }
@@ -27,7 +27,7 @@ impl Name {
         self.as_str().rsplit('/').next().unwrap_or_default()
     }
 
-    /// A name that the store itself listed.
+    /// A name from a listing of the store.
     pub(super) fn listed(path: Path) -> Self {
         Self(path)
     }
@@ -36,7 +36,7 @@ impl Name {
         Self(Path::from(segments.join("/")))
     }
 
-    /// The name one segment below; the segment is one of this module's words or numbers.
+    /// The name one segment below. The segment is a constant or a number of this module.
     fn child(&self, segment: &str) -> Self {
         Self(self.0.clone().join(segment))
     }
@@ -62,7 +62,7 @@ pub fn namespace(text: &str) -> Result<String, Problem> {
     if is_word(text, 63, b"-") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a namespace")) }
 }
 
-/// The name of a run.
+/// Validates the name of a run.
 pub fn run(text: &str) -> Result<String, Problem> {
     if is_word(text, 253, b"-.") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a run")) }
 }
@@ -71,13 +71,13 @@ pub fn uid(text: &str) -> Result<String, Problem> {
     if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") { Ok(text.to_owned()) } else { Err(invalid("that is no UID")) }
 }
 
-/// The number of an attempt, from 1.
+/// Validates the number of an attempt, from 1.
 pub fn attempt(text: &str) -> Result<u32, Problem> {
     let legal = (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| legal).ok_or_else(|| invalid("that is no number of an attempt"))
 }
 
-/// A phase that has a log.
+/// Validates a phase that has a log.
 pub fn phase(text: &str) -> Result<&'static str, Problem> {
     LOG_PHASES
         .into_iter()
@@ -85,12 +85,12 @@ pub fn phase(text: &str) -> Result<&'static str, Problem> {
         .ok_or_else(|| invalid(format!("no phase with a log has that name; they are {}", LOG_PHASES.join(", "))))
 }
 
-/// What an attempt appends to: the log of a phase, or the journal.
+/// Validates the name of an appendable stream: a phase, or the journal.
 pub fn stream(text: &str) -> Result<&'static str, Problem> {
     if text == JOURNAL { Ok(JOURNAL) } else { phase(text) }
 }
 
-/// What of a run is kept under its UID.
+/// The key of a run's data, by UID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunKey {
     namespace: String,
@@ -98,10 +98,10 @@ pub struct RunKey {
 }
 
 impl RunKey {
-    /// Checks both words.
+    /// Validates both parts.
     ///
     /// # Errors
-    /// When one of them is no such word.
+    /// When one of them is invalid.
     pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
         Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
     }
@@ -114,7 +114,7 @@ impl RunKey {
         &self.uid
     }
 
-    /// Everything of the run but its claim.
+    /// All data of the run except its claim.
     pub fn prefix(&self) -> Name {
         Name::of(&["runs", &self.namespace, &self.uid])
     }
@@ -128,7 +128,7 @@ impl RunKey {
         self.prefix().child(&format!("a{attempt}")).child(kind.as_str())
     }
 
-    /// A blob for such a record; it says in its name whose it is.
+    /// A blob of such a record. The name contains its owner.
     pub fn blob(&self, attempt: u32, kind: ObjectKind, random: &str) -> Name {
         self.blobs().child(&format!("a{attempt}-{}-{random}", kind.as_str()))
     }
@@ -137,7 +137,7 @@ impl RunKey {
         self.prefix().child("blobs")
     }
 
-    /// What is written to prove that the claim can be.
+    /// The object written to prove that the claim can be written.
     pub fn intent(&self) -> Name {
         self.prefix().child("intent")
     }
@@ -146,19 +146,19 @@ impl RunKey {
         Name::of(&["claims", &self.namespace, &self.uid])
     }
 
-    /// When the run was first found gone.
+    /// The record of when the run was first found gone.
     pub fn mark(&self) -> Name {
         Name::of(&["gone", &self.namespace, &self.uid])
     }
 }
 
-/// The full id of a commit.
+/// Validates a full commit id.
 pub fn revision(text: &str) -> Result<String, Problem> {
     let legal = matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if legal { Ok(text.to_owned()) } else { Err(invalid("that is no full id of a commit")) }
 }
 
-/// What of a repository is kept under its UID.
+/// The key of a repository's data, by UID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RepositoryKey {
     namespace: String,
@@ -166,30 +166,30 @@ pub struct RepositoryKey {
 }
 
 impl RepositoryKey {
-    /// Checks both words.
+    /// Validates both parts.
     ///
     /// # Errors
-    /// When one of them is no such word.
+    /// When one of them is invalid.
     pub fn new(namespace: &str, uid: &str) -> Result<Self, Problem> {
         Ok(Self { namespace: self::namespace(namespace)?, uid: self::uid(uid)? })
     }
 
-    /// One of its revisions, as whoever follows repositories is told of it.
+    /// One of its revisions, in the form reported to `controller sources`.
     pub fn wanted(&self, revision: &str) -> WantedRevision {
         WantedRevision { namespace: self.namespace.clone(), uid: self.uid.clone(), revision: revision.to_owned() }
     }
 
-    /// Everything of the repository.
+    /// All data of the repository.
     pub fn prefix(&self) -> Name {
         Name::of(&["repositories", &self.namespace, &self.uid])
     }
 
-    /// The records of all its bundles.
+    /// The records of all its snapshots.
     pub fn bundles(&self) -> Name {
         self.prefix().child("bundles")
     }
 
-    /// The record of the bundle of a commit, whose id was checked.
+    /// The record of a commit's snapshot. The id was validated.
     pub fn bundle(&self, revision: &str) -> Name {
         self.bundles().child(revision)
     }
@@ -198,12 +198,12 @@ impl RepositoryKey {
         self.prefix().child("blobs")
     }
 
-    /// A blob for such a record; it says in its name whose it is.
+    /// A blob of such a record. The name contains its owner.
     pub fn blob(&self, revision: &str, random: &str) -> Name {
         self.blobs().child(&format!("{revision}-{random}"))
     }
 
-    /// When the repository was first found gone.
+    /// The record of when the repository was first found gone.
     pub fn mark(&self) -> Name {
         Name::of(&["gone", &self.namespace, &self.uid])
     }
@@ -218,7 +218,7 @@ pub struct LogKey {
 }
 
 impl LogKey {
-    /// Everything of the log.
+    /// All data of the log.
     pub fn prefix(&self) -> Name {
         self.run.prefix().child(&format!("a{}", self.attempt)).child("log").child(self.phase)
     }
@@ -227,12 +227,12 @@ impl LogKey {
         self.prefix().child(&format!("{start:012}-{end:012}"))
     }
 
-    /// Says that the log has ended.
+    /// The object that marks the end of the log.
     pub fn end(&self) -> Name {
         self.prefix().child("end")
     }
 
-    /// The bounds in a segment's last word; none for other words.
+    /// The bounds in the last part of a segment's name; `None` for other names.
     pub fn bounds(word: &str) -> Option<(u64, u64)> {
         let (start, end) = word.split_once('-')?;
         let number =
@@ -249,10 +249,10 @@ pub struct StateKey {
 }
 
 impl StateKey {
-    /// Checks all words.
+    /// Validates all parts.
     ///
     /// # Errors
-    /// When one of them is no such word.
+    /// When one of them is invalid.
     pub fn new(namespace: &str, id: StateId) -> Result<Self, Problem> {
         if !is_word(&id.stack, 63, b"-.") {
             return Err(invalid("that is no name of a stack"));
@@ -268,7 +268,6 @@ impl StateKey {
         &self.namespace
     }
 
-    /// Stack and workspace.
     pub fn id(&self) -> &StateId {
         &self.id
     }
@@ -276,23 +275,23 @@ impl StateKey {
     /// All states of a namespace.
     ///
     /// # Errors
-    /// When that is no name of a namespace.
+    /// When the namespace's name is invalid.
     pub fn all_of(namespace: &str) -> Result<Name, Problem> {
         Ok(Name::of(&["states", &self::namespace(namespace)?]))
     }
 
-    /// The key of a directory that [`Self::prefix`] named.
+    /// The key for a directory name from [`Self::prefix`].
     pub fn listed(namespace: &str, stack: &str, directory: &str) -> Option<Self> {
         let workspace = directory.strip_prefix("w-")?.to_owned();
         Self::new(namespace, StateId { stack: stack.to_owned(), workspace }).ok()
     }
 
-    /// Everything of the state. The prefix keeps workspaces like `..` what they are: names.
+    /// All data of the state. The prefix `w-` keeps workspaces such as `..` harmless.
     pub fn prefix(&self) -> Name {
         Name::of(&["states", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
     }
 
-    /// What is published of its outputs.
+    /// The record of its published outputs.
     pub fn outputs(&self) -> Name {
         Name::of(&["outputs", &self.namespace, &self.id.stack]).child(&format!("w-{}", self.id.workspace))
     }
@@ -306,7 +305,7 @@ impl StateKey {
         self.journal().child(&format!("{number:012}"))
     }
 
-    /// The contents that are no part of a record.
+    /// Contents stored outside their record.
     pub fn blobs(&self) -> Name {
         self.prefix().child("blobs")
     }
@@ -316,17 +315,17 @@ impl StateKey {
     }
 }
 
-/// Where all runs, claims, marks and states stand, for the sweep.
+/// A top-level directory (all runs, claims, marks or states), for the sweep.
 pub fn top(word: &'static str) -> Name {
     Name::of(&[word])
 }
 
-/// A name below one that the store listed.
+/// A name below one from a listing of the store.
 pub fn below(top: &Name, segment: &str) -> Name {
     top.child(segment)
 }
 
-/// 128 random bits as hexadecimal digits.
+/// 128 random bits in hexadecimal.
 pub fn random() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
@@ -341,7 +340,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_trick_becomes_a_name() {
+    fn malicious_input_becomes_no_name() {
         for trick in TRICKS {
             assert!(namespace(trick).is_err(), "{trick:?}");
             assert!(run(trick).is_err(), "{trick:?}");
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_workspaces_stay_where_they_belong() {
+    fn unusual_workspaces_stay_below_their_state() {
         for workspace in [".", "..", "a..b", "-", "_x", "A.b-C"] {
             let key = StateKey::new("team", StateId { stack: "net".into(), workspace: workspace.into() }).unwrap();
             assert_eq!(key.entry(7).as_str(), format!("states/team/net/w-{workspace}/journal/000000000007"));
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_page() {
+    fn names_equal_those_of_the_design() {
         let key = RunKey::new("team", "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa").unwrap();
         let run = "runs/team/0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
         assert_eq!(key.object(3, ObjectKind::Bundle).as_str(), format!("{run}/a3/bundle"));

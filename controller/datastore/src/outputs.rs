@@ -1,5 +1,5 @@
-//! Published outputs (`design/0025-outputs.md`). Of each stack there is one record of what was published last and where. It is the
-//! truth: the ConfigMaps and Secrets are made from it, and made again when others change them.
+//! Published outputs (`design/0025-outputs.md`). One record per stack stores what was published last and where. It is
+//! the source of truth: ConfigMaps and Secrets are created from it, and restored when others change them.
 
 use std::{
     collections::BTreeMap,
@@ -30,33 +30,33 @@ use crate::{
     names::{self, Name, StateKey},
 };
 
-/// The largest record, in bytes: two objects, and the outputs themselves.
+/// Maximum size of a record, in bytes: two objects and the outputs themselves.
 const MAX_RECORD: usize = 8 << 20;
-/// How long a policy counts as standing that was proven.
+/// How long a successful probe of the admission policy is cached.
 const PROVEN: Duration = Duration::from_secs(60);
 
-/// What was published last of a stack.
+/// The last publication of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
-    /// UID of the namespace: names come again.
+    /// UID of the namespace, because names are reused.
     namespace_uid: String,
     lineage: String,
     serial: u64,
-    /// When the run claimed that published; of one that had nothing to apply, when it published.
+    /// When the publishing run claimed; without a claim, when it published.
     at: Timestamp,
     run: String,
-    /// What other stacks may take.
+    /// Outputs that other stacks may read.
     outputs: BTreeMap<String, Output>,
-    /// The objects as they are to be.
+    /// The desired objects.
     objects: Vec<Published>,
-    /// Objects that are not to be any more.
+    /// Objects to delete.
     #[serde(default)]
     former: Vec<Published>,
 }
 
 impl Record {
-    /// Whether it is of a newer state than `found`. States of two lineages have no order, so that the later claim counts.
+    /// Whether this is from a newer state than `found`. Two lineages have no order, so the later claim wins.
     fn is_newer(&self, found: &StateOutputs, at: Timestamp) -> bool {
         if self.lineage == found.lineage { self.serial > found.serial } else { self.at > at }
     }
@@ -69,19 +69,19 @@ struct Refusal(Reason, String);
 pub struct Publisher {
     sealed: Sealed,
     cluster: Arc<dyn Cluster>,
-    /// The admission policy that confines this process to objects with outputs; without one nothing is published.
+    /// The admission policy that limits this process to objects with outputs. Without one, nothing is published.
     policy: Option<String>,
-    /// One at a time: what is read of a record is what the next one follows.
+    /// Serializes publications: each reads the record and writes its successor.
     turn: tokio::sync::Mutex<()>,
     proven: Mutex<Option<Instant>>,
 }
 
-/// Makes published objects what they are to be at every interval, for ever.
+/// Restores the published objects at every interval, forever.
 pub async fn run(publisher: Arc<Publisher>, interval: Duration) {
     loop {
         tokio::time::sleep(interval).await;
         if let Err(problem) = publisher.repair().await {
-            tracing::warn!(%problem, "published outputs were not all looked at; the next look begins anew");
+            tracing::warn!(%problem, "not all published outputs were checked; the next check starts over");
         }
     }
 }
@@ -104,11 +104,11 @@ impl Publisher {
         self.sealed.overwrite_bytes(name, &bytes).await
     }
 
-    /// Publishes the outputs of the run's state, as the run's spec asks for it, unless newer ones are published. Behind a claim of its
-    /// destruction they are withdrawn or stay, as it asks.
+    /// Publishes the outputs of the run's state as specified in its spec, unless newer ones are published. After a
+    /// claimed destroy, deletes or keeps them as specified.
     ///
     /// # Errors
-    /// `Unavailable`: what was recorded is published at the next look. `Invalid`, `Corrupt`, `KeyMissing`.
+    /// `Unavailable`: recorded publications are completed by the next repair. `Invalid`, `Corrupt`, `KeyMissing`.
     pub async fn publish(&self, run: &RunView, namespace_uid: &str, found: StateOutputs) -> Result<OutputsStatus, Problem> {
         let wanted = run.outputs.as_ref().ok_or_else(|| invalid("the run publishes no outputs"))?;
         let key = StateKey::new(&run.namespace, run.state.clone())?;
@@ -116,7 +116,7 @@ impl Publisher {
         let _turn = self.turn.lock().await;
         let before = self.record(&name).await?.filter(|record| record.namespace_uid == namespace_uid).unwrap_or_default();
         let at = run.claim.as_ref().map_or_else(|| self.cluster.now(), |claim| claim.at.0);
-        // Before the claim a pod says nothing of values, nor that there are none any more.
+        // Before the claim a pod may change no published value, and may not report the state as gone.
         let is_gone = run.claim.is_none() && found.lineage.is_empty() && !before.lineage.is_empty();
         if is_gone || before.is_newer(&found, at) {
             let message = format!("newer outputs of the stack are published already, by run {}", before.run);
@@ -147,12 +147,12 @@ impl Publisher {
         for old in before.objects.into_iter().chain(before.former) {
             match record.objects.iter_mut().find(|object| object.is(&old)) {
                 Some(object) => object.uid = object.uid.take().or(old.uid),
-                // One that was never written is another's, or none.
+                // An object without a UID was never written, so it belongs to others or does not exist.
                 None if old.uid.is_some() => record.former.push(Published { data: BTreeMap::new(), ..old }),
                 None => {}
             }
         }
-        // Whatever happens from here on, the next look goes on with it.
+        // Record first: whatever fails from here on, the next repair continues.
         self.keep(&name, &record).await?;
         let refused = self.settle(&key, &mut record).await;
         self.keep(&name, &record).await?;
@@ -176,7 +176,7 @@ impl Publisher {
         Ok(status)
     }
 
-    /// Makes the objects what the record says. Those that are not to be had are named.
+    /// Brings the objects to the recorded state. Returns the refused ones.
     async fn settle(&self, key: &StateKey, record: &mut Record) -> Result<Vec<Refusal>, Problem> {
         if record.objects.is_empty() && record.former.is_empty() {
             return Ok(Vec::new());
@@ -213,7 +213,8 @@ impl Publisher {
         Ok(refused)
     }
 
-    /// That the policy stands which keeps this process from objects that are none with outputs; why nothing is written otherwise.
+    /// Probes the policy that limits this process to objects with outputs. Returns why nothing is written if it is not
+    /// enforced.
     async fn prove(&self, namespace: &str, policy: &str) -> Result<Option<Refusal>, Problem> {
         let fresh = |at: &Instant| at.elapsed() < PROVEN;
         if self.proven.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(fresh) {
@@ -240,8 +241,8 @@ impl Publisher {
         }
     }
 
-    /// The outputs of other stacks that the run's own spec names, as they are published now. No request names another stack's, so
-    /// none can ask for them.
+    /// The outputs of other stacks that the run's own spec references, as currently published. Requests contain no
+    /// stack name, so a pod cannot ask for others.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -262,11 +263,11 @@ impl Publisher {
         Ok(found)
     }
 
-    /// Makes every published object what it is to be. A namespace that is gone, or was made again, is passed over, and so is a stack whose
-    /// objects cannot be written or whose record cannot be read, until the next look.
+    /// Restores every published object. Skips, until the next interval, namespaces that are gone or were recreated, and
+    /// stacks whose objects cannot be written or whose record cannot be read.
     ///
     /// # Errors
-    /// `Unavailable`: those that were not reached are left as they are.
+    /// `Unavailable`: objects not reached are left unchanged.
     pub async fn repair(&self) -> Result<(), Problem> {
         let store = self.sealed.store();
         let top = names::top("outputs");
@@ -274,7 +275,7 @@ impl Publisher {
             let uid = match self.cluster.namespace(&namespace).await {
                 Ok(uid) => uid,
                 Err(error) => {
-                    tracing::warn!(namespace, %error, "published outputs of the namespace were not looked at");
+                    tracing::warn!(namespace, %error, "published outputs of the namespace were not checked");
                     continue;
                 }
             };
@@ -283,7 +284,7 @@ impl Publisher {
                 for word in store.children(&names::below(&below, &stack)).await?.1 {
                     let Some(key) = StateKey::listed(&namespace, &stack, &word) else { continue };
                     if let Err(problem) = self.repair_one(&key, uid.as_deref()).await {
-                        tracing::warn!(namespace, stack, %problem, "published outputs of the stack were not looked at");
+                        tracing::warn!(namespace, stack, %problem, "published outputs of the stack were not checked");
                     }
                 }
             }
@@ -314,7 +315,7 @@ fn said(reason: Reason, message: impl AsRef<str>) -> OutputsStatus {
     OutputsStatus { reason: reason.as_str().to_owned(), message: clip(message.as_ref(), 512), ..OutputsStatus::default() }
 }
 
-/// `ConfigMap net (2 keys), Secret net (1 key)`.
+/// Formats as `ConfigMap net (2 keys), Secret net (1 key)`.
 fn in_words(objects: &[Published]) -> String {
     let keys = |count: usize| if count == 1 { "1 key".to_owned() } else { format!("{count} keys") };
     let all: Vec<_> =
@@ -340,10 +341,10 @@ fn is_of_rbac(error: &CallError) -> bool {
     said.contains(" cannot ") && !said.contains("ValidatingAdmissionPolicy")
 }
 
-/// Why an object was not written, where another try would find the same; none for what may pass.
+/// Why an object was not written, for permanent errors; `None` for transient ones.
 fn refusal(policy: &str, namespace: &str, object: &Published, error: &CallError) -> Option<Refusal> {
     let (kind, name, said) = (object.kind.as_str(), &object.name, message(error));
-    // The type of a Secret never changes, and the API server says so before it asks the policy.
+    // A Secret's type is immutable. The API server reports that before it evaluates the policy.
     let another_type = error.code() == 422 && said.contains("type: ") && said.contains("field is immutable");
     match error.code() {
         403 | 422 if another_type || is_of_policy(policy, error) => {

@@ -1,4 +1,4 @@
-//! The service: everything that a request needs.
+//! The shared state of all requests.
 
 use std::{
     collections::HashMap,
@@ -27,16 +27,16 @@ use crate::{
     state::States,
 };
 
-/// The most requests at a time, those that follow a log not among them.
+/// Maximum concurrent requests, not counting those that follow a log.
 const AT_ONCE: usize = 256;
-/// The most requests of one pod at a time.
+/// Maximum concurrent requests per pod.
 const OF_ONE_POD: usize = 8;
-/// The most large bodies at a time: each holds two parts in memory.
+/// Maximum concurrent large uploads: each holds two parts in memory.
 const TRANSFERS: usize = 12;
-/// The most large contents that are sent at a time: each holds a piece of some MiB in memory.
+/// Maximum concurrent large downloads: each holds a chunk of some MiB in memory.
 const DOWNLOADS: usize = 32;
 
-/// Everything that a request needs.
+/// The shared state of all requests.
 pub struct Service {
     pub sealed: Sealed,
     pub objects: Objects,
@@ -50,14 +50,14 @@ pub struct Service {
     pub cluster: Arc<dyn Cluster>,
     /// The controller's user name.
     pub controller: String,
-    /// The user name of whoever follows repositories; nobody does without.
+    /// The user name of `controller sources`; `None` disables its endpoints.
     pub sources: Option<String>,
-    /// How the API server proves itself; none while nothing is read through it.
+    /// Configuration of the API server's front proxy; `None` while the read API is off.
     pub front_proxy: watch::Sender<Option<Arc<FrontProxyConfig>>>,
     pub metrics: Arc<Metrics>,
-    /// Why nothing is served, when the keys are not those of the store.
+    /// Why no request is served: the keys do not belong to the store.
     pub unfit: watch::Sender<Option<Problem>>,
-    /// Turns true when the process is to end.
+    /// Becomes true when the process shuts down.
     pub stopped: watch::Receiver<bool>,
     pub(super) follows: Arc<Semaphore>,
     pub(super) requests: Semaphore,
@@ -65,11 +65,11 @@ pub struct Service {
     downloads: Arc<Semaphore>,
     pods: Arc<Mutex<HashMap<String, usize>>>,
     ready: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), Problem>)>>,
-    /// One object a process, overwritten.
+    /// Name of the readiness probe's object: one per process, overwritten each time.
     probe: String,
 }
 
-/// A request of a pod that is under way.
+/// A pod's request in progress.
 pub struct Admitted {
     pods: Arc<Mutex<HashMap<String, usize>>>,
     uid: String,
@@ -116,21 +116,21 @@ impl Service {
         }
     }
 
-    /// The same that takes bundles of repositories from that user.
+    /// Accepts snapshots of repositories from this user.
     #[must_use]
     pub fn fed_by(mut self, sources: Option<String>) -> Self {
         self.sources = sources;
         self
     }
 
-    /// The same that publishes outputs, within the bounds of the admission policy of that name.
+    /// Publishes outputs, confined by the admission policy of this name.
     #[must_use]
     pub fn publishing(mut self, policy: Option<String>) -> Self {
         self.outputs = Arc::new(Publisher::new(self.sealed.clone(), self.cluster.clone(), policy));
         self
     }
 
-    /// Lets a pod in, unless it has too many requests under way.
+    /// Admits a request of a pod, unless it has too many in progress.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -144,10 +144,10 @@ impl Service {
         Ok(Admitted { pods: self.pods.clone(), uid: uid.to_owned() })
     }
 
-    /// Waits until another large body may come; none for a small one.
+    /// Waits for a place for a large upload; `None` for a small one.
     ///
     /// # Errors
-    /// `Unavailable`, when the service ends.
+    /// `Unavailable`, when the service shuts down.
     pub async fn transfer(&self, kind: ObjectKind) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if matches!(kind, ObjectKind::Result) {
             return Ok(None);
@@ -155,10 +155,10 @@ impl Service {
         self.transfers.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
     }
 
-    /// Waits until another large content may be sent; none for a small one.
+    /// Waits for a place for a large download; `None` for a small one.
     ///
     /// # Errors
-    /// `Unavailable`, when the service ends.
+    /// `Unavailable`, when the service shuts down.
     pub async fn download(&self, size: u64) -> Result<Option<OwnedSemaphorePermit>, Problem> {
         if size <= INLINE as u64 {
             return Ok(None);
@@ -166,8 +166,7 @@ impl Service {
         self.downloads.clone().acquire_owned().await.map(Some).map_err(|error| unavailable("the datastore", &error))
     }
 
-    /// Whether the keys are those of the store, and it can be written; the answer is good for half a minute, a bad one for two
-    /// seconds.
+    /// Whether the keys belong to the store and the store is writable. Caches success for 30 s and failure for 2 s.
     ///
     /// # Errors
     /// Why not.
@@ -183,7 +182,7 @@ impl Service {
             _ => {
                 let name = names::below(&names::top("probes"), &self.probe);
                 let written = match self.sealed.overwrite_bytes(&name, b"ready").await {
-                    // A key that was put in place since the start has no mark yet.
+                    // A key that was added after the start has no mark yet.
                     Ok(()) => keyring::mark(&self.sealed).await,
                     Err(problem) => Err(problem),
                 };
@@ -194,7 +193,7 @@ impl Service {
     }
 }
 
-/// There is no place for another request.
+/// The error when there are too many requests.
 pub(super) fn busy() -> Problem {
     problem(UNAVAILABLE, "too many requests at a time; try again")
 }
@@ -207,7 +206,7 @@ mod tests {
     use crate::tests::Lab;
 
     #[tokio::test]
-    async fn it_says_how_it_is_however_many_wait() {
+    async fn probes_are_answered_while_all_places_are_taken() {
         let lab = Lab::new();
         let _all = lab.service.requests.try_acquire_many(u32::try_from(AT_ONCE).unwrap()).unwrap();
         assert_eq!(lab.put("objects/plan", b"x").await.code, 503);

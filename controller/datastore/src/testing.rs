@@ -1,4 +1,4 @@
-//! An API server for tests, of this crate and of others that take the feature `testing`.
+//! A fake API server for tests of this crate, and of others that enable the feature `testing`.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "only tests call it")]
 
@@ -26,13 +26,13 @@ use crate::{
     settings::SecretName,
 };
 
-/// The UID of each namespace, until a test makes it again.
+/// The UID of each namespace, until a test recreates it.
 pub const NAMESPACE_UID: &str = "55555555-5555";
 
 /// Objects with outputs by namespace, kind and name: their owner and data.
 type Objects = BTreeMap<(String, String, String), (String, BTreeMap<String, String>)>;
 
-/// A run that others change.
+/// A run that other threads change.
 type Live = Box<dyn Fn() -> RunView + Send>;
 
 /// An API server that answers from these fields.
@@ -40,22 +40,22 @@ type Live = Box<dyn Fn() -> RunView + Send>;
 pub struct FakeCluster {
     tokens: Mutex<HashMap<String, Identity>>,
     runs: Mutex<HashMap<(String, String), RunView>>,
-    /// Reads every run from there, if it is set.
+    /// When set, all reads of runs use this.
     pub live: Mutex<Option<Live>>,
-    /// UIDs of namespaces that are not [`NAMESPACE_UID`].
+    /// UIDs of recreated namespaces.
     pub namespaces: Mutex<HashMap<String, String>>,
     /// Repositories by namespace and name.
     pub repositories: Mutex<BTreeMap<(String, String), TerraformRepository>>,
     pub secrets: Mutex<HashMap<String, Entries>>,
-    /// The answer to the next read of a Secret, once: a stale read.
+    /// A stale answer to the next read of a Secret, used once.
     pub before: Mutex<HashMap<String, Entries>>,
     /// Published objects.
     pub objects: Mutex<Objects>,
-    /// Admits every object, as without the admission policy.
+    /// Admits every object, as if the admission policy were missing.
     pub unguarded: AtomicBool,
     /// Times out every call.
     pub down: AtomicBool,
-    /// Tokens that were reviewed.
+    /// The reviewed tokens.
     pub reviewed: Mutex<Vec<String>>,
     /// Number of reads of runs.
     pub reads: AtomicUsize,
@@ -80,7 +80,7 @@ impl FakeCluster {
         self.runs.lock().unwrap().insert((run.namespace.clone(), run.name.clone()), run);
     }
 
-    /// Deletes one.
+    /// Deletes a run.
     pub fn remove(&self, run: &RunView) {
         self.runs.lock().unwrap().remove(&(run.namespace.clone(), run.name.clone()));
     }
@@ -90,7 +90,7 @@ impl FakeCluster {
         self.tokens.lock().unwrap().insert(token.into(), identity);
     }
 
-    /// Makes one invalid.
+    /// Makes a token invalid.
     pub fn expire(&self, token: &str) {
         self.tokens.lock().unwrap().remove(token);
     }
@@ -149,7 +149,7 @@ impl Cluster for FakeCluster {
         let before = self.before.lock().unwrap().remove(&name.name);
         let found = before.or_else(|| self.secrets.lock().unwrap().get(&name.name).cloned());
         Box::pin(async move {
-            // Others read as well before this one writes.
+            // Lets other readers run before this write.
             tokio::task::yield_now().await;
             self.answer(found)
         })
@@ -167,7 +167,7 @@ impl Cluster for FakeCluster {
         let mut objects = self.objects.lock().unwrap();
         let key = (owner.namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
         let answer = match objects.get(&key) {
-            // As the policy has it: another's, or none of ours.
+            // Like the policy: rejects objects of others.
             Some((of, _)) if of != owner.of => Err(denied("no object with outputs of this stack")),
             _ => self.answer("object-1".to_owned()),
         };

@@ -1,4 +1,4 @@
-//! Calls to the API server, each for a limited time; the controller's are the same ones.
+//! Calls to the API server with a timeout; the controller uses them too.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use kube::core::Status;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A call that failed, or whose answer did not arrive.
+/// A call that failed or whose response did not arrive.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No answer in time; the call may have had its effect.
+    /// No response in time; the call may have taken effect.
     #[error("{what}: no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout { what: &'static str },
     #[error("{what}: {} {}", status.code, status.message)]
     Refused { what: &'static str, status: Box<Status> },
-    /// The connection failed, or the answer made no sense; the call may have had its effect.
+    /// The connection failed, or the response was invalid; the call may have taken effect.
     #[error("{what}: {source}")]
     Transport { what: &'static str, source: Box<kube::Error> },
 }
@@ -27,7 +27,7 @@ impl CallError {
         }
     }
 
-    /// The API server's answer, when there was one.
+    /// The API server's response, if there was one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Refused { status, .. } => Some(status),
@@ -35,7 +35,7 @@ impl CallError {
         }
     }
 
-    /// The code of the API server's answer; 0 when there was none.
+    /// The HTTP code of the API server's response; 0 when there was none.
     pub fn code(&self) -> u16 {
         self.status().map_or(0, |status| status.code)
     }
@@ -44,9 +44,9 @@ impl CallError {
 /// Awaits a call for at most 10 seconds.
 ///
 /// # Errors
-/// When it failed, or nothing was answered.
+/// When it failed, or there was no response.
 pub async fn call<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
-    // On the heap: requests are large, and a look at a run holds several of them.
+    // On the heap: requests are large, and a reconcile holds several of them.
     match Box::pin(tokio::time::timeout(CALL_TIMEOUT, request)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(CallError::of(what, error)),
@@ -54,11 +54,11 @@ pub async fn call<T>(what: &'static str, request: impl Future<Output = kube::Res
     }
 }
 
-/// As [`call`], where "not found" is an answer. Only the API server's own word for it counts: while it does not serve a kind yet,
-/// as after a restart, it answers 404 to everything.
+/// Like [`call`], but returns `None` when the object does not exist. Only a 404 with reason `NotFound` counts: while
+/// the API server does not serve a kind yet, for example after a restart, it answers 404 to every request.
 ///
 /// # Errors
-/// As those of [`call`].
+/// Those of [`call`].
 pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<Option<T>, CallError> {
     match call(what, request).await {
         Ok(answer) => Ok(Some(answer)),
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_the_api_servers_own_word_says_that_something_is_not_there() {
+    async fn only_reason_not_found_counts_as_missing() {
         let asked = async |code, reason: &str| {
             let status = Status { code, reason: reason.into(), ..Status::default() };
             call_opt::<()>("read run", async { Err(kube::Error::Api(Box::new(status))) }).await

@@ -24,9 +24,9 @@ use tower::ServiceExt as _;
 /// Bounds of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most connections at a time; further ones wait.
+    /// Maximum concurrent connections; others wait.
     pub connections: usize,
-    /// How long the head of a request may take, and how long a connection may be idle.
+    /// Timeout for the head of a request and for an idle connection.
     pub head: Duration,
 }
 
@@ -35,17 +35,17 @@ pub struct Limits {
 pub struct CommonName(pub Option<Arc<str>>);
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The longest head, and the most of a body that waits to be read, in bytes.
+/// Maximum size of a head, and of buffered body data, in bytes.
 const BUFFER: usize = 64 << 10;
-/// The most headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS: usize = 64;
-/// How long a client may take nothing of an answer.
+/// Timeout of a client that does not read the response.
 const STUCK: Duration = Duration::from_secs(60);
-/// How long requests may take to end when the service does.
+/// Time for requests in progress to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// Serves until `stopped` turns true, and then until what is under way has ended. Without configurations of TLS in plain HTTP. What
-/// `opened` gives is kept as long as a connection is open.
+/// Serves until `stopped` becomes true, then until requests in progress have finished. Plain HTTP without TLS
+/// configurations. The value from `opened` lives as long as its connection.
 pub async fn serve<O: Send + 'static>(
     router: Router,
     opened: impl Fn() -> O,
@@ -63,11 +63,11 @@ pub async fn serve<O: Send + 'static>(
                 let slot = slots.clone().acquire_owned().await;
                 (listener.accept().await, slot)
             } => accepted,
-            // Those that ended are forgotten.
+            // Reap finished connections.
             Some(_) = connections.join_next() => continue,
         };
         let (Ok((stream, _)), Ok(slot)) = accepted else {
-            // Out of file descriptors, for one: it passes.
+            // For example out of file descriptors, which is transient.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -82,7 +82,7 @@ pub async fn serve<O: Send + 'static>(
     drop(listener);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(GRACE, ended).await.is_err() {
-        tracing::warn!("requests were still under way");
+        tracing::warn!("requests were still in progress");
     }
 }
 
@@ -93,7 +93,7 @@ async fn connection(
     head: Duration,
     stopped: watch::Receiver<bool>,
 ) {
-    // Answers are short; none waits for the next packet.
+    // Responses are short and must not wait for further packets.
     let _ = stream.set_nodelay(true);
     let stream = Patient::new(stream);
     let Some(config) = config else { return requests(router, stream, None, head, stopped).await };
@@ -107,13 +107,13 @@ async fn connection(
     requests(router, stream, name, head, stopped).await;
 }
 
-/// The last common name of the subject of a certificate (DER); none when there is none.
+/// The last common name in the subject of a certificate (DER); `None` when it has none.
 pub fn common_name(certificate: &[u8]) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     certificate.subject().iter_common_name().last()?.as_str().ok().map(Into::into)
 }
 
-/// Answers the requests of one connection.
+/// Serves the requests of one connection.
 async fn requests(
     router: Router,
     stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -141,7 +141,7 @@ async fn requests(
     }
 }
 
-/// A stream that fails when the other side takes nothing for [`STUCK`].
+/// A stream that fails when the peer reads nothing for [`STUCK`].
 struct Patient {
     stream: TcpStream,
     stuck: Option<Pin<Box<Sleep>>>,
@@ -152,7 +152,7 @@ impl Patient {
         Self { stream, stuck: None }
     }
 
-    /// Starts to count when something waits, and ends that when something went.
+    /// Starts the timer when a write blocks, and resets it when a write succeeds.
     fn watch<T>(&mut self, context: &mut Context<'_>, polled: Poll<std::io::Result<T>>) -> Poll<std::io::Result<T>> {
         if polled.is_ready() {
             self.stuck = None;

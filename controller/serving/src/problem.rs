@@ -1,4 +1,4 @@
-//! Errors as answers: each [`Problem`] has its HTTP code, and is sent as JSON or as a `Status` of the API server.
+//! Error responses: each [`Problem`] has its HTTP code and is sent as JSON or as a `Status` of the API server.
 
 use axum::{
     body::Body,
@@ -31,7 +31,7 @@ pub fn corrupt(message: impl Into<String>) -> Problem {
     problem(CORRUPT, message)
 }
 
-/// The store or the API server does not answer. Logs its error; the client is only told to retry.
+/// The store or the API server does not respond. Logs the error; the client is only told to retry.
 pub fn unavailable(what: &'static str, error: &dyn std::fmt::Display) -> Problem {
     tracing::warn!(what, error = %error, "no answer");
     problem(UNAVAILABLE, format!("{what} does not answer; try again"))
@@ -49,12 +49,12 @@ pub fn status(reason: &str) -> StatusCode {
         INVALID => StatusCode::BAD_REQUEST,
         LOCKED => StatusCode::LOCKED,
         UNAVAILABLE => StatusCode::SERVICE_UNAVAILABLE,
-        // CORRUPT and KEY_MISSING among them.
+        // Includes CORRUPT and KEY_MISSING.
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
-/// The answer as JSON `Problem`.
+/// The response as JSON `Problem`.
 pub fn response(problem: &Problem) -> Response {
     if matches!(problem.reason.as_str(), CORRUPT | KEY_MISSING) {
         tracing::error!(reason = problem.reason, "{}", problem.message);
@@ -69,7 +69,7 @@ pub fn response(problem: &Problem) -> Response {
     response
 }
 
-/// The answer as a `Status`, for the API server and `kubectl`.
+/// The response as a `Status`, for the API server and `kubectl`.
 pub fn failure(problem: &Problem) -> Response {
     let reason = match problem.reason.as_str() {
         UNAUTHENTICATED => "Unauthorized",
@@ -82,7 +82,7 @@ pub fn failure(problem: &Problem) -> Response {
         UNAVAILABLE => "ServiceUnavailable",
         _ => "InternalError",
     };
-    // The API server knows no 423.
+    // The API server does not use 423.
     let code = if problem.reason == LOCKED { StatusCode::CONFLICT } else { status(&problem.reason) };
     if code == StatusCode::INTERNAL_SERVER_ERROR {
         tracing::error!(reason = problem.reason, "{}", problem.message);

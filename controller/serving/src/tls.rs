@@ -18,7 +18,7 @@ const FILES: Duration = Duration::from_secs(30);
 pub enum TlsError {
     #[error("{path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file holds no PEM of that kind.
+    /// The file has no PEM of this kind.
     #[error("no {0} in PEM: {1}")]
     Pem(&'static str, rustls::pki_types::pem::Error),
     #[error("the certificate cannot be used: {0}")]
@@ -32,7 +32,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads both.
+    /// Reads both files.
     ///
     /// # Errors
     /// [`TlsError::Read`].
@@ -41,12 +41,13 @@ impl Files {
         Ok(Self { cert: read(cert)?, key: read(key)? })
     }
 
-    /// A chain and its key, as PEM.
+    /// A chain and its key, PEM.
     pub fn of(cert: Vec<u8>, key: Vec<u8>) -> Self {
         Self { cert, key }
     }
 
-    /// The configuration of the service. With the authority (PEM) of clients it requests a client certificate, and never requires one.
+    /// The configuration of the service. With an authority (PEM) for clients it requests a client certificate, but
+    /// never requires one.
     ///
     /// # Errors
     /// [`TlsError::Pem`], [`TlsError::Rustls`].
@@ -68,7 +69,7 @@ impl Files {
     }
 }
 
-/// None when the authority cannot be used, which is logged: clients without a certificate must be served all the same.
+/// `None` when the authority is unusable, which is logged: clients without a certificate must still be served.
 fn verifier(authority: &str, provider: &Arc<rustls::crypto::CryptoProvider>) -> Option<Arc<dyn ClientCertVerifier>> {
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_slice_iter(authority.as_bytes()).flatten();
@@ -119,7 +120,7 @@ async fn follow(
                 Ok(_) => continue,
                 // A mounted Secret lags up to a minute behind the object.
                 Err(error) => {
-                    tracing::info!(%error, "the certificate cannot be read again; the one before is used");
+                    tracing::info!(%error, "the certificate cannot be reloaded; the previous one is used");
                     continue;
                 }
             },
@@ -127,7 +128,7 @@ async fn follow(
         match files.config(authority.as_deref()) {
             Ok(config) => drop(configs.send_replace(Arc::new(config))),
             // Half of a renewal: the next read finds the other half.
-            Err(error) => tracing::warn!(%error, "the certificate cannot be used; the one before is"),
+            Err(error) => tracing::warn!(%error, "the certificate cannot be used; the previous one is used"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What code takes from beside it: local modules, and what Terragrunt's own files include and read. Nothing is evaluated but a handful of
-//! functions about places; where a place cannot be known, that is said.
+//! Finds references of code to other files: local modules, and the files that Terragrunt configurations include and
+//! read. Evaluates only a few functions about paths; reports unknown paths as such.
 
 use std::path::Path;
 
@@ -16,33 +16,33 @@ use tool_versions::request::hcl;
 pub enum Place {
     /// Relative to the directory of the code.
     Beside(String),
-    /// The next file of this name in a directory above; or what lies at a path from that directory on.
+    /// The nearest file of this name in a parent directory, or a path relative to that directory.
     Above(String, Option<String>),
-    /// Relative to the top of the repository.
+    /// Relative to the root of the repository.
     Top(String),
 }
 
-/// What is taken from there.
+/// The kind of a referenced path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory with code.
     Module,
-    /// A file that Terragrunt reads, and one of its own where it ends in `.hcl`.
+    /// A file that Terragrunt reads; a configuration if it ends in `.hcl`.
     Config,
 }
 
-/// What a file takes from elsewhere in the repository.
+/// The references of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     From(Vec<(Kind, Place)>),
-    /// Nobody can say what.
+    /// The references cannot be determined.
     Unknown,
 }
 
-/// The largest file that is read, in bytes.
+/// Maximum size of a file that is read, in bytes.
 pub const LARGEST: u64 = hcl::LARGEST as u64;
 
-/// Whether a file of this name is code that may take something from elsewhere.
+/// Whether a file with this name is code that may reference other files.
 pub fn is_code(name: &str) -> bool {
     [".tf", ".tofu", ".tf.json", ".tofu.json"].iter().any(|ending| name.ends_with(ending)) || is_terragrunt(name)
 }
@@ -51,15 +51,15 @@ fn is_terragrunt(name: &str) -> bool {
     matches!(name, "terragrunt.hcl" | "terragrunt.hcl.json" | "terragrunt.stack.hcl")
 }
 
-/// What a file of this name and text takes from elsewhere. `config` says that a file of Terragrunt's named it.
+/// The references of a file. `config` is true when a Terragrunt file references it.
 pub fn read(name: &str, text: &str, config: bool) -> Read {
     let found = match (config || is_terragrunt(name), name.strip_suffix(".json").is_some()) {
         (false, false) => modules(text),
         (false, true) => json_modules(text),
         (true, false) if Path::new(name).extension().is_some_and(|extension| extension == "hcl") => terragrunt(text, config),
-        // A person writes the other form.
+        // Terragrunt files in JSON are not parsed.
         (true, true) if name.ends_with(".hcl.json") => None,
-        // Variables and other data take nothing from elsewhere.
+        // Variables and other data reference nothing.
         (true, _) => Some(Vec::new()),
     };
     found.map_or(Read::Unknown, Read::From)
@@ -68,7 +68,7 @@ pub fn read(name: &str, text: &str, config: bool) -> Read {
 type Found = Option<Vec<(Kind, Place)>>;
 
 fn modules(text: &str) -> Found {
-    // Most files have none, and need not be parsed to see that.
+    // Fast path: most files reference no modules.
     if !text.contains("module") {
         return Some(Vec::new());
     }
@@ -80,7 +80,7 @@ fn modules(text: &str) -> Found {
 
 fn json_modules(text: &str) -> Found {
     let value: Value = serde_json::from_str(text).ok()?;
-    // A block is an object, or a list of them.
+    // A block is an object or a list of objects.
     let each = |value: &Value| match value {
         Value::Array(list) => list.clone(),
         Value::Null => Vec::new(),
@@ -99,18 +99,18 @@ fn json_modules(text: &str) -> Found {
     Some(found)
 }
 
-/// As the tools tell them.
+/// The rule of the tools.
 fn is_local(source: &str) -> bool {
     source.starts_with("./") || source.starts_with("../")
 }
 
-/// Whether a text that is known by its beginning only leads elsewhere.
+/// Whether a text of which only the beginning is known is a remote address.
 fn is_remote(beginning: &str) -> bool {
     let known = beginning.split("${").next().unwrap_or_default();
     !known.is_empty() && !known.starts_with('.')
 }
 
-/// The place of a module's source: of a remote one nothing, and of one that is computed nobody knows.
+/// The path of a module's source: none for a remote source, unknown for a computed one.
 fn local(source: &Expression) -> Option<Vec<Place>> {
     match source {
         Expression::String(text) => Some(is_local(text).then(|| Place::Beside(text.to_string())).into_iter().collect()),
@@ -122,7 +122,7 @@ fn local(source: &Expression) -> Option<Vec<Place>> {
     }
 }
 
-/// What a file of Terragrunt's takes; `included` by another one.
+/// The references of a Terragrunt file; `included` when another one includes it.
 fn terragrunt(text: &str, included: bool) -> Found {
     let body = hcl::parse(text).ok()?;
     let mut found = Vec::new();
@@ -150,7 +150,7 @@ fn terragrunt(text: &str, included: bool) -> Found {
     let mut calls = Calls { found: Some(Vec::new()), included };
     calls.visit_body(&body);
     found.extend(calls.found?);
-    // `//` says how much of it is copied: all that is before it.
+    // `//` separates the copied directory from the module in it.
     for (kind, place) in &mut found {
         let (Place::Beside(path) | Place::Top(path) | Place::Above(_, Some(path))) = place else { continue };
         if *kind == Kind::Module && path.contains("//") {
@@ -160,14 +160,14 @@ fn terragrunt(text: &str, included: bool) -> Found {
     Some(found)
 }
 
-/// Between what is copied and the module in it, in the path of a [`Place`].
+/// Separator between the copied directory and the module in it, in the path of a [`Place`].
 pub const SPLIT: &str = "\0";
 
 fn value<'a>(block: &'a Block, attribute: &str) -> Option<&'a Expression> {
     block.body.get_attribute(attribute).map(|attribute| &attribute.value)
 }
 
-/// Whether a source leads out of the repository.
+/// Whether a source is outside the repository.
 fn remote(source: &Expression) -> bool {
     match source {
         Expression::String(text) => !is_local(text),
@@ -176,7 +176,7 @@ fn remote(source: &Expression) -> bool {
     }
 }
 
-/// The variable files that `extra_arguments` give to the tool.
+/// The variable files that `extra_arguments` pass to the tool.
 fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place>) -> Option<Vec<Place>> {
     let mut places = Vec::new();
     for attribute in ["required_var_files", "optional_var_files"] {
@@ -206,7 +206,7 @@ fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place
     Some(places)
 }
 
-/// The calls by which a file of Terragrunt's reads others, wherever they stand; none when one reads what nobody can know.
+/// The calls through which a Terragrunt file reads others, anywhere in it; `None` once one cannot be determined.
 struct Calls {
     found: Option<Vec<(Kind, Place)>>,
     included: bool,
@@ -217,7 +217,7 @@ impl Visit for Calls {
         let of = |at: usize| call.args.get(at).map(|argument| evaluated(argument, self.included));
         let places = match call.name.name.as_str() {
             "read_terragrunt_config" | "read_tfvars_file" | "sops_decrypt_file" | "mark_as_read" => vec![of(0).flatten()],
-            // What is taken when there is none above.
+            // The fallback for when no parent has the file.
             "find_in_parent_folders" => [Some(above(call)), of(1)].into_iter().flatten().collect(),
             _ => Vec::new(),
         };
@@ -232,7 +232,7 @@ impl Visit for Calls {
     }
 }
 
-/// `find_in_parent_folders()`.
+/// Evaluates `find_in_parent_folders()`.
 fn above(call: &FuncCall) -> Option<Place> {
     let name = match call.args.get(0) {
         None => "terragrunt.hcl".to_owned(),
@@ -242,7 +242,7 @@ fn above(call: &FuncCall) -> Option<Place> {
     Some(Place::Above(name, None))
 }
 
-/// The place that an expression names, if it is made of texts and of functions about places.
+/// The path that an expression evaluates to, if it consists of texts and path functions.
 fn evaluated(expression: &Expression, included: bool) -> Option<Place> {
     match expression {
         Expression::String(text) => (is_local(text) || !text.contains(':')).then(|| Place::Beside(text.to_string())),
@@ -263,7 +263,7 @@ fn evaluated(expression: &Expression, included: bool) -> Option<Place> {
                 Place::Top(path) => Place::Top(path + &rest),
                 Place::Above(name, path) if rest.is_empty() => Place::Above(name, path),
                 Place::Above(name, Some(path)) => Place::Above(name, Some(path + &rest)),
-                // A path behind a file leads nowhere.
+                // A path below a file does not exist.
                 Place::Above(_, None) => return None,
             })
         }
@@ -276,7 +276,7 @@ fn place(call: &FuncCall, included: bool) -> Option<Place> {
         "find_in_parent_folders" => above(call),
         "get_terragrunt_dir" | "get_original_terragrunt_dir" => Some(Place::Beside(".".to_owned())),
         "get_repo_root" | "get_path_to_repo_root" | "path_to_repo_root" => Some(Place::Top(String::new())),
-        // Where it stands itself: what is included is read for its own directory too.
+        // The own directory: an included file is also evaluated for its own directory.
         "get_parent_terragrunt_dir" if included => Some(Place::Beside(".".to_owned())),
         "dirname" => match evaluated(call.args.get(0)?, included)? {
             Place::Above(name, None) => Some(Place::Above(name, Some(String::new()))),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn local_modules_are_found_and_remote_ones_are_none() {
+    fn local_modules_are_found_and_remote_ones_ignored() {
         let text = r#"
             module "a" { source = "./a" }
             module "b" { source = "../../modules/b" }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_is_said() {
+    fn undeterminable_references_are_unknown() {
         for text in [
             "module \"a\" { source = \"./${var.x}\" }",
             "module \"a\" { source = var.x }",
@@ -323,7 +323,7 @@ mod tests {
         }
         assert_eq!(read("main.tf.json", r#"{"module": {"a": {"source": "./${var.x}"}}}"#, false), Read::Unknown);
         assert_eq!(read("main.tf.json", "{", false), Read::Unknown);
-        // Each of these once, and with what is known beside it.
+        // Each of these alone, and combined with known references.
         for text in [
             "include \"x\" { path = local.x }",
             "locals { x = read_terragrunt_config(local.somewhere) }",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn terragrunt_names_places_by_its_functions() {
+    fn terragrunt_path_functions_are_evaluated() {
         let text = r#"
             include "root" { path = find_in_parent_folders("root.hcl") }
             include "env" { path = "${dirname(find_in_parent_folders("root.hcl"))}/_env/vpc.hcl" }

@@ -1,15 +1,15 @@
-//! The facts of a commit, as its object has them. Whoever may push wrote them.
+//! The facts of a commit, from its object. Anyone who can push controls them.
 
 use crds::{Commit, text::clip};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// What is said of a commit, by its object.
+/// Extracts the facts from a commit object.
 pub fn facts(revision: &str, object: &[u8]) -> Commit {
     let text = String::from_utf8_lossy(object);
     let (head, message) = text.split_once("\n\n").unwrap_or((&text, ""));
     let line = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    // `NAME <ADDRESS> SECONDS ZONE`
+    // The format is `NAME <ADDRESS> SECONDS ZONE`.
     let author = line("author").and_then(|line| Some(line.rsplitn(3, ' ').nth(2)?.trim()));
     let time =
         line("committer").and_then(|line| line.rsplit(' ').nth(1)?.parse().ok()).and_then(|s| Timestamp::from_second(s).ok());
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_those_of_the_object() {
+    fn commit_facts_come_from_the_object() {
         let object = "tree 4b82\nparent 9fce\nauthor Ada Lovelace <ada@example.org> 1700000000 +0100\n\
             committer Forge <forge@example.org> 1700000060 +0000\ngpgsig -----BEGIN\n x\n\n\nAdd a network\n\nIt was missing.\n";
         let commit = facts("c", object.as_bytes());
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_facts_are_cut_and_stay_on_a_line() {
+    fn hostile_commit_facts_are_clipped_to_one_line() {
         let object =
             format!("author {} 1 +0000\ncommitter x <y> never +0000\n\n\u{1b}[31m{}\n", "é".repeat(400), "s".repeat(400));
         let commit = facts("c", object.as_bytes());

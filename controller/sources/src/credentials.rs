@@ -1,4 +1,4 @@
-//! What a repository's server is asked with: what its Secret has, for the URL's host and no other.
+//! Credentials for a repository's server, from its Secret. They apply to the URL's host only.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use source::{Login, Transport, Url};
 
 use crate::{failure::Problem, github_app::App};
 
-/// What a Secret has, by its keys.
+/// The data of a Secret, by key.
 pub type Data = BTreeMap<String, Vec<u8>>;
 
-/// What a server is asked with.
+/// How to access a server.
 #[derive(Clone, Default)]
 pub struct Access {
     pub login: Option<Login>,
-    /// The GitHub App whose token asks.
+    /// The GitHub App that provides the token.
     pub app: Option<App>,
-    /// Authorities that are trusted, as PEM.
+    /// Trusted certificate authorities, PEM.
     pub authority: Option<String>,
 }
 
-/// What a Secret has for a URL.
+/// The access for a URL from a Secret.
 ///
 /// # Errors
-/// What is missing or cannot be used.
+/// When something is missing or unusable.
 pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Problem> {
     let access = secret.map(|(name, data)| of_secret(url, name, data)).transpose()?.unwrap_or_default();
     let has_key = access.login.as_ref().is_some_and(|login| login.identity.is_some());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_those_of_the_urls_host() {
+    fn credentials_apply_to_the_urls_host() {
         let login = of("https://git.example.org:8443/r.git", &[("username", "u"), ("password", "p")]).unwrap().login.unwrap();
         assert_eq!((login.origin.as_str(), login.host.as_str()), ("https://git.example.org:8443/", "git.example.org"));
         assert!(login.http.is_some());
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unfit_is_named() {
+    fn missing_or_unusable_credentials_are_named() {
         let said = |url: &str, pairs: &[(&str, &str)]| {
             let problem = of(url, pairs).err().unwrap();
             (problem.reason, problem.message)

@@ -1,4 +1,4 @@
-//! What failed with a repository or a ref of it: a reason of the table, a message, and what to do next.
+//! Failures of a repository or ref: reason, message, and next step.
 
 use crds::{
     FailureClass, Reason,
@@ -10,11 +10,11 @@ use source::FetchError;
 
 use crate::git::GitError;
 
-/// Why something could not be looked at.
+/// Why a check failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub reason: Reason,
-    /// What failed, for people.
+    /// The error, for people.
     pub message: String,
 }
 
@@ -27,7 +27,7 @@ impl Problem {
         self.reason.class().unwrap_or(FailureClass::Internal)
     }
 
-    /// What to do about it, for whoever looks at a repository.
+    /// The next step, for people.
     pub fn next_step(&self, namespace: &str, name: &str) -> String {
         let again = poke_command(namespace, name);
         let first = match self.reason {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_a_step_that_leads_on() {
+    fn every_reason_has_a_next_step() {
         for reason in Reason::ALL.iter().filter(|reason| reason.class().is_some()) {
             let step = Problem::new(*reason, "m").next_step("ns", "repo");
             assert!(step.len() > 20 && step.len() < 1000, "{reason}: {step}");

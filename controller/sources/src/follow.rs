@@ -1,4 +1,4 @@
-//! What the watches have shown: repositories, and the layers that name them.
+//! The state of the watches: repositories, and the layers that use them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,14 +13,14 @@ use crate::{relevance::Subject, status::MAX_REFS};
 /// Namespace and name.
 pub type Key = (String, String);
 
-/// What is needed of a layer.
+/// The part of a layer that is needed here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
     pub key: Key,
     pub uid: String,
     pub repository: Key,
     pub git_ref: String,
-    /// What `status.source` has to be of.
+    /// The value that `status.source.of` must have.
     pub of: String,
     /// `status.source`.
     pub source: Option<LayerSource>,
@@ -28,7 +28,7 @@ pub struct Layer {
     pub revisions: BTreeSet<String>,
     path: String,
     triggers: Vec<String>,
-    /// Variable files of its own template; none where it says nothing of them.
+    /// Variable files of its own template; `None` when the template does not set them.
     variable_files: Option<Vec<String>>,
 }
 
@@ -50,25 +50,25 @@ impl Layer {
         }
     }
 
-    /// What is relevant to it, where its repository has these defaults.
+    /// What is relevant to the layer, given its repository's defaults.
     pub fn subject(&self, defaults: &RunTemplate) -> Subject {
         let files = self.variable_files.clone().or_else(|| variable_files(defaults));
         Subject { path: self.path.clone(), variable_files: files.unwrap_or_default(), triggers: self.triggers.clone() }
     }
 
-    /// Whether what is known of it is of its spec as it is.
+    /// Whether its `status.source` belongs to its current spec.
     pub fn is_current(&self) -> bool {
         self.source.as_ref().is_some_and(|source| source.of == self.of)
     }
 }
 
-/// Paths of variable files in the source, as a template has them.
+/// Paths of variable files of the source in a template.
 fn variable_files(template: &RunTemplate) -> Option<Vec<String>> {
     let list = template.0.get("variableFiles")?.as_array()?;
     Some(list.iter().filter_map(|file| file["path"].as_str().map(str::to_owned)).collect())
 }
 
-/// A repository, and the layers that it admits.
+/// A repository with the layers that it allows.
 #[derive(Clone, Debug)]
 pub struct View {
     pub repository: Arc<TerraformRepository>,
@@ -76,13 +76,13 @@ pub struct View {
 }
 
 impl View {
-    /// The refs that layers name, in order, as far as they are followed.
+    /// The refs that layers use, sorted, up to the maximum.
     pub fn refs(&self) -> Vec<&str> {
         let all: BTreeSet<&str> = self.layers.iter().map(|layer| layer.git_ref.as_str()).collect();
         all.into_iter().take(MAX_REFS).collect()
     }
 
-    /// How many refs more there are than are followed.
+    /// Number of refs beyond the maximum.
     pub fn beyond(&self) -> usize {
         let all: BTreeSet<&str> = self.layers.iter().map(|layer| layer.git_ref.as_str()).collect();
         all.len().saturating_sub(MAX_REFS)
@@ -92,7 +92,7 @@ impl View {
         self.layers.iter().filter(move |layer| layer.git_ref == name)
     }
 
-    /// What it was poked with last.
+    /// The current poke.
     pub fn poke(&self) -> Option<&String> {
         self.repository.annotations().get(names::POKE).filter(|poke| !poke.is_empty())
     }
@@ -105,19 +105,19 @@ impl View {
 #[derive(Debug, Default)]
 pub struct Follow {
     repositories: BTreeMap<Key, Arc<TerraformRepository>>,
-    /// With the version that was seen last.
+    /// With the last seen version.
     layers: BTreeMap<Key, (u64, Arc<Layer>)>,
     by_repository: BTreeMap<Key, BTreeSet<Key>>,
 }
 
 impl Follow {
-    /// Takes what was seen of a repository; whether it says something else now. An older one than is known says nothing.
+    /// Stores a seen repository; returns whether it changed. Ignores versions older than the known one.
     pub fn repository(&mut self, mut repository: TerraformRepository) -> bool {
         repository.metadata.managed_fields = None;
         let key = (repository.namespace().unwrap_or_default(), repository.name_any());
         if let Some(known) = self.repositories.get(&key)
             && known.metadata.uid == repository.metadata.uid
-            // What was written here may be known before the watch shows what was there until then.
+            // Our own write may be known before the watch delivers earlier versions.
             && version(&known.metadata) >= version(&repository.metadata)
         {
             return false;
@@ -126,12 +126,12 @@ impl Follow {
         true
     }
 
-    /// Forgets a repository; its UID, if it was known.
+    /// Removes a repository; returns its UID, if it was known.
     pub fn without_repository(&mut self, key: &Key) -> Option<String> {
         self.repositories.remove(key)?.metadata.uid.clone()
     }
 
-    /// Takes what was seen of a layer; the repositories that it concerns. An older one than is known says nothing.
+    /// Stores a seen layer; returns the affected repositories. Ignores versions older than the known one.
     pub fn layer(&mut self, layer: &TerraformLayer) -> Vec<Key> {
         let (version, layer) = (version(&layer.metadata), Layer::of(layer));
         let mut before = None;
@@ -155,7 +155,7 @@ impl Follow {
         concerned
     }
 
-    /// Forgets a layer; the repository that it concerns.
+    /// Removes a layer; returns the affected repository.
     pub fn without_layer(&mut self, key: &Key) -> Option<Key> {
         let (_, layer) = self.layers.remove(key)?;
         self.unlink(&layer);
@@ -191,7 +191,8 @@ impl Follow {
         self.repositories.iter()
     }
 
-    /// All revisions that refs and layers may still need of a repository, of namespaces that it admits and of others.
+    /// All revisions of a repository that refs and layers may still need, also layers in namespaces that it does not
+    /// allow.
     pub fn revisions(&self, key: &Key) -> BTreeSet<String> {
         let status = self.repositories.get(key).and_then(|repository| repository.status.as_ref());
         let refs =
@@ -200,7 +201,7 @@ impl Follow {
         refs.chain(layers.flat_map(|(_, layer)| layer.revisions.iter().cloned())).collect()
     }
 
-    /// Names of repositories, or of layers, that are known in a namespace, or in all, and not among these.
+    /// Known repositories or layers in a namespace, or in all, that are not in `seen`.
     pub fn others(&self, kind: Kind, scope: Option<&str>, seen: &BTreeSet<Key>) -> Vec<Key> {
         let is_other = |key: &&Key| scope.is_none_or(|scope| key.0 == scope) && !seen.contains(*key);
         match kind {
@@ -210,7 +211,7 @@ impl Follow {
     }
 }
 
-/// What is watched.
+/// The watched kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Repository,
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_found_by_the_repository_that_admits_them() {
+    fn layers_are_indexed_by_the_repository_that_allows_them() {
         let mut follow = Follow::default();
         let r = key("a", "r");
         assert!(follow.repository(repository("5", json!({"url": "https://h/r", "allowedNamespaces": ["b"]}))));
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_what_was_written_says_nothing() {
+    fn versions_older_than_the_known_one_are_ignored() {
         let mut follow = Follow::default();
         let spec = json!({"url": "https://h/r"});
         assert!(follow.repository(repository("9", spec.clone())));
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn variable_files_are_those_of_the_layer_or_else_of_the_repository() {
+    fn layers_variable_files_override_the_repositorys() {
         let files = |path: &str| json!({"variableFiles": [{"path": path}, {"secretKeyRef": {"name": "s", "key": "k"}}]});
         let defaults = serde_json::from_value(files("../common.tfvars")).unwrap();
         let of = |template: Value| {

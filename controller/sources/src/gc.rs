@@ -1,4 +1,4 @@
-//! Bundles that nobody needs any more: no ref is at their commit, no layer names it, and no run that has not ended.
+//! Deletes unused snapshots: no ref is at their commit, and no layer or unfinished run uses it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,25 +12,25 @@ use serving::call::call;
 
 use crate::{follow::Key, store::Bundles, worker::Shared};
 
-/// How many runs are listed at a time.
+/// Page size of the list of runs.
 const PAGE: u32 = 250;
-/// How often it is tried to delete what a repository left that is gone.
+/// Maximum tries to delete the snapshots of a deleted repository.
 const TRIES: u32 = 8;
-/// Between those.
+/// Backoff between these tries.
 const BETWEEN: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
 
 /// Commits by repository.
 type Commits = BTreeMap<Key, BTreeSet<String>>;
 
-/// Looks for such bundles, each time after so long, for ever. What was needed by nobody in two looks is deleted: in between somebody may have
-/// begun to.
+/// Sweeps at every interval, forever. A snapshot is deleted when it was unused in two consecutive sweeps, because a
+/// user may have appeared in between.
 pub async fn run<B: Bundles>(shared: Arc<Shared<B>>, scopes: Vec<Option<String>>, every: Duration) {
     let mut before = Commits::new();
     loop {
         tokio::time::sleep(every).await;
         match sweep(&shared, &scopes, &before).await {
             Ok(unneeded) => before = unneeded,
-            Err(why) => tracing::warn!(why, "bundles that nobody needs are looked for again later"),
+            Err(why) => tracing::warn!(why, "the sweep for unused snapshots failed; it is repeated later"),
         }
     }
 }
@@ -43,7 +43,7 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
         let list = shared.syncer.bundles.list(&key.0, uid).await.map_err(|error| error.why())?;
         kept.insert(key.clone(), list.into_iter().collect());
     }
-    // Asked after what is kept, so that nothing is missed that came in between.
+    // Query after listing the snapshots, so that no newer use is missed.
     let of_layers: Commits = kept.keys().map(|key| (key.clone(), shared.follow().revisions(key))).collect();
     let mut left = without(kept, &of_layers);
     if left.is_empty() {
@@ -56,7 +56,7 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
         for commit in twice {
             shared.syncer.bundles.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
             shared.metrics.deleted();
-            tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its bundle, which nobody needs");
+            tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its unused snapshot");
         }
     }
     Ok(left)
@@ -71,7 +71,7 @@ fn without(commits: Commits, needed: &Commits) -> Commits {
     each.filter(|(_, left)| !left.is_empty()).collect()
 }
 
-/// The commits that runs name which have not ended.
+/// The commits of unfinished runs.
 async fn of_runs<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>]) -> Result<Commits, String> {
     let mut needed = Commits::new();
     for scope in scopes {
@@ -84,7 +84,7 @@ async fn of_runs<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>]) -> R
         loop {
             let list = call("list runs", api.list(&page)).await.map_err(|error| error.to_string())?;
             for run in list.items {
-                // Of one that is not understood nobody knows what it needs.
+                // The needs of an unreadable run are unknown.
                 let run = run.0.map_err(|error| format!("a run is not understood: {error}"))?;
                 if let Some((key, commit)) = needed_by(&run) {
                     needed.entry(key).or_default().insert(commit);
@@ -99,7 +99,7 @@ async fn of_runs<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>]) -> R
     Ok(needed)
 }
 
-/// The repository and the commit that a run needs.
+/// The repository and commit that a run needs.
 fn needed_by(run: &TerraformRun) -> Option<(Key, String)> {
     let source = run.spec.source.repository.as_ref()?;
     let has_ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
@@ -107,7 +107,7 @@ fn needed_by(run: &TerraformRun) -> Option<(Key, String)> {
     (!has_ended).then(|| ((namespace, source.name.clone()), source.revision.clone()))
 }
 
-/// Deletes all bundles of a repository that is gone: nobody may have them any more.
+/// Deletes all snapshots of a deleted repository.
 pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: String) {
     shared.syncer.git.forget(&uid);
     for tries in 1..=TRIES {
@@ -119,7 +119,7 @@ pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: 
             Ok::<_, datastore_client::RequestError>(())
         };
         let Err(error) = deleted.await else { return };
-        tracing::warn!(namespace, uid, why = error.why(), "bundles of a repository that is gone are not deleted yet");
+        tracing::warn!(namespace, uid, why = error.why(), "snapshots of a deleted repository are not deleted yet");
         tokio::time::sleep(BETWEEN.after(tries)).await;
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_needs_is_kept() {
+    fn needed_snapshots_are_kept() {
         let left = without(commits("r", &["1", "2", "3"]), &commits("r", &["2", "9"]));
         assert_eq!(left, commits("r", &["1", "3"]));
         assert_eq!(without(left.clone(), &commits("s", &["1"])), left);

@@ -1,4 +1,4 @@
-//! How git is run: for a limited time, with bounded output, without secrets in what it says, in a process group that ends with it.
+//! Runs git with a timeout, bounded output, redacted secrets, and in a process group that is killed with it.
 
 use std::{
     ffi::OsString,
@@ -19,7 +19,7 @@ use tokio::{
     process::{ChildStdin, Command},
 };
 
-/// What git and ssh are given of this process's environment.
+/// Environment variables passed to git and ssh.
 const INHERITED: [&str; 11] = [
     "PATH",
     "http_proxy",
@@ -33,7 +33,7 @@ const INHERITED: [&str; 11] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-/// What git is given besides when it asks nobody: nobody's configuration, and no owner that it would mistrust.
+/// Additional environment of local commands: no configuration files, and no check of the directory's owner.
 const LOCAL: [(&str, &str); 8] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -44,9 +44,9 @@ const LOCAL: [(&str, &str); 8] = [
     ("GIT_CONFIG_KEY_0", "safe.directory"),
     ("GIT_CONFIG_VALUE_0", "*"),
 ];
-/// The most that is kept of what it says on its error output, in bytes.
+/// Maximum size of stored standard error, in bytes.
 const SAID: usize = 64 << 10;
-/// The most of its output that is kept where nobody wants it, in bytes.
+/// Maximum size of standard output when it is not needed, in bytes.
 const LITTLE: usize = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum GitError {
     TooLarge(u64),
 }
 
-/// How git is run.
+/// How to run git.
 #[derive(Clone, Debug)]
 pub struct Commands {
     inherited: Vec<(OsString, OsString)>,
@@ -69,16 +69,16 @@ pub struct Commands {
     secrets: Vec<String>,
 }
 
-/// What a command printed, and how it ended.
+/// The output and the exit of a command.
 #[derive(Debug)]
 pub struct Output {
-    /// How it ended, with what it said on its error output.
+    /// The exit, with the standard error.
     pub ended: Ended,
     pub stdout: Vec<u8>,
 }
 
 impl Commands {
-    /// Runs git with this home, which nobody else writes to, each time for so long at most.
+    /// Runs git with this private home directory and this timeout per command.
     pub fn new(home: &Path, deadline: Duration) -> Self {
         let mut inherited: Vec<(OsString, OsString)> =
             INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
@@ -86,42 +86,43 @@ impl Commands {
         Self { inherited, deadline, secrets: Vec::new() }
     }
 
-    /// The same, where servers are trusted by the authorities in a file, and by no others.
+    /// Trusts exactly the certificate authorities in a file.
     #[must_use]
     pub fn trusting(mut self, file: &Path) -> Self {
         authorities::trust(&mut self.inherited, file);
         self
     }
 
-    /// The same, where these texts are in nothing that git says.
+    /// Redacts these texts from all output.
     #[must_use]
     pub fn without(&self, secrets: impl IntoIterator<Item = String>) -> Self {
         let secrets = secrets.into_iter().filter(|secret| secret.len() > 2).collect();
         Self { secrets, ..self.clone() }
     }
 
-    /// Where git lives: what it is given besides what it needs for a server.
+    /// The base environment of git, without credentials for servers.
     pub fn inherited(&self) -> Vec<(OsString, OsString)> {
         self.inherited.clone()
     }
 
-    /// What git is given where it asks nobody.
+    /// The environment of local commands, which contact no server.
     pub fn local(&self) -> Vec<(OsString, OsString)> {
         let local = LOCAL.map(|(name, value)| (OsString::from(name), OsString::from(value)));
         self.inherited.iter().cloned().chain(local).collect()
     }
 
-    /// Git as a command without arguments that asks nobody, for those who run it themselves.
+    /// A local git command without arguments, for callers that run it themselves.
     pub fn command(&self) -> std::process::Command {
         let mut command = std::process::Command::new("git");
         command.env_clear().envs(self.local());
         command
     }
 
-    /// Runs git in a directory, with exactly this environment and input, to its end; at most so many bytes of its output.
+    /// Runs git in a directory, with exactly this environment and input, to its end; returns at most `most` bytes of
+    /// output.
     ///
     /// # Errors
-    /// When it did not come to its end.
+    /// When it did not finish.
     pub async fn output(
         &self,
         args: &[&str],
@@ -135,13 +136,13 @@ impl Commands {
         command.args(args).env_clear().envs(env.iter().map(|(name, value)| (name, value))).current_dir(dir).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(GitError::NotStarted)?;
-        // With this value go git's own children: ssh, and its helpers.
+        // Dropping this value kills git's children: ssh and helpers.
         let _group = Group(child.id());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let whole = async {
             let (written, stdout, said, status) =
                 tokio::join!(give(stdin, &input), up_to(stdout, most), tail(stderr), child.wait());
-            // One that ends early reads no input, and says itself why.
+            // A command that exits early does not read its input; its own error is more useful.
             drop(written);
             (stdout, said, status)
         };
@@ -171,13 +172,13 @@ impl Git for Commands {
     }
 }
 
-/// A process group, which is ended with this value.
+/// A process group that is killed on drop.
 struct Group(Option<u32>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(id) = self.0.and_then(|id| i32::try_from(id).ok()) {
-            // Nobody is left in it as a rule.
+            // Normally the group is already empty.
             let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
         }
     }
@@ -190,7 +191,7 @@ async fn give(stdin: Option<ChildStdin>, input: &[u8]) -> io::Result<()> {
     }
 }
 
-/// All of a stream; none when there is more. It is read to its end in any case, so that nobody waits to write.
+/// The whole stream; `None` when it is longer than `most`. Always reads to the end, so that the writer does not block.
 async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Option<Vec<u8>>> {
     let (mut all, mut piece, mut is_more) = (Vec::new(), vec![0; 16 << 10], false);
     let Some(mut stream) = stream else { return Ok(Some(all)) };
@@ -220,7 +221,7 @@ async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     kept
 }
 
-/// Size of all files below a directory, in bytes. What cannot be read is none.
+/// Size of all files below a directory, in bytes. Unreadable files count as 0.
 pub fn size(dir: &Path) -> u64 {
     let (mut all, mut dirs) = (0, vec![PathBuf::from(dir)]);
     while let Some(dir) = dirs.pop() {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_is_bounded_and_secrets_are_in_nothing_that_is_said() {
+    async fn output_is_bounded_and_secrets_are_redacted() {
         let (dir, commands) = commands();
         let env = commands.local();
         let hashed = commands.output(&["hash-object", "--stdin"], &env, dir.path(), b"hello\n".to_vec(), 100).await.unwrap();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_ended_with_its_children() {
+    async fn timeout_kills_git_and_its_children() {
         let (dir, mut commands) = commands();
         commands.deadline = Duration::from_millis(300);
         let mut env = commands.local();

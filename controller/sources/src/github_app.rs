@@ -1,4 +1,5 @@
-//! Tokens of a GitHub App's installation: a JWT that its key signs, given for a token of an hour which may read contents and nothing else.
+//! Tokens of a GitHub App's installation: exchanges a JWT signed with the App's key for a one-hour token that can only
+//! read contents.
 
 use std::{
     collections::BTreeMap,
@@ -24,20 +25,20 @@ use source::Url;
 
 use crate::failure::Problem;
 
-/// A token is not used when it is good for no longer than this: a fetch may take its time.
+/// Minimum remaining validity of a token to be used: a fetch may take long.
 const LEFT: SignedDuration = SignedDuration::from_mins(5);
-/// How long GitHub may take to give one.
+/// Timeout of a request for a token.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The longest answer that is read, in bytes.
+/// Maximum size of a response, in bytes.
 const MAX_ANSWER: usize = 256 << 10;
 
-/// An installation of an App, and the App's key.
+/// An installation of an App, with the App's key.
 #[derive(Clone)]
 pub struct App {
     id: String,
     installation: String,
     key: Arc<RsaKeyPair>,
-    /// Tells keys apart without having them.
+    /// Identifies the key without revealing it.
     digest: String,
 }
 
@@ -48,10 +49,10 @@ impl fmt::Debug for App {
 }
 
 impl App {
-    /// The App that a Secret names by the keys that Flux uses; none where it names none.
+    /// The App in a Secret, under the keys that Flux uses; `None` when the Secret has none.
     ///
     /// # Errors
-    /// The key that is missing or unfit, and why.
+    /// The missing or unusable key, and why.
     pub fn of(key: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, (&'static str, String)> {
         const NAMES: [&str; 3] = ["githubAppID", "githubAppInstallationID", "githubAppPrivateKey"];
         let values = NAMES.map(key);
@@ -76,10 +77,10 @@ impl App {
         Ok(Some(Self { id, installation, key: Arc::new(key), digest: hex_digest(&Sha256::digest(pem)) }))
     }
 
-    /// What says who asks, for nine minutes.
+    /// The JWT that authenticates the App, valid for nine minutes.
     fn jwt(&self, now: Timestamp) -> Option<String> {
         let encode = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        // A minute earlier, since their clock may be behind.
+        // One minute earlier, since GitHub's clock may be behind.
         let now = now.as_second();
         let claims = json!({"iat": now - 60, "exp": now + 480, "iss": self.id});
         let text = format!("{}.{}", encode(json!({"alg": "RS256", "typ": "JWT"})), encode(claims));
@@ -89,7 +90,7 @@ impl App {
     }
 }
 
-/// PKCS#1, as GitHub gives it, or PKCS#8.
+/// Parses PKCS#1, as GitHub issues it, or PKCS#8.
 fn private_key(pem: &str) -> Option<RsaKeyPair> {
     let lines = || pem.lines().map(str::trim).skip_while(|line| !line.starts_with("-----BEGIN "));
     let body: String = lines().skip(1).take_while(|line| !line.starts_with("-----END ")).collect();
@@ -101,7 +102,7 @@ fn private_key(pem: &str) -> Option<RsaKeyPair> {
     }
 }
 
-/// Where the API of a repository's host is.
+/// The API's URL for a repository's host.
 fn api(url: &Url) -> String {
     let host = url.host().to_ascii_lowercase();
     if host == "github.com" || host.ends_with(".ghe.com") {
@@ -110,11 +111,11 @@ fn api(url: &Url) -> String {
     format!("{}api/v3/", url.web_origin())
 }
 
-/// Tokens, until they are no longer good.
+/// A cache of tokens.
 #[derive(Default)]
 pub struct Tokens {
     given: Mutex<BTreeMap<String, (String, Timestamp)>>,
-    /// The operator's authorities, as PEM.
+    /// The operator's certificate authorities, PEM.
     own: Option<String>,
 }
 
@@ -125,15 +126,15 @@ struct Answer {
 }
 
 impl Tokens {
-    /// None yet, where servers are trusted by these authorities too, as PEM.
+    /// Starts empty; also trusts these certificate authorities, PEM.
     pub fn trusting(own: Option<String>) -> Self {
         Self { own, ..Self::default() }
     }
 
-    /// The token of an installation, for the host of a URL: one that was given before, as long as it is good for five minutes more.
+    /// The token of an installation for the host of a URL. Uses a cached token that is valid for five more minutes.
     ///
     /// # Errors
-    /// Why there is none. One that may be had the next time is of the class Transient.
+    /// Why there is none. Failures worth a retry have class Transient.
     pub async fn token(&self, app: &App, url: &Url, authority: Option<&str>, now: Timestamp) -> Result<String, Problem> {
         let api = api(url);
         let name = format!("{api} {} {} {}", app.id, app.installation, app.digest);
@@ -159,7 +160,7 @@ async fn ask(app: &App, api: &str, own: Option<&str>, authority: Option<&str>, n
     let said = |reason, why: &str| Problem::new(reason, format!("no token of GitHub App {} from {place}: {why}", app.id));
     let jwt = app.jwt(now).ok_or_else(|| said(Reason::SourceUnauthorized, "its key cannot sign"))?;
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // The program installs it; whoever uses this crate alone may not have, and reqwest would panic.
+        // The program installs it, but other users of this crate may not, and reqwest would panic.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let mut builder = reqwest::Client::builder()
@@ -208,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// A key of nobody, made by openssl where there is one.
+    /// A test key, created by openssl.
     fn pem(args: &[&str]) -> String {
         let output = std::process::Command::new("openssl").args(args).stderr(std::process::Stdio::null()).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_signs_in_either_form() {
+    fn pkcs1_and_pkcs8_keys_sign() {
         let pkcs8 = pem(&["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]);
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
@@ -252,12 +253,12 @@ mod tests {
     }
 
     #[test]
-    fn the_api_is_at_the_repositorys_own_host() {
+    fn api_url_follows_the_repositorys_host() {
         let rows = [
             ("https://github.com/o/r.git", "https://api.github.com/"),
             ("https://octo.ghe.com/o/r", "https://api.octo.ghe.com/"),
             ("https://git.example.org:8443/o/r.git", "https://git.example.org:8443/api/v3/"),
-            // Burrito 11.24: what only looks like it gets nothing that is GitHub's.
+            // Burrito 11.24: a host that only resembles GitHub receives no GitHub credentials.
             ("https://github.com.evil.example/o/r", "https://github.com.evil.example/api/v3/"),
         ];
         for (url, expected) in rows {
@@ -283,9 +284,9 @@ mod tests {
         (StatusCode::CREATED, json!({"token": format!("ghs_{asked}"), "expires_at": "2027-01-15T09:00:00Z"}).to_string())
     }
 
-    /// Burrito 11.11: an error with the token, which passes, is taken for the end. Here it is a failure of a class that is tried again.
+    /// Burrito 11.11: a transient error for a token ended polling. Here it has a class that is retried.
     #[tokio::test]
-    async fn a_token_is_kept_until_it_is_nearly_over_and_an_error_passes() {
+    async fn token_is_cached_until_near_expiry_and_errors_are_transient() {
         let forge = Forge::default();
         let routes = Router::new().route("/api/v3/app/installations/678/access_tokens", post(give)).with_state(forge.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,9 +1,9 @@
-//! Globs of `triggerPaths` of a layer: relative to the top of the repository, and matched from there.
+//! Globs in a layer's `triggerPaths`, matched relative to the root of the repository.
 
 use fast_glob::glob_match;
 
-/// `*` is any text within a name, `?` one byte of it, `**` any number of directories; all else is literal. A glob that matches a directory
-/// matches all files below it.
+/// `*` matches any text within a name, `?` one byte of it, `**` any number of directories; everything else is literal.
+/// A glob that matches a directory matches all files below it.
 #[derive(Debug)]
 pub struct Glob {
     itself: String,
@@ -15,7 +15,7 @@ impl Glob {
         let text = text.trim_start_matches("./").trim_matches('/');
         let mut itself = String::new();
         for c in if matches!(text, "" | ".") { "**" } else { text }.chars() {
-            // Sets, alternatives and negation of the crate are names here.
+            // Escape the crate's sets, alternatives and negation: here they are literal.
             if "[]{}\\!".contains(c) {
                 itself.push('\\');
             }
@@ -34,7 +34,7 @@ impl Glob {
 mod tests {
     use super::*;
 
-    /// Burrito 11.10: `app` matches `/x/app-old/…`, and a path from the top of the repository matches nothing.
+    /// Burrito 11.10: `app` matched `/x/app-old/…`, and a path from the root of the repository matched nothing.
     #[test]
     fn glob_begins_at_the_top_and_matches_whole_names() {
         let rows = [
@@ -66,11 +66,11 @@ mod tests {
             ("a/**/**/b", "a/b", true),
             ("**/a/**", "x/a/y", true),
             ("**/a/**", "a", false),
-            // A character that is not ASCII is several bytes.
+            // A character outside ASCII has several bytes.
             ("a?c", "aüc", false),
             ("a??c", "aüc", true),
             ("a*c", "aüc", true),
-            // Names of routes and the like.
+            // Names such as those of web routes.
             ("app/[id]/*", "app/[id]/page", true),
             ("app/[id]", "app/i", false),
             ("a[", "a[", true),

@@ -1,25 +1,26 @@
-//! `controller sources`: follows Git repositories (`design/0028-repositories.md`). It alone speaks Git, and has rights for that and no others.
+//! `controller sources`: follows Git repositories (`design/0028-repositories.md`). It is the only component that uses
+//! Git, and has rights for that only.
 //!
-//! | module | holds | touches |
+//! | module | contents | accesses |
 //! |---|---|---|
 //! | [`settings`] | command line | nothing |
-//! | [`watch`] | the watches, and who looks after which repository | the API server |
-//! | [`worker`] | one repository: waits, looks, writes | the API server |
-//! | [`schedule`] | when a repository is looked at | nothing |
-//! | [`look`] | one look: refs, mirrors, bundles, what is new for layers | through the others |
-//! | [`follow`] | repositories and layers, as the watches have shown them | nothing |
-//! | [`status`] | the status of a repository after a look | nothing |
-//! | [`refs`], [`commit`], [`tree`] | what git prints of refs, commits and trees | nothing |
-//! | [`relevance`], [`glob`] | what of a tree is relevant to a layer, and the digest of it | nothing |
-//! | [`walk`], [`code`] | what the code of a tree leads to | nothing |
-//! | [`server`] | how a repository is reached | through the others |
+//! | [`watch`] | the watches, and the workers of repositories | the API server |
+//! | [`worker`] | the loop of one repository: wait, check, write | the API server |
+//! | [`schedule`] | when a repository is checked | nothing |
+//! | [`sync`] | one check: refs, mirrors, snapshots, news for layers | through the others |
+//! | [`follow`] | repositories and layers as seen by the watches | nothing |
+//! | [`status`] | the status of a repository after a check | nothing |
+//! | [`refs`], [`commit`], [`tree`] | parsers of git's output | nothing |
+//! | [`relevance`], [`glob`] | the part of a tree that is relevant to a layer, and its digest | nothing |
+//! | [`walk`], [`code`] | references of the code in a tree | nothing |
+//! | [`server`] | access to a repository | through the others |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
-//! | [`git`] | how git is run | processes |
-//! | [`credentials`], [`github_app`] | what servers are asked with | the forge's API |
-//! | [`store`] | bundles and where they are kept | the datastore |
-//! | [`gc`] | bundles that nobody needs any more | the API server, the datastore |
-//! | [`failure`] | what failed: reason, message, next step | nothing |
-//! | [`metrics`] | what is counted | nothing |
+//! | [`git`] | running git | processes |
+//! | [`credentials`], [`github_app`] | credentials for servers | the forge's API |
+//! | [`store`] | storage of snapshots | the datastore |
+//! | [`gc`] | deletion of unused snapshots | the API server, the datastore |
+//! | [`failure`] | failures: reason, message, next step | nothing |
+//! | [`metrics`] | metrics | nothing |
 
 pub mod code;
 pub mod commit;
@@ -70,7 +71,7 @@ use sync::Syncer;
 use watch::Workers;
 use worker::Shared;
 
-/// Runs until a signal ends it. What is under way then is begun anew by the next process.
+/// Runs until a signal ends it. The next process repeats interrupted work.
 ///
 /// # Errors
 /// When mirrors or addresses cannot be used.
@@ -112,12 +113,12 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     Ok(())
 }
 
-/// What looks are made with, and the directory of private keys, which goes with its value.
+/// Creates the syncer, and the directory of private keys, which is deleted on drop.
 fn syncer<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
     let memory = Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();
     builder.prefix("pawl-").permissions(std::fs::Permissions::from_mode(0o700));
-    // In memory where there is such a place, so that no disk has keys.
+    // In memory if possible, so that keys are not written to disk.
     let private = builder.tempdir_in(memory).or_else(|_| builder.tempdir()).context("no directory for private keys")?;
     let mirrors = Mirrors::new(&settings.mirrors, settings.mirrors_mib << 20)
         .with_context(|| format!("the directory of mirrors {} cannot be used", settings.mirrors.display()))?;

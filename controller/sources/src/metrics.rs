@@ -40,7 +40,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing is counted yet, and so many caches are awaited.
+    /// Starts with zero counts and waits for this many caches.
     pub fn awaiting(caches: usize) -> Self {
         let (looks, writes) = (Family::default(), Family::default());
         let (repositories, deleted) = (Gauge::default(), Counter::default());
@@ -50,7 +50,7 @@ impl Metrics {
         registry.register("look_seconds", "How long looks took, in seconds", seconds.clone());
         registry.register("writes", "Writes of statuses, by kind of the object", writes.clone());
         registry.register("repositories", "Repositories that are followed", repositories.clone());
-        registry.register("bundles_deleted", "Bundles that nobody needed any more", deleted.clone());
+        registry.register("bundles_deleted", "Deleted unused snapshots", deleted.clone());
         let (readiness, registry) = (Readiness::awaiting(caches), Mutex::new(registry));
         Self { readiness, registry, looks, seconds, writes, repositories, deleted }
     }
@@ -68,12 +68,12 @@ impl Metrics {
         self.repositories.set(i64::try_from(repositories).unwrap_or(i64::MAX));
     }
 
-    /// A bundle was deleted.
+    /// Counts a deleted snapshot.
     pub fn deleted(&self) {
         self.deleted.inc();
     }
 
-    /// Encodes all of them.
+    /// Encodes all metrics.
     pub fn exposition(&self) -> Exposition {
         exposition(&self.registry)
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_counted_by_cause_and_result() {
+    fn checks_are_counted_by_cause_and_result() {
         let metrics = Metrics::awaiting(1);
         metrics.looked("interval", false, Duration::from_millis(120));
         let text = metrics.exposition().1;

@@ -1,5 +1,5 @@
-//! Mirrors: a bare, shallow copy of a repository each, which may be lost at any time. They are fetched into by the ids of commits, and what
-//! is in them is read by the ids of objects.
+//! Mirrors: bare, shallow copies of repositories, which may be lost at any time. Commits are fetched by their ids, and
+//! objects are read by their ids.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,22 +26,22 @@ use crate::{
     walk::{Ask, Known, understood},
 };
 
-/// The longest listing of a tree, in bytes.
+/// Maximum size of a tree listing, in bytes.
 const MAX_TREE: usize = 64 << 20;
-/// The most that is read of code at once, in bytes.
+/// Maximum size of code in one read, in bytes.
 const MAX_CODE: usize = 256 << 20;
-/// The largest commit, in bytes.
+/// Maximum size of a commit object, in bytes.
 const MAX_COMMIT: usize = 1 << 20;
-/// After so many fetched commits a mirror is begun anew: that is cheaper than to tidy it.
+/// Number of fetched commits after which a mirror is recreated, which is cheaper than a git gc.
 const MAX_COMMITS: usize = 200;
-/// How often the size of a mirror is looked at while something is fetched.
+/// Interval of size checks during a fetch.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The directory of all mirrors.
 #[derive(Debug)]
 pub struct Mirrors {
     root: PathBuf,
-    /// Bytes of all of them together.
+    /// Maximum total size, in bytes.
     limit: u64,
     uses: Mutex<BTreeMap<String, Use>>,
 }
@@ -51,12 +51,12 @@ struct Use {
     last: Instant,
     busy: bool,
     commits: usize,
-    /// Bytes, as they were when it was looked at; none when it has grown since.
+    /// Size in bytes at the last check; `None` when it has grown since.
     size: Option<u64>,
 }
 
 impl Mirrors {
-    /// Mirrors below a directory, which is made, and emptied: what another process left there may be half of something.
+    /// Mirrors below a directory, which is created and emptied: another process may have left incomplete data.
     ///
     /// # Errors
     /// When the directory cannot be used.
@@ -73,7 +73,7 @@ impl Mirrors {
         self.root.join(uid)
     }
 
-    /// Notes that a mirror is in use until what this gives is dropped.
+    /// Marks a mirror as in use until the returned guard is dropped.
     pub fn uses(this: &Arc<Self>, uid: &str) -> Busy {
         let mut uses = this.lock();
         let used = uses.entry(uid.to_owned()).or_insert(Use { last: Instant::now(), busy: true, commits: 0, size: None });
@@ -92,8 +92,8 @@ impl Mirrors {
         let _ = fs::remove_dir_all(self.dir(uid));
     }
 
-    /// Deletes what is too much: a mirror that is too large or has too many commits, and those that were used longest ago, until the rest
-    /// has room.
+    /// Deletes mirrors that are too large or have too many commits, then the least recently used ones until the rest
+    /// fits.
     pub fn make_room(&self) {
         let mut all: Vec<(String, Use, u64)> = self
             .lock()
@@ -114,7 +114,7 @@ impl Mirrors {
         }
     }
 
-    /// Something is fetched into a mirror.
+    /// Records a fetch into a mirror.
     fn grows(&self, uid: &str) {
         if let Some(used) = self.lock().get_mut(uid) {
             (used.commits, used.size) = (used.commits + 1, None);
@@ -126,7 +126,7 @@ impl Mirrors {
     }
 }
 
-/// A mirror that is in use, and stays as long as this does.
+/// Protects a mirror in use from deletion.
 pub struct Busy(Arc<Mirrors>, String);
 
 impl Drop for Busy {
@@ -137,13 +137,13 @@ impl Drop for Busy {
     }
 }
 
-/// A mirror, and what its server is asked with.
+/// A mirror with the access to its server.
 pub struct Mirror<'a> {
     pub mirrors: &'a Mirrors,
     /// UID of the repository.
     pub uid: &'a str,
     pub git: &'a Commands,
-    /// What git is given to ask servers.
+    /// Environment of git for requests to the server.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -152,17 +152,18 @@ impl Mirror<'_> {
         self.mirrors.dir(self.uid)
     }
 
-    /// Whether it has a commit with all of its tree.
+    /// Whether it has a commit with its whole tree.
     pub async fn has(&self, commit: &str) -> bool {
         let reference = format!("{}^{{tree}}", kept(commit));
         let found = self.local(&["rev-parse", "--verify", "--quiet", &reference], Vec::new(), 4096).await;
         found.is_ok_and(|output| output.ended.code == 0)
     }
 
-    /// Fetches a commit by its id, if it is not there. A server that gives no commits by their ids is asked for all that it has.
+    /// Fetches a commit by its id, if it is missing. From a server that does not serve commits by id, fetches
+    /// everything.
     ///
     /// # Errors
-    /// Why it is not there afterwards.
+    /// Why the commit is still missing.
     pub async fn fetch(&self, url: &str, commit: &str) -> Result<(), Problem> {
         if commit.len() != 40 {
             let message = format!("{url} has objects of SHA-256, of which no bundles are made");
@@ -174,7 +175,7 @@ impl Mirror<'_> {
         let was_there = self.dir().join("HEAD").is_file();
         let mut fetched = self.fetch_into(url, commit).await;
         if was_there && fetched.as_ref().is_err_and(|problem| problem.reason == Reason::SourceUnreachable) {
-            // It may be the mirror, and not the server: a lock that nobody holds, or an object that is gone.
+            // The mirror may be damaged: a stale lock, or a missing object.
             self.mirrors.remove(self.uid);
             fetched = self.fetch_into(url, commit).await;
         }
@@ -205,10 +206,11 @@ impl Mirror<'_> {
         Err(error.into())
     }
 
-    /// Fetches the contents of large files of a commit, where a `.gitattributes` of it asks for Git LFS, to where a bundle takes them from.
+    /// Fetches the contents of a commit's large files, if its `.gitattributes` use Git LFS, for its snapshot.
     ///
     /// # Errors
-    /// When asking again may help. What the server refuses for good stays a pointer, which the agent refuses where the stack has it.
+    /// When a retry may help. A file that the server refuses permanently remains a pointer; the agent rejects it if the
+    /// stack contains it.
     pub async fn large(&self, url: &str, commit: &str) -> Result<(), Problem> {
         let asks =
             self.local(&["grep", "-q", "-e", "filter=lfs", commit, "--", ":(glob)**/.gitattributes"], Vec::new(), 4096).await?;
@@ -249,10 +251,10 @@ impl Mirror<'_> {
         Tree::parse(&listing).map_err(|message| Problem::new(Reason::SourceInvalid, message))
     }
 
-    /// Reads blobs, each as it is asked for, into what is known.
+    /// Reads blobs, each in the requested form, into `known`.
     ///
     /// # Errors
-    /// When the mirror does not have one.
+    /// When the mirror lacks one.
     pub async fn blobs(&self, wanted: &BTreeSet<(String, Ask)>, known: &mut Known) -> Result<(), Problem> {
         let ids: BTreeSet<&str> = wanted.iter().map(|(id, _)| id.as_str()).collect();
         let input = ids.iter().fold(String::new(), |text, id| text + id + "\n").into_bytes();
@@ -262,7 +264,7 @@ impl Mirror<'_> {
             self.mirrors.remove(self.uid);
             return Err(Problem::new(Reason::AgentFault, "the mirror lacks a file of a commit that it has; it is fetched anew"));
         };
-        // The parser has a stack of its own for each file, and takes its time.
+        // Parsing needs a large stack per file and takes time.
         let wanted = wanted.clone();
         let texts: BTreeMap<String, Vec<u8>> = texts.into_iter().map(|(id, text)| (id.to_owned(), text.to_vec())).collect();
         let read = tokio::task::spawn_blocking(move || {
@@ -276,8 +278,8 @@ impl Mirror<'_> {
         Ok(())
     }
 
-    /// Whether a commit follows from another, which was committed at that time; none when that cannot be known. Only what was committed
-    /// since is fetched for it, so that it is judged by the times of commits.
+    /// Whether a commit descends from another, which was committed at `at`; `None` when this is unknown. Only commits
+    /// since that time are fetched, so the answer relies on commit times.
     pub async fn follows(&self, url: &str, commit: &str, from: &str, at: Timestamp) -> Option<bool> {
         let since = format!("--shallow-since={}", at.as_second().saturating_sub(1));
         let wanted = format!("{commit}:{}", kept(commit));
@@ -285,17 +287,17 @@ impl Mirror<'_> {
             ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", &since, "--", url, &wanted];
         let fetched = self.remote(&args).await.ok()?.ended;
         if fetched.code != 0 {
-            // The server's words when all of it was committed before.
+            // The server's message when all commits are older.
             return fetched.output.contains("no commits selected for shallow requests").then_some(false);
         }
-        // Of one that the mirror does not know git says neither yes nor no: it is none of what was committed since then.
+        // For an unknown commit git answers neither yes nor no: it is not among the commits since then.
         Some(self.local(&["merge-base", "--is-ancestor", from, commit], Vec::new(), 4096).await.ok()?.ended.code == 0)
     }
 
-    /// The values of a file of git's configuration in a commit, as pairs.
+    /// The values of a git configuration file in a commit, as pairs.
     ///
     /// # Errors
-    /// When there is no such file, or git does not understand it.
+    /// When the file does not exist or git cannot parse it.
     pub async fn config(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, Problem> {
         let blob = format!("--blob={commit}:{path}");
         let output = self.local(&["config", &blob, "-z", "--list"], Vec::new(), MAX_COMMIT).await?;
@@ -326,13 +328,13 @@ impl Mirror<'_> {
         Ok(())
     }
 
-    /// What a command that asks nobody prints.
+    /// The output of a local command.
     async fn read(&self, args: &[&str], input: Vec<u8>, most: usize) -> Result<Vec<u8>, Problem> {
         let output = self.local(args, input, most).await?;
         if output.ended.code == 0 {
             return Ok(output.stdout);
         }
-        // Whatever is wrong with it is not wrong with the next one.
+        // Recreate the mirror, whatever is wrong with it.
         self.mirrors.remove(self.uid);
         let message = format!("the mirror cannot be read, and is fetched anew: {}", output.ended.output.trim());
         Err(Problem::new(Reason::AgentFault, message))
@@ -340,14 +342,14 @@ impl Mirror<'_> {
 
     async fn local(&self, args: &[&str], input: Vec<u8>, most: usize) -> Result<Output, Problem> {
         let dir = self.dir();
-        // A directory that is gone would be the same error as git that is.
+        // A missing directory would give the same error as a missing git.
         if !dir.is_dir() {
             return Err(Problem::new(Reason::AgentFault, "the mirror is gone, and is fetched anew"));
         }
         self.git.output(args, &self.git.local(), &dir, input, most).await.map_err(|error| Problem::from(&error))
     }
 
-    /// Asks a server, as long as the mirror does not become too large by it.
+    /// Contacts a server, and aborts when the mirror becomes too large.
     async fn remote(&self, args: &[&str]) -> Result<Output, Problem> {
         let dir = self.dir();
         self.mirrors.grows(self.uid);
@@ -370,12 +372,12 @@ impl Mirror<'_> {
     }
 }
 
-/// The ref that keeps a commit, so that later ones are fetched as what has changed since.
+/// The ref that retains a commit, so that later ones are fetched as deltas.
 fn kept(commit: &str) -> String {
     format!("refs/pawl/{commit}")
 }
 
-/// The objects that `git cat-file --batch` printed, by their ids; none when it is not understood.
+/// The objects printed by `git cat-file --batch`, by id; `None` for unexpected output.
 fn batch(output: &[u8]) -> Option<BTreeMap<&str, &[u8]>> {
     let (mut found, mut rest) = (BTreeMap::new(), output);
     while !rest.is_empty() {
@@ -398,16 +400,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_read() {
+    fn output_of_cat_file_batch_is_parsed() {
         let output = b"aa blob 3\nx\ny\nbb missing\ncc blob 0\n\n";
         let found = batch(output).unwrap();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [("aa", &b"x\ny"[..]), ("cc", b"")]);
         assert!(batch(b"aa blob 30\nx\n").is_none() && batch(b"nonsense").is_none());
     }
 
-    /// Burrito 11.20: what was fetched is never removed, until the volume is full and the pod evicted.
+    /// Burrito 11.20: fetched data was never removed, until the volume was full and the pod evicted.
     #[test]
-    fn mirrors_that_were_used_longest_ago_make_room() {
+    fn least_recently_used_mirrors_are_deleted() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("left/behind")).unwrap();
         let mirrors = Arc::new(Mirrors::new(dir.path(), 1000).unwrap());

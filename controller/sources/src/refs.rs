@@ -1,27 +1,27 @@
-//! Refs: what `git ls-remote` lists, and the commit that a layer's ref means there.
+//! Refs: parses `git ls-remote` and resolves a layer's ref to a commit.
 
 use std::collections::BTreeMap;
 
-/// Refs of a repository and what each is at, as `git ls-remote` printed them.
+/// Refs of a repository with their ids, as printed by `git ls-remote`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing(BTreeMap<String, String>);
 
 impl Listing {
-    /// Reads lines `ID<tab>REF`; others are none.
+    /// Parses lines `ID<tab>REF`; ignores others.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
         Self(lines.filter(|(id, _)| source::url::is_commit(id)).map(|(id, name)| (name.to_owned(), id.to_owned())).collect())
     }
 
-    /// The commit that a branch or tag is at, looked for in the order in which git does: a tag before a branch of its name, an annotated
-    /// tag by what it is on.
+    /// The commit of a branch or tag, in git's order: a tag before a branch of the same name; an annotated tag is
+    /// dereferenced.
     pub fn commit(&self, name: &str) -> Option<&str> {
         let at = |full: String| self.0.get(&format!("{full}^{{}}")).or_else(|| self.0.get(&full)).map(String::as_str);
         ["", "refs/", "refs/tags/", "refs/heads/"].into_iter().find_map(|prefix| at(format!("{prefix}{name}")))
     }
 }
 
-/// What `git ls-remote` is asked for, for these refs; nothing for full ids of commits, which never move.
+/// The patterns for `git ls-remote`; none for full commit ids, which never move.
 pub fn patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let moving = names.into_iter().filter(|name| !is_fixed(name));
     moving
@@ -33,7 +33,7 @@ pub fn patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         .collect()
 }
 
-/// Whether a ref is the full id of a commit.
+/// Whether a ref is a full commit id.
 pub fn is_fixed(name: &str) -> bool {
     source::url::is_commit(name)
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ref_means_what_git_takes_it_for_and_nothing_that_ends_as_it() {
+    fn ref_resolves_as_in_git_and_never_by_suffix() {
         let id = |c: char| c.to_string().repeat(40);
         let text = [
             (id('1'), "HEAD"),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_id_is_asked_of_nobody() {
+    fn full_commit_id_needs_no_listing() {
         assert!(patterns(["a".repeat(40).as_str()]).is_empty());
         assert_eq!(patterns(["main"]), ["refs/main", "refs/tags/main^{}", "refs/tags/main", "refs/heads/main"]);
     }

@@ -1,5 +1,5 @@
-//! What of a tree is relevant to a layer, and the digest of that: pure over the entries of the tree and what its code says. Two trees are
-//! compared by their digests, so that no history is needed, and none can be missed (`design/0028-repositories.md`).
+//! Determines the part of a tree that is relevant to a layer, and its digest: pure over the tree's entries and its
+//! code. Comparing the digests of two trees needs no history, so none can be missed (`design/0028-repositories.md`).
 
 use std::collections::BTreeSet;
 
@@ -12,29 +12,29 @@ use crate::{
     walk::{Ask, Known, Step, Walk},
 };
 
-/// What a layer says of what is relevant to it.
+/// A layer's settings about relevance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// Directory of its stack.
     pub path: String,
     /// Variable files of the source, relative to that directory.
     pub variable_files: Vec<String>,
-    /// Globs of further paths, relative to the top.
+    /// Globs of additional paths, relative to the root.
     pub triggers: Vec<String>,
 }
 
-/// What there is for a layer.
+/// The content for a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Its directory is there; the digest of all that is relevant.
+    /// Its directory exists; the digest of everything relevant.
     There(String),
-    /// It is not; why, for people.
+    /// It does not exist; the reason, for people.
     NotThere(String),
-    /// These blobs have to be read first.
+    /// These blobs must be read first.
     Missing(BTreeSet<(String, Ask)>),
 }
 
-/// What there is for a layer in a tree.
+/// The content for a layer in a tree.
 pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
     let Some(dir) = join("", &subject.path) else {
         return Content::NotThere(format!("{} leads out of the repository", clip(&subject.path, 200)));
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::walk::understood;
 
-    /// A tree of files, and of links, whose target begins with `->`.
+    /// A tree of files, and of links, whose text starts with `->`.
     struct Repo(BTreeMap<String, String>);
 
     impl Repo {
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_its_modules_and_theirs_are_relevant_and_nothing_else() {
+    fn directory_and_transitive_modules_are_relevant() {
         let (repo, app) = (repo(), at("./stacks/app/"));
         let digest = repo.digest(&app);
         for path in ["stacks/app/main.tf", "stacks/app/files/policy.json", "modules/a/main.tf", "modules/b/templates/t.tpl"] {
             let text = repo.0[path].clone() + "# changed\n";
             assert_ne!(repo.with(path, &text).digest(&app), digest, "{path}");
         }
-        // Burrito 11.10: `stacks/app` is no part of `stacks/app-old`.
+        // Burrito 11.10: `stacks/app-old` is not part of `stacks/app`.
         for path in ["README.md", "stacks/app-old/main.tf", "modules/c/main.tf", "env/common.tfvars", "stacks/new/main.tf"] {
             assert_eq!(repo.with(path, "other").digest(&app), digest, "{path}");
         }
@@ -167,7 +167,7 @@ mod tests {
         assert_ne!(repo.digest(&at(".")), digest);
     }
 
-    /// Burrito 11.10: a commit that only deletes is not relevant to it.
+    /// Burrito 11.10: a commit that only deletes was not relevant.
     #[test]
     fn deletions_and_renames_are_relevant() {
         let (repo, app) = (repo(), at("stacks/app"));
@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(repo.without("modules/c/main.tf").digest(&app), digest);
     }
 
-    /// Burrito 11.10: trigger paths are joined to the layer's path, so that none from the top of the repository can match.
+    /// Burrito 11.10: trigger paths were joined to the layer's path, so none from the root of the repository could
+    /// match.
     #[test]
     fn variable_files_and_trigger_paths_are_relevant() {
         let repo = repo();
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_what_is_relevant_too() {
+    fn link_targets_are_relevant() {
         let repo = repo()
             .with("stacks/app/common.tf", "->../../shared/common.tf")
             .with("shared/common.tf", "module \"s\" { source = \"./s\" }\n")
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_knows_what_is_taken_all_is_relevant() {
+    fn unknown_references_make_everything_relevant() {
         let app = at("stacks/app");
         for text in ["module \"x\" { source = \"./${var.x}\" }", "module \"x\" {", &format!("# {}", "x".repeat(300 << 10))] {
             let repo = repo().with("stacks/app/more.tf", text);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn terragrunt_is_followed_where_it_is_simple() {
+    fn simple_terragrunt_references_are_followed() {
         let repo = Repo::of(&[
             (
                 "root.hcl",
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_said() {
+    fn missing_directory_is_reported() {
         let repo = repo();
         for (path, said) in [
             ("stack", "stack is not in the repository; at its top it has: env, modules, stacks"),

@@ -1,4 +1,4 @@
-//! When a repository is looked at: pure over what is known of it and the time.
+//! Decides when a repository is checked: pure over known facts and the time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,21 +11,21 @@ use crate::{
     relevance::Subject,
 };
 
-/// After a start repositories that are known are looked at within this time, and not all at once.
+/// After a start, checks of known repositories are spread over this time.
 const START: Duration = Duration::from_secs(60);
-/// Between tries of a repository that does not answer; its own interval is the longest.
+/// First wait between checks of a repository that does not respond; its own interval is the maximum.
 const FIRST: Duration = Duration::from_secs(10);
-/// Between tries of a ref that fails for want of something that may come back by itself.
+/// Backoff for a ref with a transient failure.
 const OF_TRANSIENT: Backoff = Backoff { base: FIRST, cap: Duration::from_secs(300) };
-/// Between tries of a ref that fails until somebody does something.
+/// Backoff for a ref with a failure that needs a person.
 const OF_OTHERS: Backoff = Backoff { base: FIRST, cap: Duration::from_secs(3600) };
-/// Between tries to write what was found.
+/// Backoff for failed status writes.
 const OF_WRITES: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(60) };
 
-/// Tries that failed one after the other.
+/// Consecutive failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tries {
-    /// When the last one did.
+    /// When the last one happened.
     pub at: Timestamp,
     pub times: u32,
 }
@@ -36,25 +36,25 @@ impl Tries {
     }
 }
 
-/// What is remembered of a repository, besides its status. After a restart nothing of it is known, and nothing of it is needed.
+/// In-memory facts about a repository, besides its status. They are not needed after a restart.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// Since when it is followed.
+    /// When following started.
     pub started: Timestamp,
-    /// When its refs were looked at last.
+    /// When its refs were last checked.
     pub looked: Option<Timestamp>,
-    /// Looks that had no answer.
+    /// Checks without a response.
     pub failed: Option<Tries>,
     /// Writes that failed.
     pub unwritten: Option<Tries>,
-    /// When refs failed.
+    /// Failures of refs.
     pub refs: BTreeMap<String, Tries>,
-    /// What of each layer was answered.
+    /// The last answer to each layer.
     pub answered: BTreeMap<Key, Answer>,
 }
 
-/// What a layer asked for when there was an answer, and what it said then. When it says something else by now, a write came late that was thought
-/// lost, or somebody wrote there.
+/// A layer's request at the time of an answer, and the answered status. A different status later means that a write
+/// believed lost took effect, or that another writer changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub of: String,
@@ -73,7 +73,8 @@ impl Memory {
         Self { started, looked: None, failed: None, unwritten: None, refs: BTreeMap::new(), answered: BTreeMap::new() }
     }
 
-    /// Meets layers for the first time: what their status says is of their spec was found for the settings that they have. Forgets what is gone.
+    /// Records layers seen for the first time: a status for the current spec counts as an answer to the current
+    /// settings. Drops deleted layers.
     pub fn meets(&mut self, view: &View) {
         let defaults = &view.repository.spec.defaults;
         for layer in view.layers.iter().filter(|layer| layer.is_current()) {
@@ -83,7 +84,7 @@ impl Memory {
         self.refs.retain(|name, _| view.layers.iter().any(|layer| layer.git_ref == *name));
     }
 
-    /// Whether what a layer asks for now was answered, and still says so.
+    /// Whether the layer's current request was answered and its status is unchanged.
     pub fn has_answered(&self, layer: &Layer, view: &View) -> bool {
         let defaults = &view.repository.spec.defaults;
         let answer = self.answered.get(&layer.key);
@@ -93,22 +94,22 @@ impl Memory {
     }
 }
 
-/// Why a repository is looked at.
+/// The cause of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody asked for it.
+    /// A person or webhook poked it.
     Poke,
-    /// Its spec is another.
+    /// Its spec changed.
     Spec,
-    /// A layer names a ref that nobody has looked at, or a layer asks for something else.
+    /// A layer uses a ref that was not checked yet, or its settings changed.
     Layer,
     Interval,
-    /// A ref failed, and is tried again.
+    /// The retry of a failed ref.
     Retry,
 }
 
 impl Cause {
-    /// The word in metrics and logs.
+    /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Poke => "poke",
@@ -120,13 +121,13 @@ impl Cause {
     }
 }
 
-/// When a repository is looked at.
+/// When a repository is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Now(Cause),
-    /// Then, if nothing happens before.
+    /// At this time, unless an event comes first.
     At(Timestamp),
-    /// Not before something happens.
+    /// Only after an event.
     Never,
 }
 
@@ -177,23 +178,23 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
     Due::At(next)
 }
 
-/// Whether a ref that failed is tried again; one that did not is looked at in any case.
+/// Whether a ref is checked: always if it did not fail, otherwise when its retry is due.
 pub fn is_tried(known: &RefStatus, memory: &Memory, cause: Cause, now: Timestamp) -> bool {
     known.failure.is_none() || matches!(cause, Cause::Poke | Cause::Spec) || retry(known, memory) <= now
 }
 
-/// When a ref that failed is tried again. When it failed nobody remembers after a restart: then at once.
+/// When a failed ref is retried; immediately after a restart, which forgets the time of the failure.
 fn retry(known: &RefStatus, memory: &Memory) -> Timestamp {
     let (Some(failure), Some(tries)) = (&known.failure, memory.refs.get(&known.name)) else { return Timestamp::MIN };
     let backoff = if failure.class == FailureClass::Transient { OF_TRANSIENT } else { OF_OTHERS };
     later(tries.at, backoff.after(failure.times))
 }
 
-/// When the interval is over: nine to eleven tenths of it, by the repository's UID and the last look.
+/// The end of the interval: 90 to 110 % of it, derived from the repository's UID and the last check.
 fn next_look(view: &View, memory: &Memory) -> Timestamp {
     let interval = view.repository.spec.interval.0;
     let Some(looked) = memory.looked else {
-        // What is known already can wait until others have been looked at.
+        // Known repositories can wait while new ones are checked.
         let has_refs = view.repository.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
         let spread = u64::try_from(interval.min(START).as_millis()).unwrap_or(u64::MAX);
         let wait = if has_refs { hash(view.uid(), 0) % spread.max(1) } else { 0 };
@@ -203,7 +204,7 @@ fn next_look(view: &View, memory: &Memory) -> Timestamp {
     later(looked, interval.saturating_mul(u32::try_from(tenths).unwrap_or(1000)) / 1000)
 }
 
-/// A number that follows from a UID and another number.
+/// A number derived from a UID and another number.
 fn hash(uid: &str, n: u64) -> u64 {
     let digest = Sha256::digest(format!("{uid} {n}"));
     digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
@@ -225,7 +226,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    /// A repository of a minute with a layer on `main`, its status, and what its layer knows.
+    /// A repository with a one-minute interval and a layer on `main`, its status, and whether the layer has a source.
     fn view(spec: &Value, status: Value, source: bool) -> View {
         let mut all = json!({"url": "https://h/r", "interval": "1m"});
         all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_nine_to_eleven_tenths_and_the_same_each_time_it_is_asked() {
+    fn interval_has_a_stable_jitter_of_ten_percent() {
         let view = view(&json!({}), known(), true);
         let mut seen = std::collections::BTreeSet::new();
         for second in 0..50 {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_start_what_is_new_goes_first() {
+    fn after_a_start_new_repositories_are_checked_first() {
         let new = view(&json!({}), json!({"observedGeneration": 1}), false);
         assert_eq!(due(&new, &Memory::new(at(0)), at(0)), Due::Now(Cause::Interval));
         let known = view(&json!({}), known(), true);
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn pokes_specs_refs_and_layers_are_answered_at_once() {
+    fn pokes_and_changed_specs_or_layers_are_due_at_once() {
         let now = at(1);
         let mut view_ = view(&json!({}), known(), true);
         assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)));
@@ -333,15 +334,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_at_while_it_is_suspended() {
+    fn suspended_repository_is_never_due() {
         let view = view(&json!({"suspend": true}), json!({}), false);
         assert_eq!(due(&view, &Memory::new(at(0)), at(9_999_999)), Due::Never);
     }
 
-    /// Burrito 11.11: a token that could not be had stops polling until something else happens. Here a look that had no answer has a next
-    /// one, always, and no later than the interval.
+    /// Burrito 11.11: a failure to get a token stopped polling until another event. Here a check without a response
+    /// always has a successor, no later than the interval.
     #[test]
-    fn a_repository_that_does_not_answer_is_asked_again_for_ever() {
+    fn unreachable_repository_is_retried_forever() {
         let view = view(&json!({}), known(), true);
         for times in [1, 2, 3, 10, 1000, u32::MAX] {
             let memory = Memory { failed: Some(Tries { at: at(0), times }), ..memory(&view) };
@@ -352,9 +353,9 @@ mod tests {
         }
     }
 
-    /// Burrito 11.12: a ref that fails is asked for every ten seconds, for ever.
+    /// Burrito 11.12: a failing ref was requested every ten seconds forever.
     #[test]
-    fn a_ref_that_fails_waits_longer_each_time() {
+    fn failing_ref_backs_off() {
         let rows = [("Configuration", 1, 10), ("Configuration", 3, 40), ("Transient", 30, 300), ("Configuration", 30, 3600)];
         for (class, times, wait) in rows {
             let view = view(&json!({"interval": "24h"}), failing(class, times), true);
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_found_again_and_not_at_once() {
+    fn failed_write_is_retried_with_backoff() {
         let view = view(&json!({}), json!({}), false);
         let memory = Memory { unwritten: Some(Tries { at: at(0), times: 1 }), ..memory(&view) };
         assert!((0.5..=1.0).contains(&seconds(due(&view, &memory, at(0)))));

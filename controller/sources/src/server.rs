@@ -1,4 +1,4 @@
-//! How a repository is reached: its server is asked by git, and what it gives is kept in a mirror.
+//! Access to a repository: git contacts its server and stores the result in a mirror.
 
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc};
 
@@ -21,39 +21,39 @@ use crate::{
     walk::{Ask, Known},
 };
 
-/// The longest listing of refs, in bytes.
+/// Maximum size of a listing of refs, in bytes.
 const MAX_REFS: usize = 64 << 20;
 
-/// How repositories are reached.
+/// Access to repositories.
 pub trait Git: Send + Sync {
-    /// A repository, with what the Secret that it names has, by its name.
+    /// Opens a repository, with the name and data of its Secret.
     fn reach<'a>(
         &'a self,
         view: &'a View,
         secret: Option<(String, Data)>,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>>;
-    /// Keeps nothing of a repository any longer.
+    /// Drops everything stored of a repository.
     fn forget(&self, uid: &str);
-    /// Deletes what is too much of what is kept.
+    /// Deletes stored data beyond the limits.
     fn make_room(&self);
 }
 
-/// A repository that is looked at.
+/// An open repository.
 pub trait Remote: Send + Sync {
-    /// Where it is, without credentials.
+    /// Its URL, without credentials.
     fn url(&self) -> &str;
-    /// The refs that layers name, as the server has them. Where none moves, or there is none, it is only asked whether it is there.
+    /// Lists the refs that layers use. When there is none, or none can move, only checks that the repository exists.
     fn listing<'a>(&'a self, names: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>>;
-    /// The tree of a commit, which is fetched where it is not there.
+    /// The tree of a commit, fetched if missing.
     fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>>;
-    /// The object of a commit that is there.
+    /// The object of a fetched commit.
     fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>>;
-    /// Reads blobs of a commit that is there, each as it is asked for, into what is known.
+    /// Reads blobs of a fetched commit, each in the requested form, into `known`.
     fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>>;
-    /// The bundle of a commit that is there, with all that belongs to its tree.
+    /// Packs the snapshot of a fetched commit, including LFS files and submodules.
     fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>>;
-    /// Whether a commit follows from another, which was committed at that time; none when that cannot be known.
+    /// Whether a commit descends from another, which was committed at `at`; `None` when this is unknown.
     fn follows<'a>(&'a self, commit: &'a str, from: &'a str, at: Timestamp) -> BoxFuture<'a, Option<bool>>;
 }
 
@@ -61,11 +61,11 @@ pub struct Servers {
     pub git: Commands,
     pub mirrors: Arc<Mirrors>,
     pub tokens: Tokens,
-    /// A directory of this process's own, in memory where there is such a place: private keys lie there while they are used.
+    /// A private directory, in memory if possible, for private keys in use.
     pub private: PathBuf,
 }
 
-/// How a server is asked, and the files that are needed for it; they go with this value.
+/// The access to a server, with the files needed for it, which are deleted on drop.
 struct Server {
     repository: Repository,
     uid: String,

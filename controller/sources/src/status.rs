@@ -1,5 +1,5 @@
-//! The status of a repository: pure over the old one and what was seen. What is the same is written as it was, so that a look which finds
-//! nothing new writes nothing.
+//! The status of a repository: pure over the old status and the result of a check. Unchanged parts stay as they were,
+//! so a check without news writes nothing.
 
 use crds::{
     Commit, RefFailure, RefStatus, TerraformRepositoryStatus, conditions,
@@ -11,48 +11,48 @@ use jiff::Timestamp;
 
 use crate::failure::Problem;
 
-/// The most refs that are followed in a repository: what its status has room for.
+/// Maximum number of followed refs per repository, the bound of its status.
 pub const MAX_REFS: usize = 256;
-/// The most failures in a row that are counted.
+/// Maximum count of consecutive failures.
 const MAX_TIMES: u32 = 1000;
 
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     /// Generation of the spec.
     pub generation: Option<i64>,
-    /// The poke that there was before it began.
+    /// The poke before the check started.
     pub poke: Option<String>,
-    /// What there is of each ref that a layer names.
+    /// The result for each ref that a layer uses.
     pub refs: Vec<(String, Seen)>,
-    /// How many refs more there are than are followed.
+    /// Number of refs beyond the maximum.
     pub beyond: usize,
-    /// Why nothing could be asked.
+    /// Why the check failed as a whole.
     pub failed: Option<Problem>,
 }
 
-/// What was seen of a ref.
+/// The result for a ref.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// It is where it was.
+    /// Its commit is unchanged.
     Same,
-    /// It is at another commit, or its commit is known for the first time.
+    /// It has a new commit, or its commit is known for the first time.
     At(Box<At>),
     Failed(Problem),
     Unseen,
 }
 
-/// Where a ref is.
+/// The position of a ref.
 #[derive(Clone, Debug)]
 pub struct At {
-    /// The commit, with its bundle.
+    /// The commit, with its snapshot.
     pub commit: Commit,
-    /// From the look to the stored bundle.
+    /// Duration from the check to the stored snapshot.
     pub took: std::time::Duration,
-    /// The commit before, when this one does not follow from it.
+    /// The previous commit, if this one does not descend from it.
     pub forced_from: Option<String>,
 }
 
-/// The status after a look. `step` has what to do about a problem.
+/// The status after a check. `step` gives the next step for a problem.
 pub fn next(
     old: &TerraformRepositoryStatus,
     look: &Look,
@@ -147,7 +147,7 @@ fn reference(
     }
 }
 
-/// What failed and what to do, in the room of a condition's message.
+/// Error and next step, within the bound of a condition's message.
 fn said(message: &str, step: &str) -> String {
     let step = clip(step, 300);
     format!("{}; {step}", clip(message, 505 - step.chars().count()))
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_finds_nothing_new_is_the_same_status() {
+    fn check_without_news_keeps_the_status() {
         let first = after(&TerraformRepositoryStatus::default(), &look(&[("main", seen("a"))]), 0);
         assert_eq!(reason(&first, "Ready"), ("True", "RefsKnown"));
         assert_eq!(first.refs[0].took.as_deref(), Some("1.2s"));
@@ -206,9 +206,9 @@ mod tests {
         assert_eq!((moved.refs[0].since.clone().unwrap().0, reason(&moved, "Synced").0), (at(1200), "True"));
     }
 
-    /// Burrito 11.12: one failing ref is all that is seen, and the error of one is overwritten by the next.
+    /// Burrito 11.12: one failing ref hid the others, and each error overwrote the previous one.
     #[test]
-    fn a_deleted_branch_is_said_beside_a_good_one() {
+    fn deleted_branch_is_reported_beside_a_good_one() {
         let first = after(&TerraformRepositoryStatus::default(), &look(&[("dev", seen("d")), ("main", seen("a"))]), 0);
         let gone = [("dev", failed(Reason::RevisionNotFound)), ("main", seen("b"))];
         let second = after(&first, &look(&gone), 300);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_that_never_answered_is_not_ready() {
+    fn repository_that_never_responded_is_not_ready() {
         let down = Look { failed: Some(Problem::new(Reason::SourceUnauthorized, "no")), ..look(&[("main", Seen::Unseen)]) };
         let status = after(&TerraformRepositoryStatus::default(), &Look { poke: Some("1".into()), ..down }, 0);
         assert_eq!(reason(&status, "Ready"), ("False", "SourceUnauthorized"));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn suspension_is_said_and_nothing_is_forgotten() {
+    fn suspension_is_reported_and_refs_are_kept() {
         let first = after(&TerraformRepositoryStatus::default(), &look(&[("main", seen("a"))]), 0);
         let paused = suspended(&first, Some(2), at(10));
         assert_eq!((reason(&paused, "Synced"), &paused.refs), (("False", "Suspended"), &first.refs));

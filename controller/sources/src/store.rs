@@ -1,4 +1,4 @@
-//! Where bundles are kept, and how they get there.
+//! Packs and stores snapshots.
 
 use std::{
     fs::File,
@@ -24,16 +24,16 @@ use tokio_util::io::ReaderStream;
 
 use crate::{failure::Problem, git::Commands};
 
-/// Where bundles are kept: by namespace and UID of a repository, and by commit.
+/// Storage of snapshots, by namespace and UID of the repository, and by commit.
 pub trait Bundles: Send + Sync {
-    /// What is kept of a commit.
+    /// Digest and size of a commit's snapshot.
     fn digest(
         &self,
         namespace: &str,
         uid: &str,
         revision: &str,
     ) -> impl Future<Output = Result<Option<Stored>, RequestError>> + Send;
-    /// Keeps a bundle. The same commit has the same one.
+    /// Stores a snapshot. The same commit has the same content.
     fn put(
         &self,
         namespace: &str,
@@ -41,14 +41,14 @@ pub trait Bundles: Send + Sync {
         revision: &str,
         file: &Path,
     ) -> impl Future<Output = Result<Stored, RequestError>> + Send;
-    /// The commits that something is kept of.
+    /// The commits with a stored snapshot.
     fn list(&self, namespace: &str, uid: &str) -> impl Future<Output = Result<Vec<String>, RequestError>> + Send;
-    /// What runs wait for, of all repositories, as long as somebody says it.
+    /// The revisions that runs of all repositories wait for, as a stream.
     fn wanted(&self) -> impl Future<Output = Result<Lists, RequestError>> + Send;
     fn delete(&self, namespace: &str, uid: &str, revision: &str) -> impl Future<Output = Result<(), RequestError>> + Send;
 }
 
-/// The datastore at `https://HOST[:PORT]`; the files are read for each request.
+/// The datastore at `https://HOST[:PORT]`. Reads the files for each request.
 pub fn datastore(url: &str, authority: PathBuf, token: PathBuf) -> Sources {
     Sources::new(url, authority, token)
 }
@@ -94,7 +94,7 @@ fn sum(path: &Path) -> io::Result<(String, u64)> {
     }
 }
 
-/// What an error of the datastore is.
+/// The problem for an error of the datastore.
 pub fn unkept(error: &RequestError) -> Problem {
     let reason = match error {
         RequestError::Refused(_) => Reason::DatastoreRefused,
@@ -103,10 +103,10 @@ pub fn unkept(error: &RequestError) -> Problem {
     Problem::new(reason, format!("the bundle is not stored: {}", causes(error)))
 }
 
-/// Packs a commit of a mirror, into a file there.
+/// Packs a commit of a mirror into a file in the mirror's directory.
 ///
 /// # Errors
-/// When no bundle can be made of it.
+/// When it cannot be packed.
 pub async fn packed(git: &Commands, mirror: &Path, commit: &str) -> Result<NamedTempFile, Problem> {
     let fault = |error: &dyn std::fmt::Display| Problem::new(Reason::AgentFault, format!("the bundle cannot be made: {error}"));
     let file = NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;

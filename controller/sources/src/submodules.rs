@@ -1,4 +1,5 @@
-//! Submodules: the commits that a tree names of other repositories, fetched into the same mirror, with what their hosts are asked with.
+//! Submodules: fetches the referenced commits of other repositories into the same mirror, with the credentials of their
+//! hosts.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +8,14 @@ use source::Url;
 
 use crate::{failure::Problem, mirror::Mirror, tree::Tree};
 
-/// The most submodules of a commit, those of submodules included.
+/// Maximum number of submodules of a commit, including nested ones.
 const MAX: usize = 128;
 
-/// Fetches the submodules of a commit, and theirs. One that `.gitmodules` does not name stays an empty directory, as git leaves it.
+/// Fetches the submodules of a commit, recursively. A submodule missing in `.gitmodules` remains an empty directory, as
+/// in git.
 ///
 /// # Errors
-/// When one cannot be had.
+/// When one cannot be fetched.
 pub async fn fetch(mirror: &Mirror<'_>, url: &str, commit: &str, tree: &Tree) -> Result<(), Problem> {
     let (mut left, mut count) = (vec![(url.to_owned(), commit.to_owned(), tree.clone())], 0);
     while let Some((url, commit, tree)) = left.pop() {
@@ -46,21 +48,21 @@ pub async fn fetch(mirror: &Mirror<'_>, url: &str, commit: &str, tree: &Tree) ->
     Ok(())
 }
 
-/// Where submodules are, by their paths.
+/// URLs of submodules, by path.
 fn urls(config: &[(String, String)]) -> BTreeMap<String, String> {
     let of = |name: &str| config.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone());
     let paths = config.iter().filter_map(|(key, path)| Some((key.strip_suffix(".path")?, path)));
     paths.filter_map(|(key, path)| Some((path.trim_end_matches('/').to_owned(), of(&format!("{key}.url"))?))).collect()
 }
 
-/// The URL of a submodule: one that begins with a dot is relative to that of its repository.
+/// The URL of a submodule. One that starts with a dot is relative to its repository's URL.
 fn relative(base: &str, url: &str) -> Option<String> {
     if !(url.starts_with("./") || url.starts_with("../")) {
         return Some(url.to_owned());
     }
     let mut base = base.trim_end_matches('/').to_owned();
     let mut rest = url;
-    // What is before the path stays: a host is no directory.
+    // Keep the part before the path: `..` cannot remove the host.
     let from = base.find("://").map_or_else(|| base.find(':'), |at| base.get(at + 3..)?.find('/').map(|slash| at + 3 + slash))?;
     loop {
         if let Some(next) = rest.strip_prefix("./") {
@@ -70,7 +72,7 @@ fn relative(base: &str, url: &str) -> Option<String> {
             if base.len() <= cut + 1 {
                 return None;
             }
-            // As scp writes it, what is at the top has no slash before it.
+            // In scp syntax, a path at the top has no leading slash.
             base.truncate(if cut == from && base.as_bytes().get(from) == Some(&b':') { from + 1 } else { cut });
             rest = next;
         } else {
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_gitmodules() {
+    fn submodule_urls_come_from_gitmodules() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let config = [pair("submodule.a.b.path", "modules/a/"), pair("submodule.a.b.url", "../a"), pair("submodule.c.path", "c")];
         assert_eq!(urls(&config).into_iter().collect::<Vec<_>>(), [pair("modules/a", "../a")]);

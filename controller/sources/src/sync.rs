@@ -1,5 +1,5 @@
-//! One look at a repository: what its refs are at, and what is new of that for its layers. It writes nothing but mirrors and bundles; a bundle is
-//! stored before anybody is told of its commit.
+//! One check of a repository: the commits of its refs, and news for its layers. Writes only mirrors and snapshots. A
+//! snapshot is stored before its commit is reported anywhere.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,7 +22,8 @@ use crate::{
     walk::Known,
 };
 
-/// How often blobs are asked for, each time what the last ones lead to. Modules do not lie that deep.
+/// Maximum rounds of reading blobs, each for the references of the previous ones. Real modules are not nested this
+/// deep.
 const MAX_ROUNDS: usize = 64;
 
 pub struct Syncer<B> {
@@ -31,19 +32,19 @@ pub struct Syncer<B> {
 }
 
 pub struct SyncResult {
-    /// What there is to say of the repository.
+    /// The result for the repository's status.
     pub look: Look,
-    /// What is new for layers.
+    /// News for layers.
     pub sources: Vec<(Arc<Layer>, LayerSource)>,
-    /// What of layers was answered by that, whether it is new or not.
+    /// The layer requests that this check answered, with or without news.
     pub answered: BTreeMap<Key, Answer>,
-    /// Refs that went on: from which commit, and when that was committed.
+    /// Refs that moved, with the previous commit and its time.
     pub moved: Vec<(String, String, Timestamp)>,
     place: Option<Box<dyn Remote>>,
 }
 
 impl<B: Bundles> Syncer<B> {
-    /// Looks at a repository. `secret` is what the Secret that it names has, with its name.
+    /// Checks a repository. `secret` is the name and data of its Secret.
     pub async fn look(
         &self,
         view: &View,
@@ -104,10 +105,10 @@ impl<B: Bundles> Syncer<B> {
         found
     }
 
-    /// Stores a revision that no ref need be at, for runs that wait for it.
+    /// Stores a revision that runs wait for. No ref has to be at it.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Why it was not stored.
     pub async fn store(
         &self,
         view: &View,
@@ -120,27 +121,27 @@ impl<B: Bundles> Syncer<B> {
         self.keep(&*place, view, revision, &tree).await.map(drop)
     }
 
-    /// Has a commit kept, with all that belongs to its tree.
+    /// Stores the snapshot of a commit.
     async fn keep(&self, place: &dyn Remote, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
         let packed = place.pack(at, tree).await?;
         let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
         self.bundles.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
     }
 
-    /// Says which refs were moved by force: after layers have been told, since it is asked of the server.
+    /// Detects force pushes. Runs after layers have been told, because it needs requests to the server.
     pub async fn forced(&self, found: &mut SyncResult) {
         let Some(place) = found.place.take() else { return };
         for (name, before, time) in &found.moved {
             let seen = found.look.refs.iter_mut().find(|(of, _)| of == name);
             let Some((_, Seen::At(at))) = seen else { continue };
-            // What is older cannot follow; and a server has no words of its own for that.
+            // An older commit cannot descend from it, and git has no distinct message for that case.
             let is_older = at.commit.time.as_ref().is_some_and(|own| own.0 < *time);
             let follows = if is_older { Some(false) } else { place.follows(&at.commit.revision, before, *time).await };
             at.forced_from = (follows == Some(false)).then(|| before.clone());
         }
     }
 
-    /// What a ref is at, and what is new of that for its layers.
+    /// The commit of a ref, and news for its layers.
     async fn reference(
         &self,
         place: &dyn Remote,
@@ -188,7 +189,7 @@ impl<B: Bundles> Syncer<B> {
         Ok(Seen::At(Box::new(At { commit, took: of.begun.elapsed(), forced_from: None })))
     }
 
-    /// What of a commit is new for layers.
+    /// News of a commit for layers.
     async fn sources(
         &self,
         place: &dyn Remote,
@@ -225,14 +226,14 @@ struct OfRef<'a> {
     view: &'a View,
     name: &'a str,
     known: Option<&'a RefStatus>,
-    /// The commit that it is at.
+    /// Its current commit.
     at: &'a str,
     begun: Instant,
-    /// Whether the datastore is asked for its bundle even when it was stored once.
+    /// Whether to check that the datastore still has its snapshot.
     verify: bool,
 }
 
-/// What a layer is told of a commit; none when it is told already.
+/// The new source of a layer for a commit; `None` when it is unchanged.
 fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSource> {
     let (digest, missing) = match content {
         Content::There(digest) => (digest.clone(), None),
@@ -253,7 +254,7 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
     if old.of == fresh.of {
         return None;
     }
-    // Of the same ref and path the first commit stays the one to plan: other globs have found nothing else.
+    // For the same ref and path, the first commit remains the one to plan: changed globs found no other content.
     let place = |of: &str| of.rsplit_once('\n').map(|(place, _)| place.to_owned());
     let first = place(&old.of) == place(&fresh.of);
     Some(if first { LayerSource { of: fresh.of, ..old.clone() } } else { fresh })
@@ -274,10 +275,10 @@ mod tests {
         Commit { revision: revision.into(), subject: Some("s".into()), ..Commit::default() }
     }
 
-    /// Burrito 11.3: a commit that arrives while another is planned counts as planned, since only times are compared. What is compared here is
-    /// content, whenever it came.
+    /// Burrito 11.3: a commit that arrived during the plan of another counted as planned, because only times were
+    /// compared. Here the content is compared.
     #[test]
-    fn a_layer_is_told_of_the_first_commit_with_other_content() {
+    fn layer_gets_the_first_commit_with_new_content() {
         let there = |digest: &str| Content::There(digest.into());
         let first = source(&layer(None, "main\n.\nt"), &there("x"), &commit("a")).unwrap();
         assert_eq!((first.revision.as_str(), first.content.as_str()), ("a", "x"));

@@ -1,44 +1,44 @@
-//! The tree of a commit, as `git ls-tree -r -l -z` lists it.
+//! The tree of a commit, as listed by `git ls-tree -r -l -z`.
 
-/// Mode of a link.
+/// Mode of a symbolic link.
 const LINK: u32 = 0o120_000;
-/// Mode of a commit of another repository.
+/// Mode of a submodule's commit.
 const GITLINK: u32 = 0o160_000;
 
-/// A file, a link or a commit of another repository.
+/// A file, a symbolic link or a submodule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path from the top.
+    /// Its path from the root.
     pub path: String,
-    /// As git has it.
+    /// The mode in git.
     pub mode: u32,
     /// Id of the blob, or of the commit of a submodule.
     pub id: String,
-    /// Size in bytes; none of a submodule.
+    /// Size in bytes; 0 for a submodule.
     pub size: u64,
 }
 
 impl Entry {
-    /// Whether its blob is the path of something else.
+    /// Whether it is a symbolic link.
     pub const fn is_link(&self) -> bool {
         self.mode == LINK
     }
 
-    /// Whether it is a commit of another repository.
+    /// Whether it is a submodule.
     pub const fn is_gitlink(&self) -> bool {
         self.mode == GITLINK
     }
 }
 
-/// All entries of a commit, in the order of their paths.
+/// All entries of a commit, sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree(Vec<Entry>);
 
 impl Tree {
-    /// Reads a listing.
+    /// Parses a listing.
     ///
     /// # Errors
-    /// The line that is not understood.
+    /// The line that cannot be parsed.
     pub fn parse(listing: &[u8]) -> Result<Self, String> {
         let mut entries = Vec::new();
         for line in listing.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
@@ -57,12 +57,12 @@ impl Tree {
         self.0.is_empty()
     }
 
-    /// Where the entry of exactly this path stands.
+    /// The index of the entry with exactly this path.
     pub fn at(&self, path: &str) -> Option<usize> {
         self.0.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()
     }
 
-    /// Where the entries below a directory stand; all for the top, which is ``.
+    /// The indices of the entries below a directory; all for the root, which is ``.
     pub fn below(&self, dir: &str) -> std::ops::Range<usize> {
         if dir.is_empty() {
             return 0..self.0.len();
@@ -73,7 +73,7 @@ impl Tree {
         from..from + count
     }
 
-    /// The directories at the top, for people.
+    /// The top-level directories, for people.
     pub fn top(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.0.iter().filter_map(|entry| Some(entry.path.split_once('/')?.0)).collect();
         names.sort_unstable();
@@ -83,7 +83,7 @@ impl Tree {
     }
 }
 
-/// `MODE TYPE ID SIZE<tab>PATH`.
+/// Parses `MODE TYPE ID SIZE<tab>PATH`.
 fn entry(line: &str) -> Option<Entry> {
     let (facts, path) = line.split_once('\t')?;
     let mut facts = facts.split_ascii_whitespace();
@@ -96,7 +96,7 @@ fn entry(line: &str) -> Option<Entry> {
     })
 }
 
-/// A path from the top, of what is written relative to a directory: `` is the top itself. None when it leads out.
+/// Joins a relative path to a directory; `` is the root. `None` when the result is outside.
 pub fn join(dir: &str, relative: &str) -> Option<String> {
     let mut names: Vec<&str> =
         if relative.starts_with('/') { return None } else { dir.split('/').filter(|n| !n.is_empty()).collect() };
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_is_read_and_directories_are_ranges_of_it() {
+    fn tree_listing_gives_directories_as_ranges() {
         let id = "a".repeat(40);
         let listing = format!(
             "100644 blob {id}      12\ta.tf\0120000 blob {id}       4\tapp/link\0100755 blob {id}       1\tapp/run me\0\
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_stay_inside() {
+    fn joined_paths_stay_inside_the_repository() {
         let rows = [
             ("stacks/a", "../../modules/x", Some("modules/x")),
             ("stacks/a", "./", Some("stacks/a")),

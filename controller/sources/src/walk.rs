@@ -1,4 +1,5 @@
-//! What code of a tree leads to: its directories, files, links and modules, each followed once. Pure: what has to be read first is named.
+//! Follows the references of code in a tree: directories, files, links and modules, each once. Pure: reports the blobs
+//! that must be read first.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,9 +13,9 @@ use crate::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blob {
-    /// Where a link leads.
+    /// The target of a link.
     Link(String),
-    /// What code takes from elsewhere.
+    /// The references of code.
     Code(Arc<Read>),
 }
 
@@ -22,38 +23,38 @@ pub enum Blob {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ask {
     Link,
-    /// As code: the file's name, and whether a file of Terragrunt's named it.
+    /// As code: the file's name, and whether a Terragrunt file references it.
     Code(String, bool),
 }
 
-/// Blobs that were read, by their ids and how.
+/// Blobs that were read, by id and form.
 pub type Known = BTreeMap<(String, Ask), Blob>;
 
-/// The most links that are followed on the way to one place.
+/// Maximum number of links on the way to one path.
 const MAX_LINKS: usize = 32;
-/// The most files and directories that are followed for one layer; what has more has all of the tree for its own.
+/// Maximum number of files and directories followed for one layer. Beyond it the whole tree is relevant.
 const MAX_FOLLOWED: usize = 4096;
 
-/// What is still to be followed; paths are from the top.
+/// A path to follow, relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// A file, or all that is below a directory.
+    /// A file, or everything below a directory.
     All(String),
     /// A directory with code.
     Module(String),
-    /// A file of Terragrunt's, and the directory that it is read for.
+    /// A Terragrunt file, and the directory that it is evaluated for.
     Config(String, String),
 }
 
-/// A walk from a stack to all that it takes.
+/// A walk from a stack along all references.
 pub struct Walk<'a> {
     tree: &'a Tree,
     known: &'a Known,
-    /// What was come to: places in the tree's entries.
+    /// The visited entries, as indices into the tree.
     pub relevant: BTreeSet<usize>,
-    /// What has to be read first.
+    /// Blobs that must be read first.
     pub missing: BTreeSet<(String, Ask)>,
-    /// Whether nobody knows what is taken, so that all of the tree is.
+    /// Whether references are unknown, so that the whole tree is relevant.
     pub everything: bool,
     queue: VecDeque<Step>,
 }
@@ -63,7 +64,7 @@ impl<'a> Walk<'a> {
         Self { tree, known, relevant: BTreeSet::new(), missing: BTreeSet::new(), everything: false, queue: VecDeque::new() }
     }
 
-    /// Follows these, and all that they lead to.
+    /// Follows these steps and all references from there.
     pub fn follow(&mut self, first: impl IntoIterator<Item = Step>) {
         self.queue.extend(first);
         let mut done = BTreeSet::new();
@@ -93,7 +94,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes a file, or all that is below a directory, and what links in it lead to; where that is, without links on the way.
+    /// Adds a file, or everything below a directory, and the targets of links in it; returns the path without links.
     fn all(&mut self, path: &str) -> Option<String> {
         let path = self.resolve(path)?;
         self.relevant.extend(self.tree.at(&path));
@@ -109,7 +110,7 @@ impl<'a> Walk<'a> {
         Some(path)
     }
 
-    /// Follows what the code in a directory takes from elsewhere.
+    /// Follows the references of the code in a directory.
     fn module(&mut self, dir: &str) {
         let files: Vec<&str> = self.tree.below(dir).filter_map(|at| Some(self.tree.entries().get(at)?.path.as_str())).collect();
         for path in files {
@@ -119,9 +120,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Follows what a file takes from elsewhere, for code in these directories.
+    /// Follows the references of a file, evaluated for code in these directories.
     fn file(&mut self, path: &str, bases: &[&str], config: bool) {
-        // A link to code is code by its own name, in its own place.
+        // A link to code counts as code with its own name and place.
         let Some(at) = self.resolve(path).and_then(|path| self.tree.at(&path)) else { return };
         let Some(entry) = self.tree.entries().get(at) else { return };
         self.relevant.insert(at);
@@ -149,7 +150,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Notes what is taken from a place, for code in a directory.
+    /// Queues a reference of code in a directory.
     fn take(&mut self, kind: Kind, place: &Place, base: &str) {
         let (dir, relative) = match place {
             Place::Beside(relative) => (base.to_owned(), relative.as_str()),
@@ -162,7 +163,7 @@ impl<'a> Walk<'a> {
         if let Some((copied, _)) = relative.split_once(SPLIT) {
             self.queue.extend(join(&dir, copied).map(Step::All));
         }
-        // Out of the repository there is nothing that a commit could change.
+        // No commit can change a path outside the repository.
         let Some(path) = join(&dir, &relative.replace(SPLIT, "/")) else { return };
         self.queue.push_back(match kind {
             Kind::Module => Step::Module(path),
@@ -170,7 +171,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// The next directory above this one with a file of this name.
+    /// The nearest parent directory with a file of this name.
     fn above(&self, dir: &str, name: &str) -> Option<String> {
         let mut dir = dir;
         while !dir.is_empty() {
@@ -182,8 +183,8 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// The same path without links on the way; the links are relevant, and so is a submodule that it leads into. None when it leads out, or
-    /// when a link has to be read first.
+    /// Resolves the links in a path; the links are relevant, and so is a submodule on the way. `None` when the path
+    /// leads outside, or when a link must be read first.
     pub fn resolve(&mut self, path: &str) -> Option<String> {
         let (mut done, mut rest) = (String::new(), path.to_owned());
         for _ in 0..=MAX_LINKS {
@@ -227,7 +228,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether something is below it, or may be: of a submodule only the commit is known.
+    /// Whether it is, or may be, a directory: of a submodule only the commit is known.
     pub fn is_dir(&self, path: &str) -> bool {
         let above = (0..path.len()).filter(|at| path.as_bytes()[*at] == b'/').map(|at| &path[..at]).chain([path]);
         let gitlink =
@@ -244,7 +245,7 @@ fn name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// What was read of a blob's text.
+/// Parses a blob.
 pub fn understood(ask: &Ask, text: &[u8]) -> Blob {
     let text = String::from_utf8_lossy(text);
     match ask {

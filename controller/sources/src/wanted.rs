@@ -1,4 +1,4 @@
-//! Revisions that runs name and nobody has stored, whether a layer's ref is at them or not: when each is fetched.
+//! Schedules the fetches of revisions that runs wait for, independent of refs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,17 +11,17 @@ use jiff::Timestamp;
 
 use crate::schedule::{Tries, later};
 
-/// Before it is asked anew what runs wait for, when nobody says it any more.
+/// Wait before the stream of wanted revisions is opened again.
 pub const PAUSE: Duration = Duration::from_secs(5);
-/// Between two tries of one revision: its server may be asked for what it does not have.
+/// Backoff between tries of one revision: the server may be asked for a revision that it does not have.
 const AGAIN: Backoff = Backoff { base: Duration::from_secs(10), cap: Duration::from_secs(300) };
 
-/// What runs wait for, by the UID of the repository, with the tries that it took so far.
+/// Wanted revisions by the UID of the repository, with their tries.
 #[derive(Debug, Default)]
 pub struct Wanted(BTreeMap<String, BTreeMap<String, Option<Tries>>>);
 
 impl Wanted {
-    /// Takes the datastore's word; the repositories of which something is due.
+    /// Takes the datastore's list; returns the repositories with a due revision.
     pub fn told(&mut self, list: Vec<WantedRevision>, now: Timestamp) -> BTreeSet<String> {
         let mut before = mem::take(&mut self.0);
         for WantedRevision { uid, revision, .. } in list {
@@ -31,13 +31,13 @@ impl Wanted {
         self.0.keys().filter(|uid| self.next(uid, now).is_some()).cloned().collect()
     }
 
-    /// The revision of a repository that is to be fetched now.
+    /// The revision of a repository to fetch now.
     pub fn next(&self, uid: &str, now: Timestamp) -> Option<&str> {
         let is_due = |tries: &Option<Tries>| tries.is_none_or(|tries| later(tries.at, AGAIN.after(tries.times)) <= now);
         self.0.get(uid)?.iter().find(|(_, tries)| is_due(tries)).map(|(revision, _)| revision.as_str())
     }
 
-    /// It was tried: one that is stored is not wanted any more by the next list, and one that is not is tried again later.
+    /// Records a try. A stored revision is missing in the next list; another one is retried later.
     pub fn tried(&mut self, uid: &str, revision: &str, now: Timestamp) {
         if let Some(tries) = self.0.get_mut(uid).and_then(|of| of.get_mut(revision)) {
             *tries = Some(Tries::more(*tries, now));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_is_tried_at_once_and_again_as_long_as_it_is() {
+    fn wanted_revision_is_tried_at_once_and_retried() {
         let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
         let list = |all: &[(&str, &str)]| {
             let one = |(uid, revision): &(&str, &str)| WantedRevision {

@@ -1,4 +1,4 @@
-//! The watches of repositories and layers, and the workers that they wake.
+//! Watches repositories and layers, and wakes the workers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +47,7 @@ impl<B: Bundles + 'static> Workers<B> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever looks after a repository; one that nobody looks after yet gets somebody.
+    /// Wakes a repository's worker; starts one if there is none.
     fn wake(&self, key: &Key) {
         let Some(uid) = self.shared.follow().uid(key) else { return };
         let mut all = self.all();
@@ -55,7 +55,7 @@ impl<B: Bundles + 'static> Workers<B> {
             if worker.uid == uid {
                 return worker.wake.notify_one();
             }
-            // Another one of its name: what is remembered is of the one before.
+            // The repository was recreated: drop its predecessor's worker and memory.
             worker.task.abort();
         }
         let wake = Arc::new(Notify::new());
@@ -64,7 +64,7 @@ impl<B: Bundles + 'static> Workers<B> {
         self.shared.metrics.follows(all.len());
     }
 
-    /// Nobody looks after a repository any more; what was kept of it goes.
+    /// Stops a deleted repository's worker and deletes its data.
     fn gone(&self, key: &Key) {
         let uid = self.shared.follow().without_repository(key);
         let mut all = self.all();
@@ -77,7 +77,7 @@ impl<B: Bundles + 'static> Workers<B> {
         }
     }
 
-    /// Watches repositories of a namespace, or of all, for ever.
+    /// Watches repositories in a namespace, or in all, forever.
     pub async fn repositories(self: Arc<Self>, scope: Option<String>) {
         let seen = |event: Seen<TerraformRepository>| match event {
             Seen::One(repository) => {
@@ -91,7 +91,7 @@ impl<B: Bundles + 'static> Workers<B> {
         self.watch(Kind::Repository, scope, seen).await;
     }
 
-    /// Watches layers of a namespace, or of all, for ever.
+    /// Watches layers in a namespace, or in all, forever.
     pub async fn layers(self: Arc<Self>, scope: Option<String>) {
         let seen = |event: Seen<TerraformLayer>| match event {
             Seen::One(layer) => {
@@ -110,11 +110,11 @@ impl<B: Bundles + 'static> Workers<B> {
         self.watch(Kind::Layer, scope, seen).await;
     }
 
-    /// Hears what runs wait for, for ever, and wakes whoever looks after those repositories.
+    /// Follows the wanted revisions forever, and wakes the workers of their repositories.
     pub async fn wanted(self: Arc<Self>) {
         loop {
             if let Err(error) = self.hear().await {
-                tracing::debug!(error = causes(&error), "nobody says what runs wait for");
+                tracing::debug!(error = causes(&error), "the wanted revisions are not available");
             }
             tokio::time::sleep(wanted::PAUSE).await;
         }
@@ -170,7 +170,7 @@ impl<B: Bundles + 'static> Workers<B> {
                         self.shared.metrics.readiness.filled();
                     }
                 }
-                Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it begins again"),
+                Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it restarts"),
             }
         }
     }
@@ -185,7 +185,7 @@ fn key(object: &impl kube::ResourceExt) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// An object that can be read; one of a newer version may be none.
+/// The parsed object; `None` for an object of a newer version that cannot be parsed.
 fn understood<K>(guard: DeserializeGuard<K>) -> Option<K>
 where
     K: Resource<DynamicType = ()>,
@@ -196,7 +196,7 @@ where
         .ok()
 }
 
-/// Between failures of a watch: a process that is installed before its rights is not to be late for a minute.
+/// Backoff of a failing watch: a process that starts before its rights are granted must not wait for a minute.
 fn backoff() -> watcher::ExponentialBackoff {
     backon::ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(200))

@@ -1,4 +1,4 @@
-//! Looks after one repository: waits until it is due, looks, and writes what is new. One look at a time.
+//! The worker of one repository: waits until a check is due, checks, and writes news. One check at a time.
 
 use std::{sync::Arc, time::Instant};
 
@@ -25,19 +25,19 @@ use crate::{
     wanted::Wanted,
 };
 
-/// What all repositories have in common.
+/// State shared by all repositories.
 pub struct Shared<B> {
     pub client: Client,
     pub clock: ServerClock,
-    /// What the watches have shown.
+    /// The state of the watches.
     pub follow: std::sync::Mutex<Follow>,
-    /// What runs wait for.
+    /// The revisions that runs wait for.
     pub wanted: std::sync::Mutex<Wanted>,
     pub syncer: Syncer<B>,
-    /// How many looks there are at a time.
+    /// Bounds the number of concurrent checks.
     pub slots: Semaphore,
     pub metrics: Arc<Metrics>,
-    /// ClusterRole that lets this process read Secrets where a namespace binds it.
+    /// ClusterRole that lets this process read Secrets in namespaces that bind it.
     pub secrets_role: String,
 }
 
@@ -51,7 +51,7 @@ impl<B> Shared<B> {
     }
 }
 
-/// Looks after a repository until it is gone. It is woken when something of it changes.
+/// Serves a repository until it is deleted. Changes wake it.
 pub async fn run<B: Bundles>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>) {
     let mut memory = Memory::new(shared.clock.now());
     loop {
@@ -69,15 +69,15 @@ pub async fn run<B: Bundles>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>
         }
         match due(&view, &memory, now) {
             Due::Now(cause) => {
-                // Nobody closes it.
+                // The semaphore is never closed.
                 let Ok(_slot) = shared.slots.acquire().await else { return };
-                // It may have waited for a while.
+                // Read again: the wait may have been long.
                 let Some(view) = shared.follow().view(&key) else { return };
                 look(&shared, &view, &mut memory, cause).await;
             }
             Due::At(then) => {
                 let wait = then.duration_since(now).unsigned_abs();
-                // No longer than the clock is to be believed.
+                // At most one hour, to limit the effect of clock errors.
                 let _ = tokio::time::timeout(wait.min(std::time::Duration::from_secs(3600)), wake.notified()).await;
             }
             Due::Never => wake.notified().await,
@@ -116,7 +116,7 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
             None
         }
         Err(error) => {
-            tracing::warn!(repository = %name_of(view), error, "what was found is not written");
+            tracing::warn!(repository = %name_of(view), error, "the result of a check is not written");
             Some(Tries::more(memory.unwritten, now))
         }
     };
@@ -124,8 +124,8 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
     shared.syncer.git.make_room();
 }
 
-/// Stores a revision that a run waits for. Of one that cannot be had nothing is written: anybody may name anything, and a repository is well
-/// that does not have it.
+/// Stores a revision that a run waits for. A failure is not written to the status: runs can name arbitrary revisions,
+/// and a repository without them is healthy.
 async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
     let secret = secret(shared, view).await;
     let stored = shared.syncer.store(view, secret, revision, shared.clock.now()).await;
@@ -137,8 +137,8 @@ async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
     shared.syncer.git.make_room();
 }
 
-/// Writes what was found: layers first, so that a ref is known when all of them have been told of it. Where one cannot be told its ref stays where
-/// it was, and is looked at again; everybody else goes on.
+/// Writes the result: layers first, so that a ref's new commit is recorded only after all its layers have been told. If
+/// one cannot be told, its ref keeps the old commit and is checked again; other refs proceed.
 async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut SyncResult) -> Result<(), String> {
     let mut untold = None;
     for (layer, source) in &found.sources {
@@ -170,7 +170,7 @@ async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut SyncResu
     untold.map_or(Ok(()), Err)
 }
 
-/// Writes what follows from the old status alone.
+/// Writes the repository's status as a function of its old one.
 async fn say<B: Bundles>(
     shared: &Shared<B>,
     view: &View,
@@ -186,13 +186,14 @@ async fn say<B: Bundles>(
     memory.unwritten = match write_status(shared, view, &next).await {
         Ok(()) => None,
         Err(error) => {
-            tracing::warn!(repository = %name_of(view), error, "its status is not written");
+            tracing::warn!(repository = %name_of(view), error, "the status of the repository is not written");
             Some(Tries::more(memory.unwritten, now))
         }
     };
 }
 
-/// Writes a layer's `status.source`, and gives back what it says then. Of one that is gone, or is another by now, that fails until the watch shows it.
+/// Writes a layer's `status.source` and returns the result. Fails for a deleted or recreated layer until the watch
+/// shows it.
 async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, CallError> {
     let (namespace, name) = &layer.key;
     let body = json!({
@@ -228,7 +229,7 @@ fn ours() -> PatchParams {
     PatchParams::apply(names::SOURCES_MANAGER).force()
 }
 
-/// What the Secret of a repository has: read by its name, and kept nowhere.
+/// Reads a repository's Secret by name. It is not cached.
 async fn secret<B: Bundles>(shared: &Shared<B>, view: &View) -> Result<Option<(String, Data)>, Problem> {
     let Some(named) = &view.repository.spec.secret_ref else { return Ok(None) };
     let (namespace, name) = (namespace(view), &named.name);

@@ -1,5 +1,5 @@
-//! An object as a cache of the runtime keeps it: as it is, or packed where nothing is under way with it. Most of what is stored rests, and
-//! an object is large however little of it is left.
+//! Objects in the runtime's cache: as they are, or packed while nothing happens to them. Most stored objects are idle,
+//! and an object is large even if only a small part of it is needed.
 
 use std::{
     borrow::Cow,
@@ -22,7 +22,7 @@ use serde::{
 
 use super::packed::{Alike, Packed};
 
-/// What is kept so.
+/// The kinds that are cached this way.
 pub(crate) trait Kind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Default + DeserializeOwned
 {
@@ -31,7 +31,7 @@ pub(crate) trait Kind:
 impl<K> Kind for K where K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Default + DeserializeOwned
 {}
 
-/// An object as the cache keeps it.
+/// A cached object.
 #[derive(Clone, Debug)]
 pub(crate) struct Cached<K> {
     whole: Option<Arc<K>>,
@@ -42,19 +42,19 @@ pub(crate) struct Cached<K> {
 
 #[derive(Debug)]
 struct Rest {
-    /// The object and what belongs to it, as JSON.
+    /// The object and additional data, as packed JSON.
     text: Packed,
-    /// Name and namespace, once somebody has asked.
+    /// Name and namespace, filled on first use.
     meta: OnceLock<Box<ObjectMeta>>,
 }
 
 impl<K: Kind> Cached<K> {
-    /// Keeps an object as it is; `wakes` is a hash of what is a reason to look at it.
+    /// Caches an object as it is; `wakes` is a hash of the parts whose change triggers a reconcile.
     pub(crate) fn whole(object: K, wakes: u64) -> Self {
         Self { whole: Some(Arc::new(object)), packed: None, wakes, due: None }
     }
 
-    /// Keeps an object packed, with what belongs to it. It stays as it is when it cannot be packed.
+    /// Caches an object packed, with additional data. Keeps it unpacked if packing fails.
     pub(crate) fn packed(object: K, more: &impl Serialize, alike: &'static Alike, wakes: u64) -> Self
     where
         K: Serialize,
@@ -64,27 +64,27 @@ impl<K: Kind> Cached<K> {
         Self { whole: None, packed: Some(rest), wakes, due: None }
     }
 
-    /// The same of one that goes at a time.
+    /// Sets the time at which the object is due for deletion.
     pub(crate) fn until(self, due: Option<Timestamp>) -> Self {
         Self { due, ..self }
     }
 
-    /// The object; `None` when one cannot be read that was packed by this process.
+    /// The object; `None` when unpacking fails.
     pub(crate) fn object(&self) -> Option<Arc<K>> {
         self.whole.clone().or_else(|| self.packed.as_ref()?.read().map(Arc::new))
     }
 
-    /// The object where it is not packed.
+    /// The object, if it is not packed.
     pub(crate) fn at_hand(&self) -> Option<&K> {
         self.whole.as_deref()
     }
 
-    /// The object and what belongs to it where they are packed.
+    /// The packed object and its additional data, if it is packed.
     pub(crate) fn text(&self) -> Option<&Packed> {
         self.packed.as_ref().map(|rest| &rest.text)
     }
 
-    /// When it goes.
+    /// When it is due for deletion.
     pub(crate) fn due(&self) -> Option<Timestamp> {
         self.due
     }
@@ -96,19 +96,20 @@ impl Rest {
     }
 }
 
-/// The cache keeps a clone, under a key of its own. So what the key has as well is not cloned: it is read again where somebody asks.
+/// The cache stores a clone under its own key. The clone drops the metadata, which the key duplicates; it is unpacked
+/// again on use.
 impl Clone for Rest {
     fn clone(&self) -> Self {
         Self { text: self.text.clone(), meta: OnceLock::new() }
     }
 }
 
-/// Name and namespace, by which an object is found.
+/// Name and namespace, which identify an object.
 fn named(meta: &ObjectMeta) -> ObjectMeta {
     ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), ..ObjectMeta::default() }
 }
 
-/// An object by the name under which the cache has it.
+/// The reference under which the cache has an object.
 pub(crate) fn in_cache<K: Kind>(object: &ObjectRef<K>) -> ObjectRef<Cached<K>> {
     let found = ObjectRef::new(&object.name);
     match &object.namespace {
@@ -117,11 +118,11 @@ pub(crate) fn in_cache<K: Kind>(object: &ObjectRef<K>) -> ObjectRef<Cached<K>> {
     }
 }
 
-/// What was last a reason to look at each object: two numbers for each, as there are many.
+/// The last trigger hash of each object: two numbers each, because there are many objects.
 pub(crate) struct Heard<K: Kind> {
     now: HashMap<u64, u64>,
     listing: HashMap<u64, u64>,
-    /// What the listing that is under way has shown: the cache has it at the end of it.
+    /// Objects shown by the current listing. The cache has them when the listing ends.
     shown: Vec<ObjectRef<Cached<K>>>,
 }
 
@@ -132,7 +133,7 @@ impl<K: Kind> Default for Heard<K> {
 }
 
 impl<K: Kind> Heard<K> {
-    /// Objects that the cache has now, and that there is a reason to look at.
+    /// The objects in the cache that need a reconcile.
     pub(crate) fn news(&mut self, event: Event<Cached<K>>) -> Vec<ObjectRef<Cached<K>>> {
         let key = |object: &Cached<K>| {
             let mut hasher = DefaultHasher::new();
@@ -207,7 +208,7 @@ impl<K: Kind> Resource for Cached<K> {
     }
 }
 
-/// As the API server sends it.
+/// Deserializes the API server's form.
 impl<'de, K: Kind> Deserialize<'de> for Cached<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         K::deserialize(deserializer).map(|object| Self::whole(object, 0))
@@ -221,7 +222,7 @@ mod tests {
     use crds::TerraformRun;
 
     #[test]
-    fn what_is_no_news_is_no_reason_to_look_however_often_it_is_listed() {
+    fn unchanged_objects_in_listings_wake_nothing() {
         use Event::{Apply, Delete, Init, InitApply, InitDone};
         let of = |wakes| Cached::whole(testing::run(), wakes);
         let mut heard = Heard::default();

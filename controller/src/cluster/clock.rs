@@ -1,5 +1,5 @@
-//! Reads the API server's clock off the answers to this process (`design/0001-run-protocol.md`, "Whose clock counts"), and waits for none of them
-//! for ever.
+//! Reads the API server's clock from the responses to this process (`design/0001-run-protocol.md`, "Whose clock
+//! counts"), and bounds the wait for each response.
 
 use std::{
     io,
@@ -16,12 +16,13 @@ use tower::{BoxError, Service};
 
 use crds::clock::ServerClock;
 
-/// How long an answer may take to begin; a list or a watch may go on for longer. An API server ends its own work after as long. One that
-/// went away while it was asked leaves a watch without a word, and the watch's own bound counts from its first.
+/// Timeout until a response starts; a list or watch may continue longer. It equals the API server's own request
+/// timeout. Without it, an API server that disappears during the request would leave a watch hanging, because the
+/// watch's own timeout starts with the first response.
 const BEGINS: Duration = Duration::from_secs(60);
 
-/// A client's connection whose answers tell the time, and for how long a busy server wants to be left alone: errors of the client hold no
-/// headers, and the words of API Priority and Fairness are no status.
+/// A client's transport that reads time and `Retry-After` from responses: errors of the client contain no headers, and
+/// rejections by API Priority and Fairness have no Status body.
 #[derive(Clone)]
 pub struct Timed<S> {
     inner: S,
@@ -29,7 +30,7 @@ pub struct Timed<S> {
 }
 
 impl<S> Timed<S> {
-    /// Tells `clock` of the answers of `inner`.
+    /// Reports the responses of `inner` to `clock`.
     pub fn new(inner: S, clock: ServerClock) -> Self {
         Self { inner, clock }
     }
@@ -53,7 +54,7 @@ where
         async move {
             let none = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", BEGINS.as_secs()));
             let answer = tokio::time::timeout(BEGINS, answer).await.map_err(none)?.map_err(Into::into)?;
-            // An error may be one of something in between, and its time with it.
+            // An error may come from a proxy, with the proxy's time.
             if let Some(date) = answer.headers().get(DATE).filter(|_| answer.status().is_success()) {
                 clock.answered(sent, date.as_bytes());
             }
@@ -111,13 +112,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_says_nothing_is_not_waited_for_for_ever() {
+    async fn silent_api_server_times_out() {
         let asked = tokio::time::timeout(2 * BEGINS, Timed::new(Silent, ServerClock::default()).call(()));
         assert_eq!(asked.await.unwrap().unwrap_err().to_string(), "no answer within 60 s");
     }
 
     #[tokio::test]
-    async fn what_the_api_server_carried_out_tells_the_time_and_an_error_does_not() {
+    async fn only_successful_responses_set_the_clock() {
         let (clock, far) = (ServerClock::default(), Timestamp::from_second(4_000_000_000).unwrap());
         let ask = async |code| Timed::new(Server(code, "Tue, 02 Oct 2096 07:06:40 GMT"), clock.clone()).call(()).await.unwrap();
         ask(502).await;
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_busy_server_asks_for_is_known() {
+    async fn retry_after_of_a_busy_server_is_recorded() {
         for code in [429, 503] {
             let clock = ServerClock::default();
             Timed::new(Server(code, ""), clock.clone()).call(()).await.unwrap();

@@ -1,4 +1,4 @@
-//! The cluster as this process reaches it.
+//! This process's access to the cluster.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The API server, what its watches have shown, and what the operator said about both.
+/// The API server, the caches filled by its watches, and the operator's settings.
 pub struct Cluster {
     pub client: Client,
     pub settings: Settings,
@@ -24,23 +24,23 @@ pub struct Cluster {
     pub nodes: Nodes,
     pub freezes: Freezes,
     pub metrics: Arc<Metrics>,
-    /// The API server's clock, by which everything waits that stands in its objects.
+    /// The API server's clock. All waits on times in its objects use it.
     pub clock: ServerClock,
 }
 
 impl Cluster {
-    /// With caches that are still to be filled.
+    /// Starts with empty caches.
     pub fn new(client: Client, settings: Settings, clock: ServerClock) -> Self {
         let (pods, nodes, freezes) = (Pods::default(), Nodes::default(), Freezes::new(settings.freeze));
         Self { client, settings, pods, nodes, freezes, metrics: Arc::new(Metrics::new()), clock }
     }
 
-    /// Now, by the API server's clock.
+    /// The current time of the API server's clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// The objects of a kind in a namespace.
+    /// The API for a kind in a namespace.
     pub fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -48,7 +48,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The same in a namespace that is watched, or in all of them.
+    /// The API for a kind in a watched namespace, or in all.
     pub fn scoped<K>(&self, scope: Option<&str>) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -64,7 +64,7 @@ impl Cluster {
         self.api(namespace)
     }
 
-    /// Calls the API server; failures are counted.
+    /// Calls the API server and counts failures.
     pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
         let answer = error::call(what, request).await;
         if let Err(error) = &answer {
@@ -73,7 +73,7 @@ impl Cluster {
         answer
     }
 
-    /// As [`Self::call`], where "not found" is an answer.
+    /// Like [`Self::call`], but returns `None` when the object does not exist.
     pub async fn call_opt<T>(
         &self,
         what: &'static str,

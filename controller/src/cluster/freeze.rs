@@ -1,5 +1,5 @@
-//! Which namespaces are frozen: an annotation on a namespace, or a value of the chart, lets nothing new begin, and what is under way goes
-//! on. Whoever begins something asks here first.
+//! Frozen namespaces: an annotation on a namespace, or a chart value, prevents anything new from starting; work in
+//! progress continues. Everything that starts work checks here first.
 
 use std::{
     fmt,
@@ -12,12 +12,12 @@ use kube::{ResourceExt, core::PartialObjectMeta, runtime::watcher};
 use super::index::{Feed, Feeds, Index};
 use crds::names;
 
-/// Why nothing new begins.
+/// Why nothing starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frozen {
     /// The operator froze everything.
     Whole,
-    /// That namespace has the annotation.
+    /// The namespace has the annotation.
     Namespace(String),
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Frozen {
 }
 
 impl Frozen {
-    /// What ends it.
+    /// How to end the freeze.
     pub fn next_step(&self) -> String {
         match self {
             Self::Whole => {
@@ -49,7 +49,7 @@ impl Frozen {
     }
 }
 
-/// What is frozen, as a watch of namespaces says.
+/// The freezes, from a watch of namespaces.
 #[derive(Debug)]
 pub struct Freezes {
     whole: bool,
@@ -58,12 +58,12 @@ pub struct Freezes {
 }
 
 impl Freezes {
-    /// Everything, or no namespace yet.
+    /// Starts with everything frozen, or with no namespace frozen.
     pub fn new(whole: bool) -> Self {
         Self { whole, namespaces: Mutex::default(), feeds: Feeds::default() }
     }
 
-    /// Whether and why nothing new begins in a namespace.
+    /// Whether and why nothing starts in a namespace.
     pub fn of(&self, namespace: &str) -> Option<Frozen> {
         if self.whole {
             return Some(Frozen::Whole);
@@ -71,22 +71,22 @@ impl Freezes {
         self.lock().get(namespace).map(|()| Frozen::Namespace(namespace.to_owned()))
     }
 
-    /// One watch of namespaces.
+    /// Registers a watch of namespaces.
     pub fn feed(&self) -> Feed {
         self.feeds.add()
     }
 
-    /// Waits until it has listed once, or cannot.
+    /// Waits until the watch has listed once, or cannot list.
     pub async fn ready(&self) {
         self.feeds.ready().await;
     }
 
-    /// The watch has no right to list namespaces: nobody waits for it.
+    /// Records that the watch lacks the right to list namespaces, so that it is not waited for.
     pub fn does_without(&self, feed: &mut Feed) {
         self.feeds.listed(feed);
     }
 
-    /// Takes an event of the watch. Returns the namespaces of which the answer is another now.
+    /// Applies an event of the watch. Returns the namespaces whose answer changed.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<PartialObjectMeta<Namespace>>) -> Vec<String> {
         feed.hears(event);
         let mut namespaces = self.lock();
@@ -114,7 +114,7 @@ impl Freezes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index<String, ()>> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

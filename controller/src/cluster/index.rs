@@ -1,14 +1,14 @@
-//! What watches have shown, by key: the one index behind every cache that more than one watch may fill.
+//! An index of watched objects by key, shared by all caches that several watches may fill.
 //!
-//! Each entry knows the watch and the listing that showed it last. A watch that lists anew leaves what is known as it is, and at the
-//! end of its listing whatever this did not show has gone.
+//! Each entry records the watch and listing that last showed it. During a new listing, known entries remain. At its
+//! end, entries of the same watch that it did not show are removed.
 
 use std::{borrow::Borrow, collections::BTreeMap, ops::RangeBounds};
 
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-/// A watch, and one of its listings.
+/// A watch and one of its listings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     feed: u32,
@@ -30,12 +30,12 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The listing that is under way, or was the last.
+    /// The current listing, or the last one.
     pub(crate) fn seen(&self) -> Seen {
         self.seen
     }
 
-    /// Takes note of where a listing begins.
+    /// Records the start of a listing.
     pub(crate) fn hears<K>(&mut self, event: &Event<K>) {
         if matches!(event, Event::Init) {
             self.seen.listing = self.seen.listing.wrapping_add(1);
@@ -43,7 +43,7 @@ impl Feed {
     }
 }
 
-/// The watches of an index, and how many of them have not listed anything yet.
+/// The watches of an index, and how many of them have not completed a listing.
 #[derive(Debug)]
 pub(crate) struct Feeds(watch::Sender<(u32, usize)>);
 
@@ -63,7 +63,7 @@ impl Feeds {
         Feed { seen: Seen { feed, listing: 0 }, listed: false }
     }
 
-    /// Takes note of the end of a listing. Returns whether it was the first of its watch.
+    /// Records the end of a listing. Returns whether it was the watch's first.
     pub(crate) fn listed(&self, feed: &mut Feed) -> bool {
         let first = !std::mem::replace(&mut feed.listed, true);
         if first {
@@ -79,7 +79,7 @@ impl Feeds {
 
     /// Waits until every watch has listed once.
     pub(crate) async fn ready(&self) {
-        // The sender lives in `self`.
+        // The sender lives as long as `self`.
         let _ = self.0.subscribe().wait_for(|(_, unlisted)| *unlisted == 0).await;
     }
 }
@@ -94,7 +94,7 @@ impl<K, V> Default for Index<K, V> {
 }
 
 impl<K: Ord + Clone, V> Index<K, V> {
-    /// Takes what a watch shows. Returns what was known before.
+    /// Stores an entry shown by a watch. Returns the previous value.
     pub(crate) fn put(&mut self, seen: Seen, key: K, value: V) -> Option<V> {
         self.0.insert(key, (seen, value)).map(|(_, value)| value)
     }
@@ -106,7 +106,7 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.remove(key).map(|(_, value)| value)
     }
 
-    /// Takes an entry away, with the key that it has here.
+    /// Removes an entry and returns it with its key.
     pub(crate) fn remove_entry<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(K, V)>
     where
         K: Borrow<Q>,
@@ -114,7 +114,7 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.remove_entry(key).map(|(key, (_, value))| (key, value))
     }
 
-    /// An entry, with the key that it has here.
+    /// An entry with its key.
     pub(crate) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -140,12 +140,12 @@ impl<K: Ord + Clone, V> Index<K, V> {
         self.0.iter().map(|(key, (_, value))| (key, value))
     }
 
-    /// The entries of a range of keys, in their order.
+    /// The entries of a range of keys, in order.
     pub(crate) fn range(&self, keys: impl RangeBounds<K>) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         self.0.range(keys).map(|(key, (_, value))| (key, value))
     }
 
-    /// A listing has ended: takes away what it did not show, and returns that.
+    /// Ends a listing: removes and returns the entries that it did not show.
     pub(crate) fn end_listing(&mut self, ended: Seen) -> Vec<(K, V)> {
         let gone = |seen: &Seen| seen.feed == ended.feed && seen.listing != ended.listing;
         let gone: Vec<K> = self.0.iter().filter(|(_, (seen, _))| gone(seen)).map(|(key, _)| key.clone()).collect();
@@ -158,7 +158,7 @@ impl<K: Ord + Clone, V> Index<K, V> {
     }
 }
 
-/// An event of what is made of an event's object.
+/// Maps the object of an event.
 pub fn mapped<A, B>(event: Event<A>, made: impl FnOnce(A) -> B) -> Event<B> {
     match event {
         Event::Apply(object) => Event::Apply(made(object)),
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_listing_did_not_show_goes_at_its_end_and_only_of_its_own_watch() {
+    fn end_of_listing_removes_unseen_entries_of_its_watch() {
         let (feeds, mut index) = (Feeds::default(), Index::default());
         let (mut one, other) = (feeds.add(), feeds.add());
         one.hears(&Event::<()>::Init);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_when_every_watch_has_listed_once() {
+    fn index_is_ready_when_every_watch_has_listed() {
         let feeds = Feeds::default();
         assert!(feeds.ready().now_or_never().is_some(), "without a watch");
         let (mut one, mut other) = (feeds.add(), feeds.add());

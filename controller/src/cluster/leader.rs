@@ -1,8 +1,8 @@
-//! Which of several controllers works: the one whose identity stands in a Lease.
+//! Leader election by a Lease.
 //!
-//! Nothing rests on it but quiet: every write of a run has a precondition, and two controllers that both work do no harm. So the
-//! clocks of two machines are never compared: who stands by measures on its own clock how long the Lease has not changed, and
-//! who leads ends its process when it could not renew it for a good while less than that.
+//! Correctness does not depend on it: every write of a run has a precondition, so two active controllers do no harm.
+//! Therefore clocks of machines are never compared. A standby measures with its own clock how long the Lease has not
+//! changed. A leader exits when it could not renew the Lease for a clearly shorter time.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error::{self, Error, ErrorKind};
 
-/// How long a Lease has to stand unchanged before another may take it.
+/// How long a Lease must be unchanged before another candidate may take it.
 pub const LASTS: Duration = Duration::from_secs(15);
-/// How long after its last renewal a leader goes on that cannot renew.
+/// How long a leader continues after its last renewal.
 pub const GIVES_UP: Duration = Duration::from_secs(10);
-/// Between two renewals.
+/// Interval of renewals.
 const RENEWS: Duration = Duration::from_secs(3);
-/// Between two tries after an error.
+/// Wait after an error.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// One controller among several.
+/// One of several controllers.
 #[derive(Clone)]
 pub struct Candidate {
     api: Api<Lease>,
@@ -38,16 +38,16 @@ pub struct Candidate {
     identity: String,
 }
 
-/// What a candidate is to do about the Lease as it saw it.
+/// The next step of a candidate, given the Lease as last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// It is there for the taking.
+    /// The Lease is free.
     Take,
-    /// Another has it; it may be taken then, if nothing changes.
+    /// Another candidate holds it; it may be taken at this time, if it does not change.
     Wait(Instant),
 }
 
-/// A Lease as it was seen last, and since when it has not changed: by this process's own clock.
+/// The Lease as last seen, and since when it has not changed, by this process's clock.
 #[derive(Clone, Debug, Default)]
 struct Observed {
     lease: Option<Lease>,
@@ -75,9 +75,9 @@ impl Observed {
 }
 
 impl Candidate {
-    /// A candidate for the Lease of that name in the controller's own namespace. `pod` is who it is for people.
+    /// A candidate for the Lease of this name in the controller's own namespace. `pod` identifies it for people.
     pub fn new(client: Client, name: &str, pod: &str) -> Self {
-        // A container that is started again is another candidate: what the one before it had under way may still be.
+        // A restarted container is another candidate, because requests of its predecessor may still be in progress.
         let identity = format!("{pod}_{:08x}", rand::random::<u32>());
         Self { api: Api::default_namespaced(client), name: name.to_owned(), identity }
     }
@@ -86,7 +86,7 @@ impl Candidate {
         &self.identity
     }
 
-    /// Waits until this candidate leads. Returns the Lease, and when the request was sent that made it so.
+    /// Waits until this candidate leads. Returns the Lease, and the time at which the winning request was sent.
     pub async fn wins(&self) -> (Lease, Instant) {
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let mut seen = Observed::default();
@@ -101,10 +101,10 @@ impl Candidate {
                         Ok(lease) => return (lease, sent),
                         Err(error)
                             if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
-                        Err(error) => tracing::warn!(%error, lease = self.name, "the Lease of the leader cannot be taken"),
+                        Err(error) => tracing::warn!(%error, lease = self.name, "the leader's Lease cannot be taken"),
                     }
                     tokio::time::sleep(AGAIN).await;
-                    // Whoever was faster stands there now. An error of this read says nothing either.
+                    // Read who was faster. An error of this read is ignored.
                     if let Ok(lease) = error::call_opt("read the leader's lease", self.api.get(&self.name)).await {
                         seen.see(lease, Instant::now());
                     }
@@ -113,7 +113,7 @@ impl Candidate {
                     event = events.try_next() => match event {
                         Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => seen.see(Some(lease), Instant::now()),
                         Ok(Some(watcher::Event::Delete(_))) => seen.see(None, Instant::now()),
-                        // An empty list: there is none yet.
+                        // An empty list: there is no Lease yet.
                         Ok(Some(watcher::Event::InitDone)) => seen.since = seen.since.or_else(|| Some(Instant::now())),
                         Ok(Some(watcher::Event::Init)) => {}
                         Ok(None) | Err(_) => tokio::time::sleep(AGAIN).await,
@@ -124,7 +124,7 @@ impl Candidate {
         }
     }
 
-    /// Renews the Lease; returns when this process must not lead any more, with what happened.
+    /// Renews the Lease; returns the reason when this process must stop leading.
     pub async fn loses(&self, mut lease: Lease, mut renewed: Instant) -> String {
         loop {
             tokio::time::sleep(RENEWS).await;
@@ -137,7 +137,7 @@ impl Candidate {
                         (lease, renewed) = (fresh, sent);
                         break;
                     }
-                    // Another took it, or an answer of ours was lost and it is ours still.
+                    // Another candidate took it, or a response was lost and the Lease is still ours.
                     Ok(Err(error)) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
                         match timeout_at(until, error::call_opt("read the leader's lease", self.api.get(&self.name))).await {
                             Ok(Ok(Some(found))) if self.is_ours(&found) => lease = found,
@@ -157,14 +157,14 @@ impl Candidate {
         }
     }
 
-    /// Lets the next one take over at once.
+    /// Releases the Lease, so that the next candidate can take over immediately.
     pub async fn releases(&self) {
         let found = error::call_opt("read the leader's lease", self.api.get(&self.name)).await;
         if let Ok(Some(lease)) = found
             && self.is_ours(&lease)
             && let Err(error) = self.write(Some(&lease), "").await
         {
-            tracing::info!(%error, "the Lease of the leader was not given back; it runs out");
+            tracing::info!(%error, "the leader's Lease was not released; it expires");
         }
     }
 
@@ -172,7 +172,7 @@ impl Candidate {
         lease.spec.as_ref().is_some_and(|spec| spec.holder_identity.as_deref() == Some(self.identity.as_str()))
     }
 
-    /// Writes a holder over the Lease as it was seen; any other one is left alone.
+    /// Writes a holder to the Lease if it is unchanged since it was seen.
     async fn write(&self, before: Option<&Lease>, holder: &str) -> Result<Lease, Error> {
         let old = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let now = MicroTime(Timestamp::now());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_when_it_is_free_or_has_stood_still_long_enough() {
+    fn lease_is_taken_when_free_or_expired() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut seen = Observed::default();
@@ -229,9 +229,9 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_gives_up_before_another_may_begin() {
-        // Its clock began before the renewal reached the API, the other's when it saw it. A call in flight may last, but ends
-        // with the process.
+    fn leader_stops_before_a_standby_may_start() {
+        // Our timer starts before the renewal reaches the API server, the standby's when it sees the renewal. A call in
+        // flight may last, but ends with the process.
         assert!(GIVES_UP + Duration::from_secs(2) < LASTS && RENEWS * 3 < GIVES_UP);
     }
 }

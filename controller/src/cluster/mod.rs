@@ -1,16 +1,16 @@
-//! Reading the cluster: its watches, what of them is kept, its clock, and which of several controllers works on it.
+//! Access to the cluster: watches, caches, clock, and leader election.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`context`] | the client, the caches, the clock and the settings, for whoever calls the API server |
-//! | `work_queue` | which objects are looked at next, and the loop that looks at them |
-//! | [`watch`], [`index`] | what all watches have in common; what they have shown, by key |
+//! | [`context`] | client, caches, clock and settings |
+//! | `work_queue` | the queue of objects to reconcile, and its loop |
+//! | [`watch`], [`index`] | common parts of watches; an index of watched objects |
 //! | [`pods`], [`nodes`] | caches |
-//! | `packed`, `cached` | values that look much alike, kept small; objects as caches of the runtime keep them |
-//! | [`node_watch`] | nodes, as they are watched and read |
-//! | [`freeze`] | which namespaces let nothing new begin |
-//! | [`clock`] | the API server's clock, off its answers |
-//! | [`leader`] | which of several controllers works |
+//! | `packed`, `cached` | compact storage of similar JSON values; objects in the runtime's caches |
+//! | [`node_watch`] | the watch and live reads of nodes |
+//! | [`freeze`] | frozen namespaces |
+//! | [`clock`] | the API server's clock, from its responses |
+//! | [`leader`] | leader election |
 
 pub(crate) mod cached;
 pub mod clock;

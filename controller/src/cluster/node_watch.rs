@@ -1,4 +1,4 @@
-//! Nodes, as they are watched and read.
+//! The watch and live reads of nodes.
 
 use std::{future::ready, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// Watches nodes until `stop` says otherwise.
+/// Watches nodes until `stop`.
 pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let events = objects("nodes", api, watcher::Config::default());
@@ -27,7 +27,7 @@ pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
         .await;
 }
 
-/// Takes an event of the watch, and has the runs looked at whose pods are on that node.
+/// Applies an event of the watch, and wakes the runs whose pods are on that node.
 pub fn heard(event: &watcher::Event<Node>, ctx: &Cluster) {
     let is_changed = ctx.nodes.apply(event);
     if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
@@ -35,10 +35,10 @@ pub fn heard(event: &watcher::Event<Node>, ctx: &Cluster) {
     }
 }
 
-/// The node as it is now: from the cache while that says that it is well, since nothing rests on it then.
+/// The current node. Uses the cache while that shows a healthy node, because then nothing depends on it.
 ///
 /// # Errors
-/// When an answer says nothing. A controller without the right to nodes knows nothing of them.
+/// When a call fails. Without the right to read nodes, the state is unknown.
 pub async fn live(name: &str, boot_id: Option<&str>, ctx: &Cluster) -> Result<NodeState, Error> {
     match ctx.nodes.get(name) {
         NodeState::There(node) if node.is_well() && boot_id.is_none_or(|boot_id| boot_id == node.boot_id) => {
@@ -48,10 +48,10 @@ pub async fn live(name: &str, boot_id: Option<&str>, ctx: &Cluster) -> Result<No
     }
 }
 
-/// Reads a node.
+/// Reads a node live.
 ///
 /// # Errors
-/// When an answer says nothing.
+/// When a call fails.
 pub async fn read(name: &str, ctx: &Cluster) -> Result<NodeState, Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     match ctx.call_opt("read node", api.get(name)).await {

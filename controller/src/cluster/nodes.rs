@@ -1,4 +1,4 @@
-//! Nodes, and of each only what says whether a pod on it is heard of, or has ended for certain.
+//! Nodes: caches only the facts that tell whether a pod's node is reachable, or its processes have certainly ended.
 
 use std::{
     collections::HashMap,
@@ -17,21 +17,21 @@ use tokio::time::Instant;
 
 use crds::{Attempt, TerraformRun, text::clip};
 
-/// Set by a person, or by what fences machines: the node is off, and nothing runs there.
+/// Taint set by a person or a fencing agent: the node is shut down, and nothing runs on it.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     pub name: String,
-    /// Its condition Ready is True.
+    /// Whether its condition Ready is True.
     pub ready: bool,
-    /// Since when that is as it is, by the clock of its kubelet or of the control plane.
+    /// The transition time of that condition, by the clock of kubelet or control plane.
     pub since: Option<Timestamp>,
-    /// What the condition says.
+    /// The condition's message.
     pub said: String,
-    /// Its kernel's boot ID, as its kubelet said last.
+    /// Its kernel's boot ID, as last reported by the kubelet.
     pub boot_id: String,
-    /// It is tainted as out of service.
+    /// Whether it has the out-of-service taint.
     pub out_of_service: bool,
 }
 
@@ -50,7 +50,7 @@ impl NodeView {
         }
     }
 
-    /// Whether it is Ready and nothing else is to be thought of it.
+    /// Whether it is Ready and not out of service.
     pub(super) fn is_well(&self) -> bool {
         self.ready && !self.out_of_service
     }
@@ -58,20 +58,21 @@ impl NodeView {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
-    /// Nothing: nobody asked, or it cannot be read.
+    /// Unknown: never requested, or not readable.
     #[default]
     Unknown,
-    /// The API server does not have the node of this name.
+    /// The API server has no node of this name.
     Gone(String),
     There(NodeView),
 }
 
-/// The boot ID that the node had when it was lost.
+/// The boot ID of the node when it was lost.
 pub(crate) fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'a str> {
     attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
 }
 
-/// Why nothing of a pod runs any more on a node: the node is gone, out of service, or was started anew since the pod was lost.
+/// Why nothing of a pod runs any more on a node: the node was deleted, is out of service, or was rebooted since the pod
+/// was lost.
 pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
     match node {
         NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),
@@ -92,16 +93,16 @@ pub struct Nodes(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// None until they were listed once.
+    /// `None` until the first listing.
     known: Option<HashMap<String, NodeView>>,
     fresh: HashMap<String, NodeView>,
-    /// Since when this process has seen each node Ready without a break, and what the condition said of its beginning.
+    /// Since when this process has seen each node continuously Ready, with the condition's transition time.
     ready: HashMap<String, (Option<Timestamp>, Instant)>,
     wakers: Vec<(Option<String>, UnboundedSender<ObjectRef<TerraformRun>>)>,
 }
 
 impl Inner {
-    /// A node that was Ready again in between has another time in its condition, whatever its clock says.
+    /// A node that became Ready again has another transition time, whatever its clock shows.
     fn saw(&mut self, node: &NodeView) {
         if !node.ready {
             self.ready.remove(&node.name);
@@ -112,17 +113,17 @@ impl Inner {
 }
 
 impl Nodes {
-    /// For how long this process has seen a node Ready that was read just now, without a break.
+    /// How long this process has seen a just-read node continuously Ready.
     pub fn ready_for(&self, node: &NodeView) -> Option<Duration> {
         self.lock().ready.get(&node.name).filter(|(since, _)| *since == node.since).map(|(_, seen)| seen.elapsed())
     }
 
-    /// `wake` is told of the runs of a namespace, or of all, whose node has changed.
+    /// Registers a sender for the runs in a namespace, or in all, whose node has changed.
     pub fn wakes(&self, scope: Option<String>, wake: UnboundedSender<ObjectRef<TerraformRun>>) {
         self.lock().wakers.push((scope, wake));
     }
 
-    /// A node, as far as the watch has come.
+    /// A node according to the cache.
     pub fn get(&self, name: &str) -> NodeState {
         match &self.lock().known {
             None => NodeState::Unknown,
@@ -130,7 +131,7 @@ impl Nodes {
         }
     }
 
-    /// Takes an event of the watch. Returns whether the runs on that node have to be looked at.
+    /// Applies an event of the watch. Returns a predicate that selects the nodes whose runs need a reconcile.
     pub fn apply(&self, event: &watcher::Event<Node>) -> impl Fn(&str) -> bool + use<> {
         let mut inner = self.lock();
         let mut changed: HashMap<String, bool> = HashMap::new();
@@ -163,28 +164,28 @@ impl Nodes {
                 listed = true;
             }
         }
-        // A node that is not in the list is gone.
+        // A node that the list does not contain is gone.
         move |name| changed.get(name).copied().unwrap_or(listed)
     }
 
-    /// Has the runs of these pods looked at.
+    /// Wakes the runs of these pods.
     pub(super) fn wake(&self, runs: &[ObjectRef<TerraformRun>]) {
         let inner = self.lock();
         for (scope, wake) in &inner.wakers {
             for run in runs.iter().filter(|run| scope.is_none() || *scope == run.namespace) {
-                // Nobody listens any more when the controller ends.
+                // The receiver is gone when the controller shuts down.
                 let _ = wake.unbounded_send(run.clone());
             }
         }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether anything rests on the difference.
+/// Whether a decision depends on the difference.
 fn is_news(old: Option<&NodeView>, new: &NodeView) -> bool {
     let matters = |node: &NodeView| (node.is_well(), node.out_of_service, node.boot_id.clone());
     old.map_or_else(|| !new.is_well(), |old| matters(old) != matters(new))
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_node_that_changed_is_a_reason_to_look() {
+    fn only_changed_nodes_wake_runs() {
         let nodes = Nodes::default();
         assert_eq!(nodes.get("a"), NodeState::Unknown);
         for event in [
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_counts_from_when_this_process_saw_it_and_anew_after_every_break() {
+    fn ready_time_restarts_after_every_break() {
         let nodes = Nodes::default();
         let sees = |ready: &str, since: &str| {
             let mut seen = node("a", ready, "1");

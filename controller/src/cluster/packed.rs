@@ -1,4 +1,4 @@
-//! Values that look much alike as JSON, kept small: each says only what the first one of them did not.
+//! Stores similar JSON values compactly: deflate with the first value as the preset dictionary.
 
 use std::{
     cell::RefCell,
@@ -9,29 +9,29 @@ use anyhow::{Context, Result, ensure};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// More than deflate adds to what cannot be made smaller, in bytes, for each 16 KiB.
+/// Upper bound of deflate's overhead for incompressible data, in bytes per 16 KiB.
 const MORE: usize = 64;
-/// Bytes of a length.
+/// Size of the length prefix, in bytes.
 const LENGTH: usize = size_of::<u32>();
 
-// What works on texts is large, and is made once: its pieces, made anew for each text, would leave holes between what stays.
+// Compressors are large and reused: allocating one per text would fragment the heap between long-lived values.
 thread_local! {
     static DEFLATE: RefCell<Compress> = RefCell::new(Compress::new(Compression::default(), false));
     static INFLATE: RefCell<Decompress> = RefCell::new(Decompress::new(false));
 }
 
-/// What texts are compared with: the first of them.
+/// The dictionary: the first packed text.
 #[derive(Debug)]
 pub(crate) struct Alike(OnceLock<Box<[u8]>>);
 
-/// A text among others like it, which whoever has it shares: its length, and what is left of it.
+/// A packed text, cheap to clone: its length and the compressed bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
     bytes: Arc<[u8]>,
     alike: &'static Alike,
 }
 
-/// The same text, packed among the same others.
+/// Equal when packed with the same dictionary into the same bytes.
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.alike, other.alike) && self.bytes == other.bytes
@@ -46,7 +46,7 @@ impl Alike {
     /// Packs a value.
     ///
     /// # Errors
-    /// When it is no JSON, or cannot be compressed.
+    /// When it cannot be serialized or compressed.
     pub(crate) fn keep(&'static self, value: &impl Serialize) -> Result<Packed> {
         self.pack(&serde_json::to_vec(value)?)
     }
@@ -65,13 +65,13 @@ impl Alike {
 }
 
 impl Packed {
-    /// The value; `None`, which is logged, when it cannot be read.
+    /// The value; `None` (logged) when it cannot be unpacked.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         let read = self.text().and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::error!(%error, "what a cache keeps packed cannot be read")).ok()
+        read.inspect_err(|error| tracing::error!(%error, "a packed object in the cache cannot be read")).ok()
     }
 
-    /// The text; an error when it is not what was packed.
+    /// The text; an error when it differs from the packed one.
     fn text(&self) -> Result<Vec<u8>> {
         let (length, bytes) = self.bytes.split_first_chunk().context("no length")?;
         let length = usize::try_from(u32::from_le_bytes(*length))?;
@@ -86,7 +86,7 @@ impl Packed {
         Ok(text)
     }
 
-    /// How many bytes it takes.
+    /// Size in bytes.
     #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
         self.bytes.len()
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_comes_back_as_it_was_whatever_it_is() {
+    fn packed_texts_round_trip() {
         static ALIKE: [Alike; 4] = [const { Alike::new() }; 4];
         let long: Vec<u8> = (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let texts = [br#"{"a": 1, "b": "one text and another"}"#.as_slice(), b"", b"{}", &long];
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_as_well_costs_next_to_nothing() {
+    fn shared_content_costs_almost_nothing() {
         static ALIKE: Alike = Alike::new();
         let text =
             |n: u32| format!(r#"{{"kind": "TerraformRun", "name": "run-{n}", "phase": "Succeeded", "message": "no changes"}}"#);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_damaged_is_no_text() {
+    fn damaged_packed_text_is_an_error() {
         static ALIKE: [Alike; 2] = [const { Alike::new() }; 2];
         let packed = ALIKE[0].pack(br#"{"a": "some words that are no others"}"#).unwrap();
         let mut longer = packed.bytes.to_vec();

@@ -1,5 +1,5 @@
-//! The pods that are still held by our finalizer, and of each only what decisions need. Ended and released pods stay in the
-//! cluster for a while, and cost nothing here.
+//! A cache of the pods that still have the attempt finalizer, with only the facts that decisions need. Ended and
+//! released pods remain in the cluster for a while, but are not cached.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,18 +20,18 @@ type Key = (String, String);
 #[derive(Default)]
 pub struct Pods {
     held: Mutex<Index<Key, PodView>>,
-    /// The first release since somebody asked last.
+    /// The first release since this was last taken.
     released: Mutex<Option<Timestamp>>,
     feeds: Feeds,
 }
 
 impl Pods {
-    /// One more watch, of one namespace or of all.
+    /// Registers a watch of one namespace or of all.
     pub fn feed(&self) -> Feed {
         self.feeds.add()
     }
 
-    /// Whether and how the pod is held, as far as the watch has come.
+    /// The held pod according to the cache.
     pub fn get(&self, namespace: &str, name: &str) -> Option<PodView> {
         self.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
@@ -43,14 +43,14 @@ impl Pods {
         there.map(|((namespace, _), view)| ObjectRef::new(&view.run).within(namespace)).collect()
     }
 
-    /// The held pods of a namespace, or of all: each with its namespace.
+    /// The held pods of a namespace, or of all, with their namespaces.
     pub fn held(&self, scope: Option<&str>) -> Vec<(String, PodView)> {
         let held = self.lock();
         let of_scope = held.iter().filter(|((namespace, _), _)| scope.is_none_or(|scope| scope == namespace));
         of_scope.map(|((namespace, _), view)| (namespace.clone(), view.clone())).collect()
     }
 
-    /// Takes note that a pod was released, before the watch says so: it would be released a second time.
+    /// Records a release before the watch shows it, to prevent a second one.
     pub fn release(&self, namespace: &str, name: &str, uid: &str, now: Timestamp) {
         self.first_release().get_or_insert(now);
         let mut held = self.lock();
@@ -60,7 +60,7 @@ impl Pods {
         }
     }
 
-    /// When a pod was released first since this was taken away.
+    /// Time of the first release since this was last taken.
     pub(crate) fn first_release(&self) -> MutexGuard<'_, Option<Timestamp>> {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,7 +70,7 @@ impl Pods {
         self.feeds.ready().await;
     }
 
-    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
+    /// Applies an event of a watch. Returns whether it completed the first listing.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
         feed.hears(event);
         let mut held = self.lock();
@@ -94,7 +94,7 @@ impl Pods {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index<Key, PodView>> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_holds_what_is_held() {
+    async fn cache_has_only_held_pods() {
         let pods = Pods::default();
         let mut feed = pods.feed();
         assert!(!pods.apply(&mut feed, &watcher::Event::Init));

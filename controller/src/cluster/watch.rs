@@ -1,4 +1,4 @@
-//! What all watches have in common: they begin again by themselves, say that they do, and leave alone what this version cannot read.
+//! Common parts of watches: they restart by themselves, log failures, and skip objects that this version cannot parse.
 
 use std::{fmt::Debug, future::ready, time::Duration};
 
@@ -14,10 +14,11 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-/// Objects of one answer when a watch lists: each is large, little of it is kept, and all of an answer are in memory at once.
+/// Page size of listings. Each object is large, little of it is cached, and all objects of a page are in memory at
+/// once.
 const PAGE: u32 = 100;
 
-/// A watch of what this version may be too old to read, with its failures.
+/// A watch, including its failures, of objects that this version may be unable to parse.
 pub(crate) fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -25,7 +26,7 @@ where
     watcher(api, config.page_size(PAGE)).backoff(backoff())
 }
 
-/// A watch of objects of Kubernetes itself.
+/// A watch of Kubernetes' own objects.
 pub(crate) fn objects<K>(what: &'static str, api: Api<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -33,7 +34,7 @@ where
     events(api, config).filter_map(move |event| ready(loud(what, event)))
 }
 
-/// A watch of objects of ours, without those that this version cannot read.
+/// A watch of Pawl's objects, without those that this version cannot parse.
 pub(crate) fn understood<K>(what: &'static str, api: Api<DeserializeGuard<K>>) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -41,18 +42,19 @@ where
     objects(what, api, watcher::Config::default()).filter_map(|event| ready(readable(event)))
 }
 
-/// Says that a watch failed. The watch begins again by itself; the runtime would slow all its streams down for one of them.
+/// Logs a failure of a watch and drops it: the watch restarts by itself, and the runtime would slow down all streams
+/// for one failure.
 pub(crate) fn loud<K>(what: &'static str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
-    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it begins again")).ok()
+    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it restarts")).ok()
 }
 
-/// An object that this version cannot read waits; it neither stops the watch nor is guessed at.
+/// Skips an object that this version cannot parse: it neither stops the watch nor is interpreted.
 pub(crate) fn readable<K: Resource<DynamicType = ()>>(event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
     let read = |guard: DeserializeGuard<K>| {
         let read = guard.0.inspect_err(|invalid| {
             let (kind, meta) = (K::kind(&()), &invalid.metadata);
             let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-            tracing::warn!(%kind, namespace, name, error = %invalid, "what this version cannot read is left alone");
+            tracing::warn!(%kind, namespace, name, error = %invalid, "an object that this version cannot parse is skipped");
         });
         read.ok()
     };
@@ -65,13 +67,14 @@ pub(crate) fn readable<K: Resource<DynamicType = ()>>(event: Event<DeserializeGu
     }
 }
 
-/// Waits until `stop` says that it is time.
+/// Waits for the stop signal.
 pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
-    // A sender that is gone means the end as well.
+    // A dropped sender means stop too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Between failures of a watch. A controller that is installed before its rights or its CRD is not to be late for a minute.
+/// Backoff of a failing watch. A controller that starts before its rights or its CRDs are installed must not wait for a
+/// minute.
 fn backoff() -> watcher::ExponentialBackoff {
     backon::ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(200))

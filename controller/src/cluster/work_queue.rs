@@ -1,7 +1,8 @@
-//! Which objects are looked at next, and the loop that looks at them: each by one at a time, so many at once.
+//! The queue of objects to reconcile, and its loop: one reconcile per object at a time, with bounded concurrency.
 //!
-//! What somebody waits for comes first; else they come in the order in which they were woken. The runtime's own queue (kube-runtime 5.0,
-//! `scheduler::Scheduler::pending`) takes what is due in the order of its hashes: under load some objects wait until the load is over.
+//! Objects that a person waits for come first, the others in wake-up order. The runtime's own queue (kube-runtime 5.0,
+//! `scheduler::Scheduler::pending`) takes due objects in hash order: under load some objects wait until the load is
+//! over.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -23,10 +24,10 @@ use super::{
     watch::stopped,
 };
 
-/// Of so many looks one is at what comes later, so that it comes at all.
+/// One of this many reconciles comes from the later queue, so that it is not starved.
 const LATER_EACH: u32 = 4;
 
-/// When an object's turn comes.
+/// The priority of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Later,
@@ -39,22 +40,22 @@ impl Rank {
     }
 }
 
-/// Sorts those of one moment by when they were put there.
+/// Time, and insertion order for equal times.
 type Due = (Instant, u64);
 
 #[derive(Default)]
 struct Entry {
     waits: Option<Rank>,
-    /// Somebody looks at it: what wakes it meanwhile is looked at afterwards.
+    /// A reconcile is running. A wake-up during it queues another one.
     busy: bool,
     due: Option<Due>,
 }
 
-/// Objects that are to be looked at, now or at a time; nothing is kept of the others.
+/// Objects to reconcile, now or at a time. Others are not stored.
 struct WorkQueue<K> {
     entries: HashMap<K, Entry>,
     first: VecDeque<K>,
-    /// Where one of these has come to be first, it stays here as well, and is passed over.
+    /// An object promoted to `first` also remains here and is skipped.
     later: VecDeque<K>,
     due: BTreeMap<Due, (K, Rank)>,
     put: u64,
@@ -66,7 +67,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         Self { entries: HashMap::new(), first: VecDeque::new(), later: VecDeque::new(), due: BTreeMap::new(), put: 0, taken: 0 }
     }
 
-    /// It is looked at as soon as it is its turn.
+    /// Queues an object.
     fn wake(&mut self, key: K, rank: Rank) {
         let entry = self.entries.entry(key.clone()).or_default();
         if let Some(due) = entry.due.take() {
@@ -88,7 +89,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Who is looked at now, if anybody waits.
+    /// The next object to reconcile now, if any.
     fn take(&mut self, now: Instant) -> Option<K> {
         while let Some(due) = self.due.first_entry().filter(|due| due.key().0 <= now) {
             let (key, rank) = due.remove();
@@ -110,7 +111,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         None
     }
 
-    /// A look is over, and wants another at that time unless something wakes it before.
+    /// Ends a reconcile; queues the next at `again`, unless a wake-up comes first.
     fn done(&mut self, key: K, again: Option<Instant>, rank: Rank) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         entry.busy = false;
@@ -130,8 +131,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     }
 }
 
-/// Looks at what of the store is woken, and again when a look says so, until `stop` says otherwise; looks that have begun are brought to
-/// an end. What rests packed comes first for nobody.
+/// Reconciles woken objects of the store, and again at requested times, until `stop`; running reconciles are completed.
+/// A packed object never has priority.
 pub(crate) async fn work<K, F>(
     store: Store<Cached<K>>,
     wakes: impl Stream<Item = ObjectRef<Cached<K>>>,
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_first_does_and_else_the_order_counts() {
+    fn prioritized_objects_come_first_others_in_order() {
         let mut queue = WorkQueue::new();
         for key in ["a", "b", "c", "a"] {
             queue.wake(key, Rank::Later);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wakes_all_the_time_keeps_nobody_waiting() {
+    fn frequent_wakers_do_not_starve_others() {
         let mut queue = WorkQueue::new();
         queue.wake("later", Rank::Later);
         let mut looks = 0;
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_at_a_time_and_what_woke_it_meanwhile_afterwards() {
+    fn wake_during_a_reconcile_runs_it_once_more() {
         let mut queue = WorkQueue::new();
         queue.wake("a", Rank::Later);
         assert_eq!(queue.take(at(0)), Some("a"));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_comes_again_at_its_time_or_when_it_is_woken_before() {
+    fn reconcile_repeats_at_its_time_or_on_an_earlier_wake() {
         let mut queue = WorkQueue::new();
         for (key, again) in [("a", 5), ("b", 3), ("c", 3)] {
             queue.wake(key, Rank::Later);

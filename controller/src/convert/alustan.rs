@@ -1,4 +1,4 @@
-//! Alustan's `Terraform`, of 0.16 and before (code in git) and 1.0 (code in an image).
+//! Converts Alustan's `Terraform`: up to 0.16 (code in git) and 1.0 (code in an image).
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::{
 /// Programs that Pawl runs itself.
 const TOOLS: [&str; 3] = ["terraform", "tofu", "terragrunt"];
 
-/// ConfigMaps that were given, whose scripts are looked into: by namespace, name and key.
+/// Given ConfigMaps, whose scripts are examined, by namespace, name and key.
 #[derive(Default)]
 pub(super) struct Scripts(BTreeMap<(String, String, String), String>);
 
 impl Scripts {
-    /// Keeps what a ConfigMap holds. Nothing is made of it: it is there already.
+    /// Records the content of a ConfigMap. It is not converted, because it exists already.
     pub(super) fn add(&mut self, document: &Document) {
         for (key, text) in document.data.iter().filter_map(|(key, value)| Some((key, value.as_str()?))) {
             self.0.insert((document.namespace(), document.name(), key.clone()), text.to_owned());
@@ -26,7 +26,7 @@ impl Scripts {
     }
 }
 
-/// A stack.
+/// Converts a stack.
 pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Made, notes: &mut Notes) {
     let mut to = Tree::layer(&document, notes);
     let (own, name) = (document.namespace(), document.name());
@@ -65,7 +65,7 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
     if destroys {
         to.put("spec.deletionPolicy", Some("Destroy"));
     }
-    // It applies whatever it is given, and looks for no drift.
+    // Alustan applies every plan and does not detect drift.
     to.put("spec.remediation.onCommit", Some("Automatic"));
     to.put("spec.remediation.onDelete", destroys.then_some("Automatic"));
     to.put("spec.drift.suspend", Some(true));
@@ -80,7 +80,8 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
     made.push(to);
 }
 
-/// `scripts`: a name of a program, or, of versions before 0.16, a script or the key of a ConfigMap. Whether something is to be destroyed.
+/// Converts `scripts`: the name of a program or, before 0.16, a script or the key of a ConfigMap. Returns whether
+/// deletion destroys the resources.
 fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree, notes: &mut Notes) -> bool {
     let mut scripts = spec.within("scripts");
     let mut destroys = false;
@@ -141,7 +142,7 @@ fn named(mut hook: Value, name: &str, when: &str) -> Value {
     hook
 }
 
-/// Whether a script has a tool for one of its words, outside of comments.
+/// Whether a script contains the name of a tool as a word, outside comments.
 fn calls_tool(script: &str) -> bool {
     let lines = script.lines().map(str::trim_start).filter(|line| !line.starts_with('#'));
     let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || "\"'`;|&()${}".contains(c)));

@@ -1,4 +1,4 @@
-//! Burrito's repositories and layers.
+//! Converts Burrito's repositories and layers.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::{
     write::{Made, Tree, number},
 };
 
-/// What of `overrideRunnerSpec` no repository's defaults hold: it becomes each layer's own.
+/// Fields of `overrideRunnerSpec` that a repository's defaults cannot hold. They are copied to each layer.
 const OF_LAYERS: [&str; 3] = ["serviceAccountName", "env", "envFrom"];
 
-/// What layers take from their repositories.
+/// Settings that layers inherit from their repositories.
 #[derive(Default)]
 pub(super) struct Repositories(BTreeMap<(String, String), Inherited>);
 
@@ -27,7 +27,7 @@ struct Inherited {
 }
 
 impl Repositories {
-    /// A repository, and what its layers will take from it.
+    /// Converts a repository, and records what its layers inherit.
     pub(super) fn add(&mut self, mut document: Document, made: &mut Made, notes: &mut Notes) {
         let mut to = Tree::of("TerraformRepository", &document, 253, notes);
         let (namespace, name) = (document.namespace(), document.name());
@@ -63,7 +63,7 @@ impl Repositories {
         made.repository(&namespace, &name, to);
     }
 
-    /// What no layer took.
+    /// Warnings about settings that no layer inherited.
     pub(super) fn unused(&self) -> Vec<String> {
         let lost = self.0.iter().filter(|(_, one)| !one.used && (one.apply.is_some() || !one.runner.is_empty()));
         let told = lost.map(|((namespace, name), one)| {
@@ -76,7 +76,7 @@ impl Repositories {
     }
 }
 
-/// A layer; what it does not say, its repository does.
+/// Converts a layer, with its repository's settings for unset fields.
 pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut Made, notes: &mut Notes) {
     let mut to = Tree::layer(&document, notes);
     let own = document.namespace();
@@ -124,7 +124,7 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     made.push(to);
 }
 
-/// `terraform`, `opentofu` and `terragrunt`: the tool that is started.
+/// Converts `terraform`, `opentofu` and `terragrunt`: the tool to start.
 fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
     let mut found: Option<(&str, Value)> = None;
     for (field, name) in [("terragrunt", "Terragrunt"), ("opentofu", "OpenTofu"), ("terraform", "Terraform")] {
@@ -159,7 +159,7 @@ fn strategy(spec: &mut Fields, notes: &mut Notes) -> (Option<bool>, Option<u64>)
     (apply, retries)
 }
 
-/// What repositories and layers both have of `overrideRunnerSpec`.
+/// The common fields of `overrideRunnerSpec` in repositories and layers.
 fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     pod::settings(&mut runner, to, at);
     pod::metadata(&mut runner.within("metadata"), to, at);
@@ -169,7 +169,7 @@ fn settings(mut runner: Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     runner.end(&pod::HINTS, notes);
 }
 
-/// A trigger path, which Burrito takes from the layer's directory on, as a glob from the top on.
+/// Converts a trigger path, relative to the layer's directory in Burrito, to a glob relative to the root.
 fn glob(directory: Option<&str>, path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     let from = if path.starts_with('/') { "" } else { directory.unwrap_or_default() };

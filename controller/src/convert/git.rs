@@ -1,4 +1,4 @@
-//! The address of a module in git, as `git clone` and module sources have it.
+//! Parses addresses of modules in git, as in `git clone` and module sources.
 
 /// Repository, directory and ref.
 #[derive(Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(super) struct Address {
     pub(super) git_ref: Option<String>,
 }
 
-/// The parts of `[git::]URL[//DIRECTORY][?ref=REF]`; `None` when it is none of git, or has credentials in it.
+/// The parts of `[git::]URL[//DIRECTORY][?ref=REF]`; `None` when it is not a git address or contains credentials.
 pub(super) fn address(source: &str) -> Option<Address> {
     let source = source.trim().trim_start_matches("git::");
     let (source, query) = source.split_once('?').unwrap_or((source, ""));
@@ -32,21 +32,21 @@ pub(super) fn address(source: &str) -> Option<Address> {
     })
 }
 
-/// The host of a URL, without its port.
+/// The host of a URL, without port.
 pub(super) fn host(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let rest = rest.split_once('@').map_or(rest, |(_, rest)| rest);
     rest.split(['/', ':']).next().unwrap_or_default()
 }
 
-/// A directory without `./` and slashes at its ends; `None` for the top.
+/// A directory without `./` and surrounding slashes; `None` for the root.
 pub(super) fn directory(path: Option<String>) -> Option<String> {
     let path = path?;
     let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     Some(parts.join("/")).filter(|path| !path.is_empty())
 }
 
-/// A path of the repository, seen from a directory of it.
+/// A path in the repository, relative to one of its directories.
 pub(super) fn from(directory: Option<&str>, path: &str) -> String {
     let path = path.trim_start_matches("./").trim_start_matches('/');
     let Some(directory) = directory else { return path.to_owned() };
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_the_top_is_seen_from_a_directory() {
+    fn root_path_becomes_relative_to_a_directory() {
         assert_eq!(from(None, "./a.tfvars"), "a.tfvars");
         assert_eq!(from(Some("net/prod"), "envs/a.tfvars"), "../../envs/a.tfvars");
         assert_eq!(from(Some("net"), "net/a.tfvars"), "a.tfvars");

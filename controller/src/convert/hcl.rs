@@ -1,8 +1,8 @@
-//! A backend's block, as operators hold it in a string.
+//! Parses a backend block in a string field.
 
 use serde_json::{Map, Value};
 
-/// Type and arguments of `backend "TYPE" { … }` when all of it is plain: words, numbers, yes and no.
+/// Type and arguments of `backend "TYPE" { … }`, if all values are literal strings, numbers or booleans.
 pub(super) fn backend(text: &str) -> Option<(String, Map<String, Value>)> {
     let after = text.split_once("backend")?.1.trim_start();
     let (kind, rest) = after.strip_prefix('"')?.split_once('"')?;
@@ -20,7 +20,7 @@ pub(super) fn backend(text: &str) -> Option<(String, Map<String, Value>)> {
     Some((kind.to_owned(), config))
 }
 
-/// Where the block ends; quoted braces are none.
+/// The end of the block; ignores quoted braces.
 fn end(body: &str) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0_u32, false, false);
     for (at, c) in body.char_indices() {
@@ -39,7 +39,7 @@ fn end(body: &str) -> Option<usize> {
 
 fn scalar(text: &str) -> Option<Value> {
     let text = if text.starts_with('"') { text } else { text.split(['#', ' ']).next().unwrap_or_default() };
-    // A comment may follow a word.
+    // A comment may follow a value.
     let closed = text.strip_prefix('"').and_then(|rest| rest.find('"')).map_or(text, |at| &text[..at + 2]);
     let value: Value = serde_json::from_str(closed).ok()?;
     let plain = value.as_str().is_none_or(|word| !word.contains("${"));
@@ -52,7 +52,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_plain_block_is_read_and_any_other_is_not() {
+    fn only_literal_backend_blocks_are_parsed() {
         let text = "terraform {\n  backend \"s3\" {\n    bucket  = \"a\" # ours\n    # more\n    encrypt = true\n    port = 9\n    key = \"a/{b}\"\n  }\n}\n";
         let (kind, config) = backend(text).unwrap();
         assert_eq!((kind.as_str(), json!(config)), ("s3", json!({"bucket": "a", "encrypt": true, "port": 9, "key": "a/{b}"})));

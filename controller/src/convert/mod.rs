@@ -1,11 +1,11 @@
-//! Objects of other operators, as those of Pawl that do the same.
+//! Converts objects of other operators to equivalent objects of Pawl.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`read`] | documents, and what is taken of one; what nobody took has no counterpart |
-//! | [`write`] | objects that are made, and their repositories |
-//! | `pod`, `hcl`, `git` | what several have: settings of pods, a backend's block, a module's address |
-//! | `burrito`, `tofu`, `operator`, `alustan` | one peer each |
+//! | [`read`] | documents; fields that are left at the end have no counterpart |
+//! | [`write`] | created objects and their repositories |
+//! | `pod`, `hcl`, `git` | shared parsers: pod settings, backend blocks, module addresses |
+//! | `burrito`, `tofu`, `operator`, `alustan` | one operator each |
 
 mod alustan;
 mod burrito;
@@ -28,25 +28,25 @@ use clap::Args;
 use read::Notes;
 use write::Made;
 
-/// What to convert.
+/// Options of `convert`.
 #[derive(Args)]
 pub struct Options {
-    /// A file with manifests of Burrito, tofu-controller, terraform-operator or Alustan; `-` reads standard input. Give all that belongs
-    /// together at once: a repository and its layers.
+    /// A file with manifests of Burrito, tofu-controller, terraform-operator or Alustan; `-` reads standard input. Pass
+    /// objects that belong together at once: a repository and its layers.
     #[arg(short, long = "filename", required = true)]
     file: Vec<PathBuf>,
 }
 
 pub struct Converted {
     pub yaml: String,
-    /// What has no counterpart, one line each.
+    /// Fields without counterpart, one line each.
     pub warnings: Vec<String>,
 }
 
 /// Prints the objects, and warnings to standard error.
 ///
 /// # Errors
-/// When a file cannot be read, or holds what no known kind is: then nothing is printed.
+/// When a file cannot be read or contains an unknown kind. Nothing is printed then.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut text = String::new();
     for file in &options.file {
@@ -70,12 +70,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 /// Converts the documents of a text.
 ///
 /// # Errors
-/// When it is no YAML, or one of its documents is of no known kind.
+/// When it is not YAML, or a document has an unknown kind.
 pub fn convert(text: &str) -> anyhow::Result<Converted> {
     let documents = read::documents(text)?;
     let mut made = Made::default();
     let mut warnings = Vec::new();
-    // Repositories first: layers take from them what ours cannot hold for them.
+    // Repositories first: layers inherit settings that Pawl's repositories cannot hold.
     let mut known = burrito::Repositories::default();
     let (mut later, mut scripts) = (Vec::new(), alustan::Scripts::default());
     for document in documents {
@@ -115,9 +115,9 @@ pub fn convert(text: &str) -> anyhow::Result<Converted> {
 mod tests {
     use super::*;
 
-    /// Each example, as it is meant to be converted. `UPDATE=1` writes down what is made of it now.
+    /// Compares each example with its expected result. `UPDATE=1` rewrites the results.
     #[test]
-    fn each_example_becomes_what_stands_beside_it() {
+    fn each_example_converts_to_its_expected_result() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/convert");
         let mut examples = 0;
         for peer in ["burrito", "tofu-controller", "terraform-operator", "alustan"] {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_known_kind_ends_it() {
+    fn unknown_kind_is_an_error() {
         let error = convert("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n").err().unwrap().to_string();
         assert!(error.contains("document 1 is of no known kind ( Service)"), "{error}");
         let second = "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a}\nspec: {}\n---\nkind: X\n";
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_that_nobody_knows_is_told_once() {
+    fn each_unknown_field_gives_one_warning() {
         let text =
             "apiVersion: alustan.io/v1alpha1\nkind: Terraform\nmetadata: {name: a, namespace: team}\nspec: {newer: {deep: 1}}\n";
         let told = convert(text).unwrap().warnings;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_what_it_holds() {
+    fn list_converts_to_its_items() {
         let text = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: alustan.io/v1alpha1\n  kind: Terraform\n  metadata: {name: a}\n  spec: \
                     {gitRepo: {url: 'https://example.com/a.git'}}\n";
         assert!(convert(text).unwrap().yaml.contains("kind: TerraformLayer"));

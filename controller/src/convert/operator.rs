@@ -1,4 +1,4 @@
-//! terraform-operator's `Terraform`.
+//! Converts terraform-operator's `Terraform`.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crds::names;
 
-/// Its tasks before and after the phases, and when our hooks run.
+/// Its tasks before and after phases, with the moments of Pawl's hooks.
 const HOOKS: [(&str, &str); 8] = [
     ("preinit", "BeforeInit"),
     ("postinit", "AfterInit"),
@@ -29,7 +29,7 @@ enum Code {
     Unknown,
 }
 
-/// A stack: a layer where its code is in git, and otherwise a run.
+/// Converts a stack: to a layer if its code is in git, otherwise to a run.
 pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Notes) {
     let code = code(&mut document.spec, notes);
     let (own, name) = (document.namespace(), document.name());
@@ -42,7 +42,7 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
         Code::Git(address) => {
             let secret = credentials_of_git(spec, Some(&address.url), &mut to, at, notes);
             to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, secret.as_deref())));
-            // What it takes where the address names none.
+            // Its default when the address has no ref.
             to.put("spec.ref", Some(address.git_ref.unwrap_or_else(|| "master".to_owned())));
             to.put("spec.path", address.path);
         }
@@ -116,7 +116,7 @@ fn code(spec: &mut Fields, notes: &mut Notes) -> Code {
     }
 }
 
-/// `scmAuthMethods`: the Secret of the repository's own host, and those of modules' hosts.
+/// Converts `scmAuthMethods`: the Secret for the repository's own host, and those for hosts of modules.
 fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &str, notes: &mut Notes) -> Option<String> {
     let mut own = None;
     for mut method in spec.items("scmAuthMethods") {
@@ -157,7 +157,7 @@ fn remediation(spec: &mut Fields, is_layer: bool, to: &mut Tree, notes: &mut Not
     let orphans = spec.flag("ignoreDelete") == Some(true);
     if is_layer {
         to.put("spec.remediation.onCommit", Some(automatic));
-        // It looks for no drift.
+        // It does not detect drift.
         to.put("spec.drift.suspend", Some(true));
         if !orphans {
             to.put("spec.deletionPolicy", Some("Destroy"));
@@ -185,7 +185,7 @@ fn outputs(spec: &mut Fields, to: &mut Tree, at: &str) {
     to.put(&format!("{at}.outputs.status"), spec.flag("writeOutputsToStatus").filter(|shown| *shown));
 }
 
-/// `credentials`: Secrets into the environment, and accounts of AWS.
+/// Converts `credentials`: Secrets as environment, and AWS accounts.
 fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut one in spec.items("credentials") {
         let mut secret = one.within("secretNameRef");
@@ -210,7 +210,7 @@ fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     }
 }
 
-/// `taskOptions`: settings of pods, and scripts.
+/// Converts `taskOptions`: pod settings and scripts.
 fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut task in spec.items("taskOptions") {
         let of = task.words("for");

@@ -1,4 +1,4 @@
-//! Settings of pods that are Kubernetes' own, wherever an operator has them.
+//! Converts pod settings that operators take from Kubernetes.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{
     write::Tree,
 };
 
-/// What of a pod is another thing here.
+/// Pod fields that Pawl covers by other means.
 pub(super) const HINTS: [(&str, &str); 10] = [
     ("image", "the runner's image is Pawl's; template.tool says which tool and version runs"),
     ("command", "Pawl's agent runs the tool; template.hooks holds scripts"),
@@ -21,7 +21,7 @@ pub(super) const HINTS: [(&str, &str); 10] = [
     ("policyRules", "give template.runner.serviceAccountName an account with these rights"),
 ];
 
-/// Settings that have the same names and shapes.
+/// Settings with equal names and types.
 const SAME: [&str; 9] = [
     "imagePullPolicy",
     "imagePullSecrets",
@@ -34,20 +34,20 @@ const SAME: [&str; 9] = [
     "resources",
 ];
 
-/// Takes what a runner has as well; `at` is `spec.template` or `spec.defaults`.
+/// Takes the settings that `runner` has too; `at` is `spec.template` or `spec.defaults`.
 pub(super) fn settings(of: &mut Fields, to: &mut Tree, at: &str) {
     for name in SAME {
         to.put(&format!("{at}.runner.{name}"), of.any(name));
     }
 }
 
-/// Labels and annotations of the pods.
+/// Converts labels and annotations of the pods.
 pub(super) fn metadata(of: &mut Fields, to: &mut Tree, at: &str) {
     for name in ["labels", "annotations"] {
         let mut own = of.map(name);
         own.retain(|key, _| !key.starts_with("app.kubernetes.io/") && !key.starts_with("pawl.run/"));
         for (key, value) in own {
-            // Keys have dots.
+            // Keys contain dots, so `put` cannot be used.
             let path = format!("{at}.runner.{name}");
             if !to.has(&path) {
                 to.put(&path, Some(json!({})));
@@ -59,7 +59,7 @@ pub(super) fn metadata(of: &mut Fields, to: &mut Tree, at: &str) {
     }
 }
 
-/// The environment, as `env` and `envFrom`.
+/// Converts the environment in `env` and `envFrom`.
 pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut variable in of.items("env") {
         let Some(name) = variable.text("name") else { continue };
@@ -97,7 +97,7 @@ pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut 
     }
 }
 
-/// `valueFrom` of a key of a Secret or ConfigMap.
+/// Converts `valueFrom` with a key of a Secret or ConfigMap.
 pub(super) fn value_from(of: &mut Fields, notes: &mut Notes) -> Option<Value> {
     let mut from = of.within("valueFrom");
     let mut found = None;
@@ -112,7 +112,8 @@ pub(super) fn value_from(of: &mut Fields, notes: &mut Notes) -> Option<Value> {
     found
 }
 
-/// Further arguments of the tool, as far as they may be given; what a field is for becomes that field.
+/// Converts additional arguments of the tool, if they are allowed; an argument with a corresponding field becomes that
+/// field.
 pub(super) fn arguments(of: &mut Fields, name: &str, command: &str, to: &mut Tree, at: &str, notes: &mut Notes) {
     let field = of.path(name);
     for argument in of.words(name) {

@@ -1,16 +1,16 @@
-//! Documents, and what is taken of one.
+//! Parses documents and tracks which fields have been taken.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Map, Value};
 
 pub(super) struct Document {
-    /// Its place among the others, from 1.
+    /// Its position among the documents, from 1.
     pub(super) number: usize,
     pub(super) group: String,
     pub(super) kind: String,
     pub(super) metadata: Map<String, Value>,
     pub(super) spec: Fields,
-    /// What it holds, if it is a ConfigMap.
+    /// The data, if it is a ConfigMap.
     pub(super) data: Map<String, Value>,
 }
 
@@ -24,9 +24,9 @@ impl Document {
     }
 }
 
-/// The documents of a text, with those of lists.
+/// The documents of a text, including items of lists.
 pub(super) fn documents(text: &str) -> anyhow::Result<Vec<Document>> {
-    let values: Vec<Value> = serde_saphyr::from_multiple(text).context("this is no YAML")?;
+    let values: Vec<Value> = serde_saphyr::from_multiple(text).context("this is not YAML")?;
     let mut found = Vec::new();
     for value in values {
         match value {
@@ -55,7 +55,7 @@ fn document(number: usize, mut value: Value) -> Document {
     }
 }
 
-/// What is to be said of a document.
+/// Warnings about a document.
 pub(super) struct Notes {
     of: String,
     pub(super) lines: Vec<String>,
@@ -73,7 +73,7 @@ impl Notes {
     }
 }
 
-/// Fields of an object; what is left of them at the end has no counterpart.
+/// Fields of an object; those left at the end have no counterpart.
 #[derive(Clone)]
 pub(super) struct Fields {
     at: String,
@@ -94,7 +94,7 @@ impl Fields {
         if self.rest.get(name).is_some_and(is) { self.rest.remove(name) } else { None }
     }
 
-    /// Takes a word or a number; an empty one says nothing.
+    /// Takes a string or number; an empty one counts as unset.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         let value = self.when(name, |value| value.is_string() || value.is_number())?;
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -117,7 +117,7 @@ impl Fields {
         if let Some(Value::Object(map)) = self.when(name, Value::is_object) { map } else { Map::new() }
     }
 
-    /// Words of a list; an item that is none is left out.
+    /// Takes the strings of a list; skips other items.
     pub(super) fn words(&mut self, name: &str) -> Vec<String> {
         self.list(name).iter().filter_map(Value::as_str).map(str::to_owned).collect()
     }
@@ -126,14 +126,14 @@ impl Fields {
         self.rest.get(name).is_some_and(|value| !says_nothing(value))
     }
 
-    /// Sets a field that says nothing.
+    /// Sets a field if it is unset.
     pub(super) fn inherit(&mut self, name: &str, value: &Value) {
         if self.rest.get(name).is_none_or(says_nothing) {
             self.rest.insert(name.to_owned(), value.clone());
         }
     }
 
-    /// Takes the fields of an inner object.
+    /// Takes the fields of a nested object.
     pub(super) fn within(&mut self, name: &str) -> Self {
         let at = format!("{}.{name}", self.at);
         Self { at, rest: self.map(name) }
@@ -150,7 +150,7 @@ impl Fields {
         format!("{}.{name}", self.at)
     }
 
-    /// Says that all that is left has no counterpart, and what there is in its place.
+    /// Warns about all fields that are left, with a hint for the replacement.
     pub(super) fn end(self, hints: &[(&str, &str)], notes: &mut Notes) {
         for (name, value) in &self.rest {
             if says_nothing(value) {
@@ -162,7 +162,7 @@ impl Fields {
     }
 }
 
-/// Whether a value is as good as none.
+/// Whether a value counts as unset.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

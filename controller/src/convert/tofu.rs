@@ -1,4 +1,4 @@
-//! tofu-controller's `Terraform`, with Flux's `GitRepository`.
+//! Converts tofu-controller's `Terraform`, with Flux's `GitRepository`.
 
 use crds::duration::Span;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{
     write::{GIT_REF, Made, Tree, number, span},
 };
 
-/// Flux's repository. Its Secret has the same keys as ours.
+/// Converts Flux's repository. The keys of its Secret are the same.
 pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut Notes) {
     let mut to = Tree::of("TerraformRepository", &document, 253, notes);
     let (namespace, name) = (document.namespace(), document.name());
@@ -21,7 +21,7 @@ pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut No
     let interval = span(spec.text("interval"), "spec.interval", (Span::seconds(30), Span::hours(24)), notes);
     to.put("spec.interval", interval);
     to.put("spec.suspend", spec.flag("suspend").filter(|suspend| *suspend));
-    // Layers name the ref; until they are made, it stands here.
+    // The ref moves to the layers; until they are created, it is stored here.
     let mut git_ref = spec.within("ref");
     let named = ["commit", "name", "tag", "branch"].map(|kind| git_ref.text(kind)).into_iter().flatten().next();
     let named = named.unwrap_or_else(|| "master".to_owned());
@@ -39,7 +39,7 @@ pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut No
     made.repository(&namespace, &name, to);
 }
 
-/// A stack.
+/// Converts a stack.
 pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Notes) {
     let mut to = Tree::layer(&document, notes);
     let (own, name) = (document.namespace(), document.name());
@@ -59,7 +59,7 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     if spec.flag("upgradeOnInit") == Some(true) {
         to.push("spec.template.arguments.init", "-upgrade".into());
     }
-    // The plan and its text are kept in any case.
+    // Pawl always stores the plan and its text.
     drop(spec.text("storeReadablePlan"));
     remediation(spec, &mut to, notes);
     inputs(spec, path.as_deref(), &mut to, notes);
@@ -94,7 +94,7 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     made.push(to);
 }
 
-/// Whether there is a repository to make a layer of.
+/// Converts the source; returns whether there is a repository for a layer.
 fn source(spec: &mut Fields, own: &str, to: &mut Tree, made: &mut Made, notes: &mut Notes) -> bool {
     let mut source = spec.within("sourceRef");
     let (kind, name) = (source.text("kind").unwrap_or_default(), source.text("name").unwrap_or_default());
@@ -194,7 +194,7 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
     }
 }
 
-/// Where the state is: without a word in a Secret of the namespace.
+/// Converts the backend. By default the state is in a Secret of the namespace.
 fn backend(spec: &mut Fields, name: &str, namespace: &str, to: &mut Tree, notes: &mut Notes) {
     let mut config = spec.within("backendConfig");
     let own = config.text("customConfiguration");

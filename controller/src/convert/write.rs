@@ -1,4 +1,4 @@
-//! Objects that are made.
+//! Builds the created objects.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::read::{Document, Notes};
 
-/// Prefixes of labels and annotations that are of the old operator, or of whatever applied the old object: a tool that took ours for one of its
-/// own would delete it.
+/// Prefixes of labels and annotations of the old operator, or of tools that applied the old object. A tool that mistook
+/// our object for its own would delete it.
 const FOREIGN: [&str; 14] = [
     "kubectl.kubernetes.io/",
     "app.kubernetes.io/managed-by",
@@ -26,14 +26,14 @@ const FOREIGN: [&str; 14] = [
     "alustan.io/",
 ];
 
-/// Where a repository keeps the ref that its layers are to follow, until it is written.
+/// Field of a repository that temporarily holds the ref for its layers.
 pub(super) const GIT_REF: &str = "ref";
 
 /// An object under construction.
 pub(super) struct Tree(pub(super) Value);
 
 impl Tree {
-    /// An object of a kind of ours with the name and namespace of another, and its own labels and annotations.
+    /// An object of Pawl with name, namespace, and own labels and annotations of another object.
     pub(super) fn of(kind: &str, document: &Document, longest: usize, notes: &mut Notes) -> Self {
         let mut tree = Self(json!({"apiVersion": "pawl.run/v1alpha1", "kind": kind}));
         let name: String = document.name().chars().take(longest).collect();
@@ -56,7 +56,7 @@ impl Tree {
         Self::of("TerraformLayer", document, names::MAX_LAYER_NAME, notes)
     }
 
-    /// Sets a field, given by its path, to what there is.
+    /// Sets the field at a path, if there is a value.
     pub(super) fn put(&mut self, path: &str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             *self.at(path) = value.into();
@@ -80,7 +80,7 @@ impl Tree {
     }
 }
 
-/// What was made, in the order in which it is to be applied.
+/// The created objects, in the order in which to apply them.
 #[derive(Default)]
 pub(super) struct Made {
     repositories: BTreeMap<(String, String), Tree>,
@@ -100,7 +100,7 @@ impl Made {
         self.repositories.get_mut(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// The name of the repository of a namespace with that URL and Secret, which is made when there is none.
+    /// The name of the repository with this namespace, URL and Secret; creates it if it does not exist.
     pub(super) fn repository_of(&mut self, namespace: &str, url: &str, secret: Option<&str>) -> String {
         let same = |tree: &Tree| tree.0["spec"]["url"] == url && tree.0["spec"]["secretRef"]["name"].as_str() == secret;
         if let Some(((_, name), _)) = self.repositories.iter().find(|((of, _), tree)| of == namespace && same(tree)) {
@@ -123,7 +123,7 @@ impl Made {
         name
     }
 
-    /// Lets the layers of a namespace use a repository of another.
+    /// Allows the layers in a namespace to use a repository in another one.
     pub(super) fn allow(&mut self, namespace: &str, name: &str, layers: &str) {
         if namespace == layers {
             return;
@@ -146,7 +146,7 @@ impl Made {
     }
 }
 
-/// A duration as ours are written, within bounds; what is outside of them is said.
+/// A duration in Pawl's notation, clamped to bounds, with a warning if it was outside.
 pub(super) fn span(text: Option<String>, field: &str, (least, most): (Span, Span), notes: &mut Notes) -> Option<String> {
     let text = text?;
     let Ok(span) = text.parse::<Span>() else {
@@ -160,7 +160,7 @@ pub(super) fn span(text: Option<String>, field: &str, (least, most): (Span, Span
     Some(bound.to_string())
 }
 
-/// A number within bounds; what is outside of them is said.
+/// A number clamped to bounds, with a warning if it was outside.
 pub(super) fn number(value: Option<u64>, field: &str, (least, most): (u64, u64), notes: &mut Notes) -> Option<u64> {
     let value = value?;
     let bound = value.clamp(least, most);

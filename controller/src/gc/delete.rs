@@ -1,4 +1,4 @@
-//! Deletes what belongs to attempts: an object by its UID, so that one of the same name that was made since stays.
+//! Deletes objects of attempts by UID, so that a recreated object of the same name remains.
 
 use k8s_openapi::api::{
     core::v1::{Pod, ServiceAccount},
@@ -16,7 +16,7 @@ use crds::names;
 
 use crate::{cluster::Cluster, error::Error};
 
-/// Deletes an object of that UID, in the background; one that is gone is success.
+/// Deletes an object with this UID, with background propagation. A missing object is no error.
 pub(crate) async fn object<K>(
     what: &'static str,
     namespace: &str,
@@ -31,7 +31,7 @@ where
     ctx.call_opt(what, ctx.api::<K>(namespace).delete(name, &params)).await.map(drop)
 }
 
-/// What an attempt was given.
+/// The kinds of objects that grant an attempt its rights.
 fn rights(namespace: &str, ctx: &Cluster) -> (Api<ServiceAccount>, Api<Role>, Api<RoleBinding>) {
     (ctx.api(namespace), ctx.api(namespace), ctx.api(namespace))
 }
@@ -51,10 +51,10 @@ pub(crate) async fn account(namespace: &str, name: &str, ctx: &Cluster) -> Resul
     Ok(())
 }
 
-/// Takes our finalizer from a pod, and marks it as one that is let go; other finalizers are others' business.
+/// Removes the attempt finalizer from a pod, and marks it as released; keeps other finalizers.
 pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cluster) -> Result<(), Error> {
     let params = PatchParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PatchParams::default() };
-    // Almost always the only one: one request, which fails when it is not as expected.
+    // Usually the only request needed; it fails if the pod was recreated.
     let now = ctx.now();
     let labels = json!({names::LABEL_RELEASED: now.as_second().to_string()});
     let metadata = json!({"uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER], "labels": labels});
@@ -64,7 +64,7 @@ pub(crate) async fn release_pod(namespace: &str, name: &str, uid: &str, ctx: &Cl
     Ok(())
 }
 
-/// Deletes everything of a run but the run: pods one by one with their UID, then the rest by label.
+/// Deletes all objects of a run except the run: pods individually by UID, the rest by label.
 pub(crate) async fn all_of(run: &impl ResourceExt, ctx: &Cluster) -> Result<(), Error> {
     let namespace = run.namespace().unwrap_or_default();
     let of_run = ListParams::default().labels(&format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default()));

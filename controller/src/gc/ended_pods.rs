@@ -1,7 +1,8 @@
-//! Pods of attempts that are closed: they stay for an hour, so that `kubectl logs` works as people expect, and go when the datastore has
-//! their log. Without a datastore, and without the whole log there, a pod stays until its run goes.
+//! Deletes the pods of closed attempts. They remain for an hour, so that `kubectl logs` works as expected, and are
+//! deleted once the datastore has their log. Without a datastore, or with an incomplete log, a pod remains as long as
+//! its run.
 //!
-//! Nobody looks at a pod for that. They are listed when the first of them has stayed long enough, and not before.
+//! There is no check per pod. Pods are listed when the first one has been released for long enough, and not before.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -16,27 +17,27 @@ use crds::{datastore::causes, names};
 use super::delete;
 use crate::{cluster::Cluster, error::Error};
 
-/// How long a pod stays that was let go.
+/// Retention of a released pod.
 pub const STAYS: SignedDuration = SignedDuration::from_hours(1);
-/// Between two looks whether it is time.
+/// Interval of checks for due pods.
 const SWEEP: Duration = Duration::from_secs(300);
-/// Pods of one answer.
+/// Page size of the list of pods.
 const PAGE: u32 = 500;
 
-/// UIDs of the pods that stay, since something of their log is missing for ever.
+/// UIDs of the retained pods whose log will never be complete.
 pub type Kept = HashSet<String>;
 
-/// Sweeps a namespace, or all of them, until `stop` says otherwise.
+/// Sweeps a namespace, or all, until `stop`.
 pub async fn run(scope: Option<String>, ctx: Arc<Cluster>, datastore: Arc<Datastore>, mut stop: watch::Receiver<bool>) {
     let mut kept = Kept::new();
-    // What was let go before this process began is not known.
+    // Releases before the start of this process are unknown.
     let mut first = Some(Timestamp::MIN);
     loop {
         let oldest = first.into_iter().chain(*ctx.pods.first_release()).min();
         if oldest.is_some_and(|oldest| has_stayed(oldest, ctx.now())) {
             *ctx.pods.first_release() = None;
             first = once(scope.as_deref(), &mut kept, &ctx, &datastore).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "could not look for pods that have stayed long enough");
+                tracing::warn!(%error, "the sweep for ended pods failed");
                 oldest
             });
         }
@@ -47,10 +48,11 @@ pub async fn run(scope: Option<String>, ctx: Arc<Cluster>, datastore: Arc<Datast
     }
 }
 
-/// Deletes the pods that have stayed long enough and whose log is kept. Returns when the first of those was let go that are still to go.
+/// Deletes pods that have been released for long enough and whose log is stored. Returns the earliest release among the
+/// remaining ones.
 ///
 /// # Errors
-/// When the API server does not answer or refuses; what was found until then is deleted.
+/// When the API server does not respond or refuses. Pods found until then are deleted.
 pub async fn once(
     scope: Option<&str>,
     kept: &mut Kept,
@@ -66,7 +68,7 @@ pub async fn once(
                 true if kept.contains(&pod.uid) => Some(false),
                 true => datastore.log_is_whole(&pod.namespace, &pod.run_uid, pod.attempt).await.map_or_else(
                     |error| {
-                        tracing::info!(pod = pod.name, error = causes(&error), "nobody says whether the pod's log is kept");
+                        tracing::info!(pod = pod.name, error = causes(&error), "it is unknown whether the pod's log is stored");
                         None
                     },
                     Some,
@@ -75,7 +77,7 @@ pub async fn once(
             };
             match whole {
                 Some(true) => {
-                    tracing::info!(pod = pod.name, "the pod goes: its log is kept");
+                    tracing::info!(pod = pod.name, "the pod is deleted: its log is stored");
                     delete::object::<Pod>("delete ended pod", &pod.namespace, &pod.name, Some(pod.uid), ctx).await?;
                 }
                 Some(false) => drop(there.insert(pod.uid)),
@@ -91,7 +93,7 @@ pub async fn once(
     Ok(first)
 }
 
-/// A pod that was let go, and is not on its way out.
+/// A released pod that is not being deleted.
 struct Released {
     namespace: String,
     name: String,
@@ -130,14 +132,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_goes_an_hour_after_it_was_let_go() {
+    fn released_pod_is_due_after_an_hour() {
         let after = |minutes| t0() + SignedDuration::from_mins(minutes);
         assert!(!has_stayed(t0(), after(59)) && has_stayed(t0(), after(60)));
         assert!(has_stayed(Timestamp::MIN, t0()), "nobody knows since when");
     }
 
     #[test]
-    fn only_a_pod_that_was_let_go_is_looked_at() {
+    fn only_released_pods_are_considered() {
         let labels = json!({names::LABEL_RUN_UID: "u", names::LABEL_ATTEMPT: "2", names::LABEL_RELEASED: "1767225600"});
         let of = |more: serde_json::Value| {
             let mut meta = json!({"namespace": "team", "name": "p", "uid": "p1", "labels": labels});

@@ -1,12 +1,12 @@
-//! Garbage collection: whatever is deleted because nothing needs it any more.
+//! Garbage collection.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | `delete` | deletes and releases what belongs to attempts |
-//! | [`objects`] | what attempts were given and nobody took back |
+//! | `delete` | deletes and releases objects of attempts |
+//! | [`objects`] | leftover rights of attempts |
 //! | [`pods`] | pods whose run is gone or at a later attempt |
 //! | [`ended_pods`] | pods of closed attempts, an hour later |
-//! | [`ttl`] | runs whose time is over |
+//! | [`ttl`] | runs past their TTL |
 
 pub(crate) mod delete;
 pub mod ended_pods;
@@ -18,7 +18,7 @@ use kube::ResourceExt as _;
 
 use crds::TerraformRun;
 
-/// The run that an object of an attempt names, as it is known: none when that is gone, or another has its name.
+/// The cached run that owns an attempt's object; `None` when it is gone or another run has its name.
 fn owner<'a>(run_uid: &str, known: Option<&'a TerraformRun>) -> Option<&'a TerraformRun> {
     known.filter(|run| run.uid().as_deref() == Some(run_uid))
 }

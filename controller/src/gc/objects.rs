@@ -1,5 +1,5 @@
-//! What attempts were given and nobody took back: a creation may land after its attempt was closed, or after its run is gone,
-//! when nobody looks there again. No token can use such rights, since tokens are bound to pods; they are litter all the same.
+//! Deletes leftover rights of attempts. A creation may take effect after its attempt was closed or its run deleted,
+//! when no reconcile follows. No token can use such rights, because tokens are bound to pods, but they accumulate.
 
 use std::{collections::HashMap, fmt::Debug, time::Duration};
 
@@ -21,18 +21,18 @@ use crds::{TerraformRun, names};
 use super::{delete, owner};
 use crate::{cluster::Cluster, error::Error};
 
-/// Between two looks; the first is at the start, which is when something may have died in between.
+/// Interval of sweeps. The first is at the start, because the previous process may have died during a creation.
 const EVERY: Duration = Duration::from_secs(3600);
-/// What is younger than this may belong to an attempt that is being opened.
+/// Minimum age: younger objects may belong to an attempt that is being opened.
 pub const SETTLED: SignedDuration = SignedDuration::from_mins(10);
-/// Objects of one answer.
+/// Page size of lists.
 const PAGE: u32 = 500;
 
-/// Sweeps a namespace, or all of them, until `stop` says otherwise.
+/// Sweeps a namespace, or all, until `stop`.
 pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Cluster>, mut stop: watch::Receiver<bool>) {
     loop {
         if let Err(error) = once(scope.as_deref(), &ctx).await {
-            tracing::warn!(%error, "could not look for forgotten rights of attempts; tried again in an hour");
+            tracing::warn!(%error, "the sweep for leftover rights of attempts failed; it is repeated in an hour");
         }
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
@@ -41,21 +41,20 @@ pub async fn run(scope: Option<String>, ctx: std::sync::Arc<Cluster>, mut stop: 
     }
 }
 
-/// Removes the ServiceAccounts, Roles and RoleBindings of attempts that are closed, and of runs that are gone. Returns how many
-/// there were.
+/// Deletes the ServiceAccounts, Roles and RoleBindings of closed attempts and deleted runs. Returns their number.
 ///
 /// # Errors
-/// When the API server does not answer or refuses; what was found until then is removed.
+/// When the API server does not respond or refuses. Objects found until then are deleted.
 pub async fn once(scope: Option<&str>, ctx: &Cluster) -> Result<usize, Error> {
     let mut runs = HashMap::new();
-    // Rights before whoever has them.
+    // Delete rights before the accounts that have them.
     let bindings = of_kind::<RoleBinding>("RoleBindings", scope, &mut runs, ctx).await?;
     let roles = of_kind::<Role>("Roles", scope, &mut runs, ctx).await?;
     let accounts = of_kind::<ServiceAccount>("ServiceAccounts", scope, &mut runs, ctx).await?;
     Ok(bindings + roles + accounts)
 }
 
-/// Runs that were read, by namespace and name.
+/// Runs already read, by namespace and name.
 type Runs = HashMap<(String, String), Option<TerraformRun>>;
 
 async fn of_kind<K>(kind: &'static str, scope: Option<&str>, runs: &mut Runs, ctx: &Cluster) -> Result<usize, Error>
@@ -74,7 +73,7 @@ where
             }
             let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
             delete::object::<K>("delete what an attempt was given", &namespace, &name, object.uid(), ctx).await?;
-            tracing::info!(kind, namespace, name, "nobody had taken it back");
+            tracing::info!(kind, namespace, name, "leftover rights were deleted");
             removed += 1;
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -87,7 +86,7 @@ where
 /// Whether an object's attempt is closed, or its run gone, by a live read.
 async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &Cluster) -> Result<bool, Error> {
     let label = |name: &str| object.metadata.labels.as_ref().and_then(|labels| labels.get(name));
-    // Other objects of ours, the chart's own for one, are nobody's attempt.
+    // Other managed objects, such as the chart's, belong to no attempt.
     let Some(((run, uid), attempt)) = label(names::LABEL_RUN).zip(label(names::LABEL_RUN_UID)).zip(label(names::LABEL_ATTEMPT))
     else {
         return Ok(false);
@@ -105,10 +104,10 @@ async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &C
     Ok(is_over(uid, attempt, runs.get(&key).and_then(Option::as_ref)))
 }
 
-/// Whether an attempt of the run with that UID is closed, or its run gone; `there` is what has the run's name now.
+/// Whether an attempt of the run with this UID is closed, or the run gone; `there` is the run that now has the name.
 fn is_over(run_uid: &str, attempt: &str, there: Option<&TerraformRun>) -> bool {
     let Some(run) = owner(run_uid, there) else { return true };
-    // A run with a word of a newer version is the newer version's.
+    // A run with an unknown value belongs to a newer version.
     let open = run.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.open);
     run.unknown_word().is_none() && open.is_none_or(|open| open.number.to_string() != attempt)
 }
@@ -120,7 +119,7 @@ mod tests {
     use crds::{Attempt, TerraformRunStatus};
 
     #[test]
-    fn rights_are_forgotten_when_their_attempt_is_closed_or_their_run_gone() {
+    fn rights_are_leftover_when_attempt_or_run_is_over() {
         let mut run = testing::run();
         let uid = run.uid().unwrap();
         let attempt = Attempt { number: 2, open: true, ..Attempt::default() };

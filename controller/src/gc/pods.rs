@@ -1,5 +1,5 @@
-//! Pods of runs that are gone and of attempts that were followed by another: a creation may land after everything of them was
-//! tidied up, and nobody looks there again.
+//! Deletes pods of deleted runs and of replaced attempts: a creation may take effect after the cleanup, when no
+//! reconcile follows.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crds::{TerraformRun, names};
 use super::{delete, owner};
 use crate::{cluster::Cluster, error::Error, runner_pod::status::PodView};
 
-/// How long to wait after each try that failed, in seconds; after the last one the next list of pods shows the pod again.
+/// Waits after failed tries, in seconds. After the last one, the next list of pods shows the pod again.
 const WAITS: [u64; 5] = [1, 5, 15, 60, 300];
 
-/// The pod that a run left which has just gone, or the attempt before the one that it has now, as far as the watch of pods has
-/// come: a creation may be seen before the end of its attempt is.
+/// The pod left by a run that was just deleted, or by the attempt before the current one, according to the cache: a
+/// pod's creation may be seen before the end of its attempt.
 pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Cluster) -> Option<PodView> {
     let number = run.status.as_ref()?.attempt.as_ref()?.number;
     let name = names::attempt_name(&run.name_any(), &run.uid()?, if is_gone { number } else { number.checked_sub(1)? });
     ctx.pods.get(&run.namespace()?, &name)
 }
 
-/// Whether no look at the run, as it is known, will see to the pod.
+/// Whether no reconcile of the run, as cached, will handle the pod.
 pub fn is_left(pod: &PodView, known: Option<&TerraformRun>) -> bool {
     !pod.run_uid.is_empty() && owner(&pod.run_uid, known).is_none_or(|run| pod.attempt < number(run))
 }
@@ -31,9 +31,10 @@ fn number(run: &TerraformRun) -> u32 {
     run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number)
 }
 
-/// Lets go of a pod that was left, once a live read says that its run is gone or at a later attempt. A pod whose container runs is
-/// left alone until that has ended: its agent ends by itself when it finds its attempt closed, and an apply is never cut off from
-/// here. One whose container never started, for want of an image or of a node, would stay for ever, and is deleted.
+/// Releases a leftover pod, once a live read confirms that its run is gone or at a later attempt. A pod with a running
+/// container is left alone until the container ends: its agent exits when it finds its attempt closed, and an apply is
+/// never killed from here. A pod whose container never started, for lack of an image or a node, would remain forever
+/// and is deleted.
 pub fn let_go(namespace: String, pod: PodView, ctx: Arc<Cluster>) {
     if !is_over(&pod) {
         return;
@@ -42,14 +43,14 @@ pub fn let_go(namespace: String, pod: PodView, ctx: Arc<Cluster>) {
         for wait in WAITS {
             match Box::pin(release(&namespace, &pod, &ctx)).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, pod = pod.name, "a pod that was left is still held"),
+                Err(error) => tracing::warn!(%error, pod = pod.name, "a leftover pod is not released yet"),
             }
             tokio::time::sleep(std::time::Duration::from_secs(wait)).await;
         }
     });
 }
 
-/// Held by us, and nothing of it runs.
+/// It has the finalizer, and none of its containers runs.
 fn is_over(pod: &PodView) -> bool {
     pod.held && (pod.ended.is_some() || !pod.started)
 }
@@ -78,7 +79,7 @@ mod tests {
     use crate::runner_pod::status::Ended;
 
     #[test]
-    fn a_pod_that_was_left_is_let_go_when_nothing_of_it_runs() {
+    fn leftover_pod_is_released_when_nothing_of_it_runs() {
         let pod = |held, started, ended: bool| PodView { held, started, ended: ended.then(Ended::default), ..PodView::default() };
         assert!(!is_over(&pod(true, true, false)), "its agent ends by itself");
         assert!(is_over(&pod(true, true, true)), "it has ended");

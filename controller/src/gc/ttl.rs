@@ -1,6 +1,6 @@
-//! Finished runs go after their time. Indeterminate ones stay, as somebody has to look at them; so do those that a tool keeps, as it
-//! would make them again, and with them their apply. A layer's runs are its history, which says itself how long they are kept; the one
-//! that destroyed what a layer made outlives it, and goes as any other.
+//! Deletes finished runs after their TTL. Indeterminate runs remain for people to examine. Runs managed by a GitOps
+//! tool remain, because the tool would recreate them and apply again. Runs of a layer follow the layer's own retention;
+//! the run that destroyed a layer's resources outlives the layer and follows the TTL.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crds::{RunResult, Trigger, names};
 
 use crate::settings::Settings;
 
-/// How often somebody looks which finished runs go before the next such look: a timer for each would cost more than the run.
+/// Interval of sweeps. A timer per run would cost more than the run itself.
 pub const SWEEP: Duration = Duration::from_secs(600);
 
-/// Labels and annotations of tools that make again what is deleted.
+/// Labels and annotations of tools that recreate deleted objects.
 pub const KEPT_BY: [&str; 8] = [
     "argocd.argoproj.io/instance",
     "argocd.argoproj.io/tracking-id",
@@ -27,7 +27,7 @@ pub const KEPT_BY: [&str; 8] = [
     "applyset.kubernetes.io/part-of",
 ];
 
-/// When a run goes; `None`: never, as far as is known now.
+/// When a run is deleted; `None` when it is never due, according to its current state.
 pub fn due(
     run: &impl ResourceExt,
     ttl_seconds: Option<u32>,

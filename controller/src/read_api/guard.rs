@@ -1,50 +1,50 @@
-//! When the APIService is to stand: a pure function of what the datastore and the API server answered, and when.
+//! Decides when the APIService exists: a pure function of the responses of datastore and API server, and their times.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long it may be silent.
+/// How long the datastore may be silent.
 const SILENCE: Duration = Duration::from_secs(6);
-/// How long the API server may take to find its way there.
+/// How long the API server may take to reach the datastore.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the APIService is looked at until it works, and then.
+/// Interval of checks of the APIService: until it works, and afterwards.
 const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
-/// How long nothing is tried after the API server has not found its way.
+/// Pause after the API server failed to reach the datastore.
 const PAUSE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Leave,
-    /// See to it that it stands, as it should.
+    /// Ensure that it exists with the correct spec.
     Put,
-    /// See to it that it does not.
+    /// Ensure that it does not exist.
     Remove,
 }
 
-/// What a look at the APIService showed.
+/// The result of a check of the APIService.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Gone,
-    /// The API server reaches the datastore by it.
+    /// The API server reaches the datastore through it.
     Works,
-    /// It does not, or has not tried yet.
+    /// The API server does not reach it, or has not tried yet.
     Unreached,
     Foreign,
 }
 
-/// What is remembered between two ticks.
+/// State between two ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
-    /// The last answer of the datastore, or the beginning.
+    /// Time of the datastore's last response, or of the start.
     answered: Instant,
-    /// Whether it is known to stand, or known not to.
+    /// Whether it is known to exist, or known not to.
     pub(super) stands: Option<bool>,
-    /// Since when the API server does not find its way.
+    /// Since when the API server does not reach the datastore.
     unreached: Option<Instant>,
-    /// When to look again.
+    /// Time of the next check.
     look: Instant,
-    /// Until when nothing is tried.
+    /// End of the current pause.
     pause: Option<Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Guard {
         Self { answered: now, stands: None, unreached: None, look: now, pause: None }
     }
 
-    /// The datastore answered, or did not.
+    /// The datastore responded, or did not.
     pub(super) fn tick(&mut self, answers: bool, now: Instant) -> Order {
         if !answers {
             let silent = now.duration_since(self.answered) >= SILENCE;
@@ -64,7 +64,7 @@ impl Guard {
         if !paused && (self.stands != Some(true) || now >= self.look) { Order::Put } else { Order::Leave }
     }
 
-    /// It stands as it should, and was seen so.
+    /// It exists with the correct spec.
     pub(super) fn stands(&mut self, seen: Seen, now: Instant) -> Order {
         (self.stands, self.pause) = (Some(true), None);
         if seen != Seen::Unreached {
@@ -79,7 +79,7 @@ impl Guard {
         Order::Remove
     }
 
-    /// It does not stand any more.
+    /// It does not exist any more.
     pub(super) fn gone(&mut self) {
         (self.stands, self.unreached) = (Some(false), None);
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_while_the_datastore_answers() {
+    fn api_service_exists_while_the_datastore_responds() {
         let t = Instant::now();
         let at = |seconds| t + Duration::from_secs(seconds);
         let mut guard = Guard::new(t);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_the_api_server_does_not_reach_is_taken_away_as_well() {
+    fn unreached_api_service_is_removed() {
         let t = Instant::now();
         let at = |seconds| t + Duration::from_secs(seconds);
         let mut guard = Guard::new(t);

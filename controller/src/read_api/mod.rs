@@ -1,7 +1,8 @@
-//! The APIService by which people read plans, logs and states (`design/0009-datastore.md`).
+//! Manages the APIService through which people read plans, logs and states (`design/0009-datastore.md`).
 //!
-//! While one stands whose server is down, the API server cannot list what is in any namespace, so none of the cluster's can be
-//! deleted. So it stands only while the datastore answers, and while the API server itself finds its way there.
+//! While an APIService has an unreachable server, the API server cannot list the content of any namespace, so no
+//! namespace in the cluster can be deleted. So it exists only while the datastore responds and the API server can reach
+//! it.
 
 mod guard;
 
@@ -37,15 +38,15 @@ use crate::{
 pub const GROUP: &str = "read.pawl.run";
 pub const VERSION: &str = "v1alpha1";
 
-/// How often the datastore is asked, and for how long.
+/// Interval and timeout of requests to the datastore.
 const TICK: Duration = Duration::from_secs(2);
 
-/// What is registered, and in whose name.
+/// The registration and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// Where it is served; none when it is off.
+    /// The service behind it; `None` when the read API is off.
     service: Option<Place>,
-    /// The ClusterRole that it goes with: what an uninstalled release leaves behind is collected with it.
+    /// The owning ClusterRole, so that the APIService is garbage-collected when the release is uninstalled.
     owner: Option<String>,
 }
 
@@ -57,7 +58,7 @@ struct Place {
 }
 
 impl Registration {
-    /// What the settings say.
+    /// Reads the settings.
     ///
     /// # Errors
     /// When the service is not `NAMESPACE/NAME:PORT`.
@@ -78,18 +79,18 @@ impl Registration {
         Ok(Self { service: Some(place), owner })
     }
 
-    /// Whether people are to read from the datastore.
+    /// Whether the read API is enabled.
     pub fn is_wanted(&self) -> bool {
         self.service.is_some()
     }
 }
 
-/// Keeps the APIService until `stop` says otherwise, and takes it away then: nobody would watch over it.
+/// Maintains the APIService until `stop`, then removes it, since nothing would monitor it any more.
 pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: Client, mut stop: watch::Receiver<bool>) {
     let keeper = Keeper { api: Api::all(client.clone()), roles: Api::all(client), owner: what.owner };
     let (Some(place), Some(datastore)) = (what.service, datastore) else {
         if let Err(error) = keeper.remove().await {
-            tracing::debug!(%error, "nothing is known of an APIService of ours");
+            tracing::debug!(%error, "the APIService could not be removed");
         }
         return;
     };
@@ -107,7 +108,7 @@ pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: 
             Err(_) => Some("no answer in time".to_owned()),
         };
         if let Err(error) = keeper.step(&mut guard, silent, &place, &datastore).await {
-            tracing::warn!(%error, "the APIService of {GROUP} is not as it should be");
+            tracing::warn!(%error, "the APIService of {GROUP} is not in the desired state");
         }
     }
     let _ = timeout(Duration::from_secs(3), keeper.remove()).await;
@@ -131,12 +132,12 @@ impl Keeper {
                 (_, Order::Remove) => tracing::warn!(
                     "the API server does not reach the datastore; is it let through by the NetworkPolicy? {GROUP} is taken away"
                 ),
-                _ if fresh => tracing::info!("{GROUP} stands"),
+                _ if fresh => tracing::info!("{GROUP} is registered"),
                 _ => {}
             }
         } else if order == Order::Remove {
             let error = silent.unwrap_or_default();
-            tracing::warn!(error, "the datastore does not answer; {GROUP} is taken away until it does");
+            tracing::warn!(error, "the datastore does not respond; {GROUP} is removed until it does");
         }
         if order == Order::Remove {
             self.remove().await?;
@@ -145,7 +146,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes it, or mends it.
+    /// Creates or repairs it.
     async fn put(&self, place: &Place, authority: &str) -> Result<Seen, Error> {
         let name = format!("{VERSION}.{GROUP}");
         let wanted = spec(place, authority);
@@ -191,7 +192,7 @@ impl Keeper {
         Ok(if works { Seen::Works } else { Seen::Unreached })
     }
 
-    /// Takes it away, if it is ours.
+    /// Removes it, if it is ours.
     async fn remove(&self) -> Result<Seen, Error> {
         let name = format!("{VERSION}.{GROUP}");
         let Some(there) = error::call_opt("read APIService", self.api.get(&name)).await? else { return Ok(Seen::Gone) };
@@ -202,14 +203,14 @@ impl Keeper {
         let params = DeleteParams::background().preconditions(preconditions);
         match error::call_opt("delete APIService", self.api.delete(&name, &params)).await {
             Ok(_) => Ok(Seen::Gone),
-            // Made anew by somebody in between: not the one that was looked at.
+            // It was recreated meanwhile, so it is not the one that was checked.
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(Seen::Foreign),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Made by the release of that ClusterRole.
+/// Whether the release with this ClusterRole created it.
 fn is_ours(owner: Option<&str>, service: &APIService) -> bool {
     let label = service.labels().get(names::LABEL_MANAGED_BY).is_some_and(|value| value == names::MANAGED_BY);
     let role = service.owner_references().iter().find(|owner| owner.kind == "ClusterRole");
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_named_whole_or_not_at_all() {
+    fn incomplete_service_name_is_rejected() {
         let place = Registration::of(&settings("pawl-system/store:443")).unwrap();
         assert_eq!(place.service, Some(Place { namespace: "pawl-system".into(), name: "store".into(), port: 443 }));
         assert_eq!(Registration::of(&settings("")).unwrap().service, None);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_this_release_made_is_touched() {
+    fn only_objects_of_this_release_are_touched() {
         let service = |label: &str, owner: Option<&str>| -> APIService {
             let owners: Vec<_> = owner
                 .map(|name| json!({"apiVersion": "v1", "kind": "ClusterRole", "name": name, "uid": "u"}))

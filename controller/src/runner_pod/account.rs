@@ -1,6 +1,6 @@
 //! The rights of an attempt: get and watch its own run, patch that run's status, nothing else.
 //!
-//! No ownerReferences: foreground deletion of a run would take pod and token away in mid-apply.
+//! The objects have no ownerReferences: foreground deletion of a run would delete pod and token during an apply.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use kube::ResourceExt;
 
 use crds::{Attempt, TerraformRun, names};
 
-/// The objects that give an attempt's pod its rights.
+/// The objects that grant an attempt's pod its rights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
-    /// Its own ServiceAccount; none when the run names one.
+    /// The attempt's own ServiceAccount; `None` when the run selects one.
     pub service_account: Option<ServiceAccount>,
     pub role: Role,
     pub binding: RoleBinding,
 }
 
-/// Labels that tell whose an object is.
+/// Labels that identify the owner of an object.
 pub fn labels(run: &TerraformRun, attempt: u32) -> BTreeMap<String, String> {
     BTreeMap::from([
         (names::LABEL_RUN.to_owned(), run.name_any()),
@@ -34,7 +34,7 @@ pub fn labels(run: &TerraformRun, attempt: u32) -> BTreeMap<String, String> {
     ])
 }
 
-/// Whether an object's labels name this run and attempt.
+/// Whether an object's labels match this run and attempt.
 pub fn belongs(meta: &ObjectMeta, run_uid: &str, attempt: u32) -> bool {
     let label = |name: &str| meta.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
     label(names::LABEL_RUN_UID) == Some(run_uid) && label(names::LABEL_ATTEMPT) == Some(attempt.to_string().as_str())
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_may_touch_its_own_run_and_nothing_else() {
+    fn account_has_rights_on_its_own_run_only() {
         let run = testing::run();
         let made = account(&run, &attempt(2, None));
         let rules = made.role.rules.unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_that_the_user_names_is_not_made() {
+    fn selected_account_is_not_created() {
         let mut run = testing::run();
         run.spec.runner.service_account_name = Some("deployer".into());
         let made = account(&run, &attempt(1, None));
@@ -122,11 +122,11 @@ mod tests {
     }
 
     #[test]
-    fn plans_are_made_under_the_account_that_is_named_for_them() {
+    fn plans_use_the_plan_account() {
         let mut run = testing::run();
         run.spec.runner.plan_service_account_name = Some("reader".into());
         assert_eq!(service_account_name(&run, &attempt(1, None)), "reader");
-        // An apply has the attempt's own, unless one is named.
+        // An apply uses the attempt's own account, unless the run selects one.
         let own = account(&run, &attempt(2, Some(1)));
         assert_eq!(own.service_account.unwrap().metadata.name, own.role.metadata.name);
         run.spec.runner.service_account_name = Some("deployer".into());

@@ -1,4 +1,4 @@
-//! The environment of a pod: whose attempt it is, the datastore, and the network with its proxies and whom it trusts besides.
+//! The environment of a pod: identity of its attempt, datastore, proxies, and additional certificate authorities.
 
 use crds::{TerraformRun, datastore, pod_env};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use super::{Handout, grace_seconds};
 use crate::settings::Settings;
 
-/// What pods never reach by a proxy: themselves, the services of the cluster, and the API server by its address, which the kubelet fills in.
+/// Hosts that pods reach without a proxy: themselves, the services of the cluster, and the API server's address, which
+/// the kubelet fills in.
 const DIRECT: &str = "localhost,127.0.0.1,::1,kubernetes.default,.svc,.cluster.local,$(KUBERNETES_SERVICE_HOST)";
 
 pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Option<&Handout>) -> Vec<EnvVar> {
@@ -40,7 +41,7 @@ pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings,
     env
 }
 
-/// The environment that proxies and authorities are told by; empty when the operator says nothing.
+/// The environment variables for proxies and certificate authorities; empty when the operator sets none.
 fn network(settings: &Settings) -> Vec<EnvVar> {
     let said = |value: Option<&String>| value.filter(|value| !value.is_empty()).cloned();
     let (http, https) = (said(settings.runner_http_proxy.as_ref()), said(settings.runner_https_proxy.as_ref()));
@@ -48,7 +49,7 @@ fn network(settings: &Settings) -> Vec<EnvVar> {
         Some(more) => format!("{DIRECT},{more}"),
         None => DIRECT.to_owned(),
     });
-    // Some programs read the names in capitals only, others the small ones.
+    // Some programs read only the upper-case names, others only the lower-case ones.
     let proxies = [("HTTP_PROXY", http), ("HTTPS_PROXY", https), ("NO_PROXY", direct)];
     let proxies = proxies.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let proxies = proxies.flat_map(|(name, value)| [(name.to_owned(), value.clone()), (name.to_ascii_lowercase(), value)]);
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_when_the_operator_says_nothing() {
+    fn environment_omits_unset_proxies_and_authorities() {
         let none = Some(String::new());
         let empty = Settings {
             runner_http_proxy: none.clone(),
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_is_never_reached_by_a_proxy() {
+    fn cluster_hosts_bypass_the_proxy() {
         let proxy = "http://proxy.example.org:3128";
         let mut settings = Settings { runner_https_proxy: Some(proxy.into()), ..Settings::default() };
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -106,7 +107,7 @@ mod tests {
         }
     }
     #[test]
-    fn the_contract_is_in_the_environment() {
+    fn environment_has_the_attempts_identity() {
         let run = testing::run();
         let env = spec_of(&run).containers[0].env.clone().unwrap();
         let value = |name: &str| env.iter().find(|e| e.name == name).unwrap().value.clone();
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn that_code_has_to_be_confined_is_said_where_it_has_to() {
+    fn confinement_is_required_only_if_configured() {
         let said = |runner_require_confinement| {
             let settings = Settings { runner_require_confinement, ..Settings::default() };
             let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, &settings, None);

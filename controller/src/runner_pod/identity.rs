@@ -7,11 +7,11 @@ use super::{FILE_MODE, token_of};
 
 pub(super) const VOLUME: &str = "identity";
 
-/// A volume with a token for each identity that the run asks for, as `FIELD/token`; none without an account that the user names, since
-/// that of an attempt alone is one that nobody trusts. The kubelet renews them.
+/// A volume with a token for each identity of the run, as `FIELD/token`. `None` without an account selected by the
+/// user, because clouds do not trust an attempt's own account. The kubelet renews the tokens.
 pub(super) fn volume(run: &TerraformRun, attempt: &Attempt) -> Option<Volume> {
     run.spec.runner.account(attempt.restores.is_some())?;
-    // The schema refuses it as well: with a token for the datastore code of the stack would write its own plans.
+    // The schema rejects it as well: with a token for the datastore, code of the stack could write its own plans.
     let tokens = run.spec.credentials.tokens().into_iter().filter(|token| token.audience != datastore::AUDIENCE);
     let sources: Vec<_> = tokens.map(|token| token_of(format!("{}/token", token.field), Some(&token.audience))).collect();
     (!sources.is_empty()).then(|| Volume {
@@ -28,7 +28,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn tokens_are_those_of_an_account_that_is_named_and_none_is_for_the_datastore() {
+    fn identity_tokens_need_an_account_and_exclude_the_datastore() {
         let mut run = testing::run();
         let aws = json!({"roleArn": "arn:aws:iam::111122223333:role/r"});
         run.spec.credentials = serde_json::from_value(json!({"aws": aws, "vault": {"address": "https://v"}})).unwrap();

@@ -24,25 +24,25 @@ use datastore_client::{RequestError, controller::Datastore};
 
 use crate::settings::Settings;
 
-/// Seconds until a token has to be renewed, which the kubelet does in good time.
+/// Lifetime of tokens in seconds. The kubelet renews them before they expire.
 const TOKEN_SECONDS: i64 = 3600;
-/// Files of Secrets and ConfigMaps: readable by whatever user the image has, writable by none.
+/// Mode of files from Secrets and ConfigMaps: readable by the image's user, whichever it is, and writable by none.
 const FILE_MODE: i32 = 0o444;
 
-/// How long a node has to end what has no pod any more, beside the pod's own grace.
+/// Extra time, in addition to the pod's grace period, for a node to stop containers without a pod object.
 const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
-/// How long a pod of this run has to end, in seconds.
+/// The pod's grace period, in seconds.
 pub fn grace_seconds(run: &TerraformRun) -> i64 {
     run.spec.runner.termination_grace_period_seconds
 }
 
-/// How long a pod of this run may take to end.
+/// The pod's grace period.
 pub fn grace(run: &TerraformRun) -> SignedDuration {
     SignedDuration::from_secs(grace_seconds(run))
 }
 
-/// How long a pod of this run that is gone may still have a process on a node that is Ready.
+/// How long a deleted pod of this run may still have a process on a Ready node.
 pub fn gone_wait(run: &TerraformRun) -> SignedDuration {
     grace(run).checked_add(NODE_MARGIN).unwrap_or(SignedDuration::MAX)
 }
@@ -51,12 +51,12 @@ pub fn image<'a>(run: &'a TerraformRun, settings: &'a Settings) -> &'a str {
     run.spec.runner.image.as_deref().unwrap_or(&settings.runner_image)
 }
 
-/// The image of an attempt's pod: what was recorded when it was opened.
+/// The image of an attempt's pod, as recorded when the attempt was opened.
 pub fn attempt_image<'a>(run: &'a TerraformRun, attempt: &'a Attempt, settings: &'a Settings) -> &'a str {
     attempt.image.as_deref().unwrap_or_else(|| image(run, settings))
 }
 
-/// What a pod is told of the datastore.
+/// The datastore's connection data for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handout {
     pub url: String,
@@ -65,7 +65,8 @@ pub struct Handout {
 }
 
 impl Handout {
-    /// What is told of a datastore. Its certificate authority is read each time: a mounted Secret may change.
+    /// Reads the connection data of a datastore. Reads the certificate authority each time, because a mounted Secret
+    /// may change.
     ///
     /// # Errors
     /// When the certificate authority cannot be read.
@@ -129,11 +130,11 @@ pub fn runner_pod(run: &TerraformRun, attempt: &Attempt, settings: &Settings, da
     }
 }
 
-/// A plan is applied on the platform that it was made on: providers and tool are part of its checksum.
+/// Selects the platform on which the plan was made: its checksum covers providers and tool.
 fn platform(run: &TerraformRun, attempt: &Attempt) -> BTreeMap<String, String> {
     let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
     let platform = plan.filter(|plan| attempt.restores == Some(plan.attempt)).and_then(|plan| plan.platform.as_deref());
-    // Written by an agent; only what can be a label's value.
+    // An agent wrote it, so accept only valid label values.
     let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     match platform.and_then(|platform| platform.split_once('_')) {
         Some((os, arch)) if word(os) && word(arch) => {
@@ -175,7 +176,7 @@ fn container(
     }
 }
 
-/// A token of the pod's account: for the API server, or for the audience that is named.
+/// A token of the pod's account, for the API server or for the given audience.
 fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
     VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
@@ -187,7 +188,7 @@ fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
     }
 }
 
-/// What is requested for a run that names nothing. A limit of the disk would end an apply that exceeds it.
+/// Default resources of a run. There is no disk limit, because exceeding it would kill an apply.
 fn default_resources(settings: &Settings) -> ResourceRequirements {
     let disk = settings.runner_ephemeral_storage.as_deref().filter(|quantity| !quantity.is_empty());
     let requests = [("cpu", Some("100m")), ("memory", Some("512Mi")), ("ephemeral-storage", disk)];
@@ -236,7 +237,7 @@ mod tests {
         assert!(spec.volumes.unwrap().iter().all(allowed));
     }
 
-    /// Burrito 11.9: lists of a pod were in the order of a map that has none, another at each look.
+    /// Burrito 11.9: lists in a pod were ordered by a hash map, differently at each reconcile.
     #[test]
     fn the_same_run_has_the_same_pod() {
         let mut run = testing::run();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_of_labels_does_not_override_ours() {
+    fn user_labels_do_not_override_reserved_ones() {
         let mut run = testing::run();
         run.spec.runner.labels = BTreeMap::from([(names::LABEL_RUN.into(), "forged".into()), ("team".into(), "a".into())]);
         run.spec.runner.annotations = BTreeMap::from([("karpenter.sh/do-not-disrupt".into(), "false".into())]);

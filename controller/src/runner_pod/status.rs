@@ -1,4 +1,4 @@
-//! What a pod says of itself: whether it ended and why, or why it does not start.
+//! Reads a pod's status: whether and why it ended, or why it does not start.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod, PodSpec, PodStatus};
 use kube::ResourceExt;
@@ -14,22 +14,22 @@ pub struct PodView {
     pub run_uid: String,
     pub attempt: u32,
     pub node: Option<String>,
-    /// For how many seconds it tolerates a node that is not Ready, when it says so.
+    /// How many seconds it tolerates a node that is not Ready, if specified.
     pub tolerates: Option<i64>,
-    /// Carries our finalizer.
+    /// Has the attempt finalizer.
     pub held: bool,
     /// Has a deletionTimestamp.
     pub deleting: bool,
-    /// Its node says that the container was started, whatever became of it.
+    /// Its node reports that the container was started, even if it has ended since.
     pub started: bool,
     pub ended: Option<Ended>,
-    /// Why it does not start, as far as the pod says.
+    /// Why it does not start, if the pod reports a reason.
     pub trouble: Option<Trouble>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
-    /// Its termination message, when it is one.
+    /// Its termination message, if it is valid.
     pub message: Option<TerminationMessage>,
     /// Reason, from [`crds::reason`].
     pub reason: &'static str,
@@ -47,7 +47,7 @@ pub struct Trouble {
 }
 
 impl PodView {
-    /// Reads a pod. `None` when it is no attempt's pod.
+    /// Reads a pod; `None` when it is not an attempt's pod.
     pub fn of(pod: &Pod) -> Option<Self> {
         let meta = &pod.metadata;
         let label = |name: &str| meta.labels.as_ref().and_then(|labels| labels.get(name));
@@ -71,14 +71,14 @@ impl PodView {
     }
 }
 
-/// How long a pod stays on a node that is not Ready: the API server gives each pod 300 s where its spec says nothing.
+/// How long a pod stays on a node that is not Ready. The API server sets 300 s unless the spec has a value.
 fn tolerates(spec: &PodSpec) -> Option<i64> {
     const NOT_READY: [&str; 2] = ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"];
     let all = spec.tolerations.iter().flatten();
     all.filter(|t| t.key.as_deref().is_some_and(|key| NOT_READY.contains(&key))).filter_map(|t| t.toleration_seconds).min()
 }
 
-/// What the kubelet said last of the agent's container.
+/// The last reported state of the agent's container.
 fn container(status: &PodStatus) -> Option<&ContainerState> {
     status.container_statuses.iter().flatten().find(|c| c.name == pod_env::CONTAINER)?.state.as_ref()
 }
@@ -91,7 +91,7 @@ fn started(status: &PodStatus) -> bool {
     status.phase.as_deref().is_some_and(|phase| phase != "Pending") || runs(status) || terminated(status).is_some()
 }
 
-/// The container was begun, as far as the pod says, and its end was not told.
+/// The container runs according to the pod: it started, and no end was reported.
 fn runs(status: &PodStatus) -> bool {
     container(status).is_some_and(|state| state.running.is_some())
 }
@@ -103,13 +103,13 @@ fn ended(pod: &Pod, deleting: bool) -> Option<Ended> {
     let disrupted = status
         .and_then(|s| s.conditions.as_ref())
         .and_then(|all| all.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True"));
-    // Its kubelet says so: the container has ended, or never began. `Failed` is also what the control plane writes for a pod whose
-    // node is lost, and whose container may run on.
+    // The kubelet reports that the container ended or never started. The control plane also writes `Failed` for pods on
+    // a lost node, whose container may still run.
     let refused = phase == Some("Failed")
         && !status.is_some_and(runs)
         && disrupted.is_none_or(|c| c.reason.as_deref() == Some("TerminationByKubelet"));
     let over = container.is_some() || phase == Some("Succeeded") || refused;
-    // Deleted before any node had it: nobody will ever start it.
+    // Deleted before it was scheduled: it will never start.
     let never = deleting && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
     if !over && !never {
         return None;
@@ -195,12 +195,12 @@ mod tests {
         assert!(!pod(&runner(&waits)).unwrap().started);
         assert!(!pod(&serde_json::json!({})).unwrap().started, "no node has it yet");
         assert!(pod(&runner(&serde_json::json!({"terminated": {"exitCode": 0}}))).unwrap().started);
-        // A lost node's word, for want of a better one.
+        // Reported for a lost node; it may have started.
         assert!(pod(&serde_json::json!({"status": {"phase": "Unknown"}})).unwrap().started);
     }
 
     #[test]
-    fn ends_have_reasons() {
+    fn ended_pods_have_reasons() {
         let killed = serde_json::json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
         assert_eq!(pod(&runner(&killed)).unwrap().ended.unwrap().reason, reason::OUT_OF_MEMORY);
         let lost = serde_json::json!({"terminated": {"exitCode": 1, "reason": "Error"}});
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_control_plane_writes_of_a_lost_node_is_no_end() {
+    fn failed_phase_of_a_lost_node_is_not_an_end() {
         for reason in ["DeletionByPodGC", "DeletionByTaintManager"] {
             let conditions =
                 serde_json::json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_how_long_it_stays_on_a_lost_node() {
+    fn tolerations_give_the_time_on_a_lost_node() {
         let tolerations = serde_json::json!([
             {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
             {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_deleted_ends_when_its_container_does_or_it_has_no_node() {
+    fn deleted_pod_ends_with_its_container_or_without_a_node() {
         let deleted = serde_json::json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         assert!(pod(&deleted).unwrap().ended.is_none(), "its node still has it");
         let mut unscheduled = deleted;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_has_reasons() {
+    fn waiting_pods_have_reasons() {
         for (why, expected) in [
             ("ErrImagePull", Some(reason::IMAGE_NOT_AVAILABLE)),
             ("ImagePullBackOff", Some(reason::IMAGE_NOT_AVAILABLE)),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_is_none_of_ours() {
+    fn pod_of_others_is_ignored() {
         assert!(pod(&serde_json::json!({"metadata": {"labels": {"pawl.run/attempt": null}}})).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What a pod is given for its tools: what the operator says about them, the cache, and the credentials of mirrors.
+//! A pod's access to tools: the operator's settings, the cache, and the credentials of mirrors.
 
 use crds::{pod_env, tools::ToolSettings};
 use k8s_openapi::api::core::v1::{
@@ -6,17 +6,18 @@ use k8s_openapi::api::core::v1::{
     SecretVolumeSource, Volume, VolumeMount,
 };
 
-/// The level of Pod Security under which a directory of the node may be mounted.
+/// The Pod Security level that permits mounting a directory of the node.
 const PRIVILEGED: &str = "privileged";
 const ENFORCED: &str = "pod-security.kubernetes.io/enforce";
 
-/// Whether pods of a namespace may mount directories of the node: where its Pod Security says so. One that says nothing may have another
-/// default of the cluster behind it.
+/// Whether pods of a namespace may mount directories of the node, according to its Pod Security label. Without a label
+/// the cluster's default is unknown.
 pub fn may_mount_nodes(namespace: &Namespace) -> bool {
     namespace.metadata.labels.as_ref().and_then(|labels| labels.get(ENFORCED)).is_some_and(|level| level == PRIVILEGED)
 }
 
-/// Gives a pod its tools. `nodes` says whether it may mount a directory of the node; without it the cache is the pod's own.
+/// Adds the tools to a pod. `nodes` tells whether it may mount a directory of the node; otherwise the cache is the
+/// pod's own.
 pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
     let Some(spec) = &mut pod.spec else { return };
     let mut env = Vec::new();
@@ -41,7 +42,8 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
         let source = SecretVolumeSource {
             secret_name: Some(secret.clone()),
             default_mode: Some(super::FILE_MODE),
-            // The agent says in the run's status that it is missing; a pod that waits for it says it to nobody.
+            // Optional, because the agent reports a missing Secret in the run's status, while a pod that waits for it
+            // reports nothing.
             optional: Some(true),
             ..SecretVolumeSource::default()
         };
@@ -54,7 +56,7 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
     }
 }
 
-/// The volume of the cache; none when it is below the work directory, which ends with the pod.
+/// The volume of the cache; `None` when the cache is below the work directory and ends with the pod.
 fn cache(settings: &ToolSettings, nodes: bool) -> Option<Volume> {
     let volume = Volume { name: "cache".into(), ..Volume::default() };
     match (&settings.cache.claim_name, &settings.cache.host_path) {
@@ -62,7 +64,7 @@ fn cache(settings: &ToolSettings, nodes: bool) -> Option<Volume> {
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: claim.clone(), read_only: None }),
             ..volume
         }),
-        // It is there already: one that the kubelet makes belongs to root.
+        // The directory must exist: one that the kubelet creates belongs to root.
         (None, Some(path)) if nodes => Some(Volume {
             host_path: Some(HostPathVolumeSource { path: path.clone(), type_: Some("Directory".into()) }),
             ..volume
@@ -107,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_operator_says_nothing_is_as_it_was() {
+    fn pod_without_tool_settings_is_unchanged() {
         let run = testing::run();
         let plain = runner_pod(&run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None);
         assert_eq!(equipped("", true), plain.spec.unwrap());
     }
 
     #[test]
-    fn the_cache_is_a_claim_with_a_group() {
+    fn cache_claim_is_mounted_with_its_group() {
         let spec = equipped(r#"{"cache":{"claimName":"tools","fsGroup":65532}}"#, false);
         let source = volume(&spec, "cache").unwrap().persistent_volume_claim.clone().unwrap();
         assert_eq!((source.claim_name.as_str(), source.read_only), ("tools", None));
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_the_node_is_mounted_where_pod_security_allows_it() {
+    fn node_directory_is_mounted_if_pod_security_allows_it() {
         let said = r#"{"cache":{"hostPath":"/var/cache/pawl"}}"#;
         let spec = equipped(said, true);
         let source = volume(&spec, "cache").unwrap().host_path.clone().unwrap();

@@ -1,4 +1,4 @@
-//! What a pod mounts: room to work in, its tokens, and the Secrets and ConfigMaps that its run refers to.
+//! The volumes of a pod: work directories, tokens, and the Secrets and ConfigMaps that its run references.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::{
 use super::{FILE_MODE, identity, token_of};
 use crds::{Attempt, Source, SourceKind, TerraformRun, ValueFrom, datastore, pod_env};
 
-/// What is mounted of one Secret or ConfigMap: the keys the run names, or all of them.
+/// The mounted keys of one Secret or ConfigMap: those that the run references, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Keys {
     All,
     Some(BTreeSet<String>),
 }
 
-/// Names become directories, so those that are no names of objects are left out; the agent says that they are missing.
+/// Names become directories, so invalid names are left out; the agent reports them as missing.
 fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.')
@@ -33,7 +33,7 @@ fn add(to: &mut BTreeMap<String, Keys>, name: &str, key: &str) {
     }
 }
 
-/// The Secrets with what `init` asks others with.
+/// Adds the Secrets with credentials of `init`.
 fn credentials(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>) {
     let credentials = &run.spec.credentials;
     for git in &credentials.git {
@@ -45,7 +45,7 @@ fn credentials(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>) {
     }
 }
 
-/// Those of files of variables, of files, and of whole environments.
+/// Adds the objects of variable files, files, and whole environments.
 fn of_inputs(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>, config_maps: &mut BTreeMap<String, Keys>) {
     let variables = run.spec.variable_files.iter().map(|file| (&file.secret_key_ref, &file.config_map_key_ref));
     let files = run.spec.files.iter().map(|file| (&file.secret_key_ref, &file.config_map_key_ref));
@@ -67,7 +67,7 @@ fn of_inputs(run: &TerraformRun, secrets: &mut BTreeMap<String, Keys>, config_ma
     }
 }
 
-/// The Secrets and ConfigMaps that the run refers to.
+/// The Secrets and ConfigMaps that the run references.
 fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, Keys>) {
     let (mut secrets, mut config_maps) = (BTreeMap::new(), BTreeMap::new());
     let variables = run.spec.variables.iter().filter_map(|v| v.value_from.as_ref());
@@ -91,7 +91,7 @@ fn references(run: &TerraformRun) -> (BTreeMap<String, Keys>, BTreeMap<String, K
     (secrets, config_maps)
 }
 
-/// The objects that the source is, or is fetched with.
+/// Adds the objects that are the source, or hold its credentials.
 fn source_references(source: &Source, secrets: &mut BTreeMap<String, Keys>, config_maps: &mut BTreeMap<String, Keys>) {
     let secret = match source.kind() {
         Some(SourceKind::Git(git)) => git.secret_ref.as_ref().map(|secret| &secret.name),
@@ -106,7 +106,7 @@ fn source_references(source: &Source, secrets: &mut BTreeMap<String, Keys>, conf
     secrets.extend(secret.map(|name| (name.clone(), Keys::All)));
 }
 
-/// The volumes of a run's pod, and where its container has them.
+/// The volumes of a run's pod and their mounts.
 pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
     let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
         name: name.into(),
@@ -177,7 +177,7 @@ pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) ->
     (volumes, mounts)
 }
 
-/// Token, certificate authority and namespace where clients look for them; what automounting would give, and no more.
+/// Token, certificate authority and namespace at the default location, as automounting provides, and nothing else.
 fn token_volume() -> Volume {
     let authority = VolumeProjection {
         config_map: Some(ConfigMapProjection {
@@ -218,7 +218,7 @@ mod tests {
     use crds::{Attempt, GitSource, KeyRef, SecretName, Source, Variable};
 
     #[test]
-    fn secrets_are_mounted_optional_and_by_the_keys_that_are_named() {
+    fn secrets_are_mounted_optional_with_referenced_keys() {
         let key = |name: &str, key: &str| KeyRef { name: name.into(), key: key.into() };
         let secret = |at| Some(ValueFrom { secret_key_ref: Some(at), ..ValueFrom::default() });
         let mut run = testing::run();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_init_asks_others_with_is_mounted() {
+    fn credentials_of_init_are_mounted() {
         let key = |name: &str, key: &str| serde_json::json!({"name": name, "key": key});
         let mut run = testing::run();
         run.spec.credentials = serde_json::from_value(serde_json::json!({
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_source_is_or_is_fetched_with_is_mounted_whole() {
+    fn source_objects_and_credentials_are_mounted_whole() {
         let mounts = |source: serde_json::Value| {
             let mut run = testing::run();
             run.spec.source = serde_json::from_value(source).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_as_a_whole_is_mounted_too() {
+    fn input_files_and_environments_are_mounted() {
         let mut run = testing::run();
         let spec = serde_json::json!({"source": {"inline": {"files": {}}},
             "variableFiles": [{"path": "a.tfvars"}, {"secretKeyRef": {"name": "vars", "key": "prod.tfvars"}}],
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_projected_and_nothing_is_mounted_by_itself() {
+    fn token_is_projected_and_automounting_is_off() {
         let spec = spec_of(&testing::run());
         assert_eq!(spec.automount_service_account_token, Some(false));
         assert_eq!(spec.enable_service_links, Some(false));

@@ -1,4 +1,4 @@
-//! The body of a delivery: read piece by piece, within a size and a time, and kept by nobody here.
+//! The body of a delivery: read in chunks, bounded in size and time, and not stored here.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use tokio::time::{Instant, timeout_at};
 
 use super::refusal::Refusal;
 
-/// The most bytes of a body; GitHub sends no more.
+/// Maximum size of a body, in bytes; GitHub's own maximum.
 pub const LIMIT: u64 = 25 << 20;
-/// How long a body may take.
+/// Timeout for a whole body.
 pub const DEADLINE: Duration = Duration::from_secs(30);
-/// What is read and thrown away after a refusal, in bytes, so that a client which is still sending reads the answer.
+/// Bytes to read and discard after a rejection, so that a client that is still sending reads the response.
 const DRAINED: u64 = 1 << 20;
-/// How long that may take.
+/// Timeout for discarding.
 const DRAINING: Duration = Duration::from_secs(1);
 
 pub struct Incoming {
     pieces: BodyDataStream,
-    /// What its sender says of its length, at least.
+    /// The announced length, or its lower bound.
     said: u64,
     read: u64,
     ended: bool,
@@ -31,7 +31,7 @@ impl Incoming {
         Self { pieces: body.into_data_stream(), said, read: 0, ended: false }
     }
 
-    /// Whether it may be as long as its sender says.
+    /// Checks the announced length.
     ///
     /// # Errors
     /// `TooLarge`.
@@ -39,7 +39,7 @@ impl Incoming {
         if self.said > LIMIT { Err(Refusal::TooLarge) } else { Ok(()) }
     }
 
-    /// Reads all of it.
+    /// Reads the whole body.
     ///
     /// # Errors
     /// `TooLarge`, `TooSlow`, `CutOff`.
@@ -47,7 +47,7 @@ impl Incoming {
         self.read_within(LIMIT, Instant::now() + DEADLINE, each).await
     }
 
-    /// Reads on after a refusal, within bounds.
+    /// Reads on after a rejection, within bounds.
     pub async fn drain(&mut self) {
         let limit = self.read.saturating_add(DRAINED);
         let _ = self.read_within(limit, Instant::now() + DRAINING, |_| {}).await;
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// A body in pieces of a MiB, whose length nobody says.
+    /// A body in chunks of one MiB, without announced length.
     fn pieces(count: usize) -> Body {
         Body::from_stream(stream::iter((0..count).map(|_| Ok::<_, std::io::Error>(vec![0; 1 << 20]))))
     }
@@ -97,12 +97,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_comes_in_time_or_not_at_all() {
+    async fn slow_body_is_rejected_at_the_deadline() {
         let begun = Instant::now();
         let mut silent = Incoming::new(Body::from_stream(stream::pending::<std::io::Result<Vec<u8>>>()));
         assert_eq!(silent.read(|_| {}).await, Err(Refusal::TooSlow));
         assert_eq!(begun.elapsed(), DEADLINE);
-        // A byte now and then does not help.
+        // Sending a byte now and then does not extend the deadline.
         let begun = Instant::now();
         let drops = stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -110,7 +110,7 @@ mod tests {
         });
         assert_eq!(Incoming::new(Body::from_stream(drops)).read(|_| {}).await, Err(Refusal::TooSlow));
         assert_eq!(begun.elapsed(), DEADLINE);
-        // Nor does a refusal wait for the rest.
+        // A rejection does not wait for the rest.
         let begun = Instant::now();
         silent.drain().await;
         assert_eq!(begun.elapsed(), DRAINING);

@@ -1,4 +1,4 @@
-//! The last deliveries whose sender was proven, for people.
+//! The last authenticated deliveries, for people.
 
 use std::{
     collections::VecDeque,
@@ -9,25 +9,25 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// The most deliveries that are kept.
+/// Maximum number of stored deliveries.
 const KEPT: usize = 100;
-/// The most of them of one repository: one that is busy does not push out what others had.
+/// Maximum per repository, so that a busy one does not displace others.
 const OF_ONE: usize = 20;
 
-/// What became of a delivery whose sender was proven.
+/// The outcome of an authenticated delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// The repository is looked at.
+    /// The repository is poked.
     Accepted,
     /// The event moves no ref.
     Ignored,
-    /// The body is a form.
+    /// The body is an HTML form.
     Form,
 }
 
 impl Verdict {
-    /// The word in metrics and answers.
+    /// The name in metrics and responses.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -36,7 +36,7 @@ impl Verdict {
         }
     }
 
-    /// The code of the answer. Forges give a hook up that answers anything but 2xx for a while.
+    /// The HTTP code of the response. Forges disable a webhook that returns other codes than 2xx for some time.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::Accepted | Self::Ignored => StatusCode::ACCEPTED,
@@ -44,7 +44,7 @@ impl Verdict {
         }
     }
 
-    /// Why, for people.
+    /// The reason, for people.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Accepted => "the refs of the repository are looked at",
@@ -57,20 +57,20 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
-    /// When it had come.
+    /// Time of arrival.
     pub time: Timestamp,
     /// `NAMESPACE/NAME` of the repository.
     pub repository: String,
     pub forge: &'static str,
-    /// What happened, in the forge's words.
+    /// The event, as named by the forge.
     pub event: Option<String>,
-    /// The forge's id of it.
+    /// The forge's delivery id.
     pub id: Option<String>,
     pub verdict: Verdict,
     pub reason: &'static str,
 }
 
-/// The last of them, of this process.
+/// The last deliveries of this process.
 #[derive(Default)]
 pub struct Deliveries(Mutex<VecDeque<Delivery>>);
 
@@ -87,14 +87,14 @@ impl Deliveries {
         all.push_back(delivery);
     }
 
-    /// Those of a repository, the newest first.
+    /// The deliveries of a repository, newest first.
     pub fn of(&self, namespace: &str, name: &str) -> Vec<Delivery> {
         let repository = format!("{namespace}/{name}");
         self.lock().iter().rev().filter(|one| one.repository == repository).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Delivery>> {
-        // Whole between any two deliveries.
+        // Consistent between any two deliveries, so a poisoned lock still holds a valid value.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hundred_are_kept_and_of_one_repository_its_last_twenty() {
+    fn last_100_deliveries_are_stored_at_most_20_per_repository() {
         let deliveries = Deliveries::default();
         let ids = |name: &str| deliveries.of("team", name).into_iter().filter_map(|one| one.id).collect::<Vec<_>>();
         deliveries.push(delivery("team/quiet", 0));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_as_json() {
+    fn deliveries_serialize_as_json() {
         let text = serde_json::to_value(delivery("team/net", 7)).unwrap();
         let reason = Verdict::Accepted.reason();
         assert_eq!(

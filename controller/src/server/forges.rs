@@ -1,31 +1,31 @@
-//! What each forge sends: by which header it is known, how its deliveries are proven, and which of its events move a ref.
+//! The deliveries of each forge: its identifying header, the proof of authenticity, and the events that move a ref.
 
-/// How a delivery proves that it comes from who knows the secret.
+/// How a delivery proves that its sender knows the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// HMAC-SHA256 of the body as hexadecimal digits, behind a prefix.
+    /// HMAC-SHA256 of the body, in hexadecimal after a prefix.
     Hex {
         header: &'static str,
-        /// What stands before the digits.
+        /// The text before the digits.
         prefix: &'static str,
     },
-    /// Standard Webhooks: HMAC-SHA256 of id, time and body in `webhook-signature`.
+    /// Standard Webhooks: HMAC-SHA256 of id, time and body, in `webhook-signature`.
     Standard,
     /// The secret itself in a header.
     Token(&'static str),
-    /// The secret itself as a bearer token, or as the password of anybody.
+    /// The secret itself as a bearer token, or as the password of any user.
     Authorization,
 }
 
-/// Header with signatures of Standard Webhooks, `v1,BASE64`, separated by spaces.
+/// Header with the signatures of Standard Webhooks, `v1,BASE64`, separated by spaces.
 pub(super) const STANDARD_SIGNATURE: &str = "webhook-signature";
-/// Header with the id that they cover.
+/// Header with the signed id.
 pub(super) const STANDARD_ID: &str = "webhook-id";
-/// Header with the time that they cover, in seconds since 1970. Its age is not judged: a redelivery is harmless.
+/// Header with the signed Unix time in seconds. Its age is not checked: a redelivery is harmless.
 pub(super) const STANDARD_TIME: &str = "webhook-timestamp";
 
 impl Proof {
-    /// The header without which a delivery has no such proof.
+    /// The header that must be present for this kind of proof.
     pub const fn header(self) -> &'static str {
         match self {
             Self::Hex { header, .. } | Self::Token(header) => header,
@@ -35,22 +35,22 @@ impl Proof {
     }
 }
 
-/// What a forge sends.
+/// The properties of a forge's deliveries.
 #[derive(Debug)]
 pub struct Forge {
-    /// Its name, as metrics and people know it.
+    /// The name in metrics and for people.
     pub name: &'static str,
-    /// The header that it is known by; none for what no other row knows.
+    /// The identifying header; `None` for deliveries that match no other row.
     known_by: Option<&'static str>,
-    /// The header that names the event; none where the body does, or nothing.
+    /// The header with the event's name; `None` when the event is in the body or missing.
     pub event: Option<&'static str>,
-    /// Headers that carry the delivery's id, for people; the first that is present counts.
+    /// Headers with the delivery's id, for people; the first present one is used.
     pub ids: &'static [&'static str],
-    /// The first whose header is there counts, and no other: a wrong signature is not made good by anything else.
+    /// The first kind whose header is present is used, and no other: a wrong signature is final.
     pub proofs: &'static [Proof],
-    /// Events that move a ref; all when empty.
+    /// Events that move a ref; all events when empty.
     moves: &'static [&'static str],
-    /// Whether event and id stand in the body.
+    /// Whether event and id are in the body.
     pub in_body: bool,
 }
 
@@ -61,7 +61,7 @@ const NO_FORGE: Forge = Forge {
     ids: &[STANDARD_ID, "x-request-id"],
     proofs: &[
         Proof::Standard,
-        // As Flux' notification-controller sends and takes it.
+        // Compatible with Flux's notification-controller.
         Proof::Hex { header: "x-signature", prefix: "sha256=" },
         Proof::Authorization,
         Proof::Token("x-pawl-token"),
@@ -70,9 +70,9 @@ const NO_FORGE: Forge = Forge {
     in_body: false,
 };
 
-/// In the order in which they are asked for.
+/// The forges, in matching order.
 pub const FORGES: &[Forge] = &[
-    // Before GitHub, whose headers it sends as well. Forgejo sends Gitea's beside its own.
+    // Before GitHub, because Gitea also sends GitHub's headers. Forgejo sends Gitea's in addition to its own.
     Forge {
         name: "Gitea",
         known_by: Some("x-gitea-event"),
@@ -86,10 +86,10 @@ pub const FORGES: &[Forge] = &[
         name: "GitLab",
         known_by: Some("x-gitlab-event"),
         event: Some("x-gitlab-event"),
-        // Events that one hook sets off in another share the second.
+        // Events caused by another webhook share the second id.
         ids: &["idempotency-key", "x-gitlab-event-uuid"],
         proofs: &[Proof::Standard, Proof::Token("x-gitlab-token")],
-        // System hooks tell of pushes too, and of much else.
+        // System hooks report pushes, among many other events.
         moves: &["Push Hook", "Tag Push Hook", "System Hook"],
         ..NO_FORGE
     },
@@ -97,7 +97,7 @@ pub const FORGES: &[Forge] = &[
         name: "Bitbucket",
         known_by: Some("x-event-key"),
         event: Some("x-event-key"),
-        // Of Bitbucket Cloud, and of the Data Center.
+        // The headers of Bitbucket Cloud and of Bitbucket Data Center.
         ids: &["x-request-uuid", "x-request-id"],
         proofs: &[Proof::Hex { header: "x-hub-signature", prefix: "sha256=" }],
         moves: &["repo:push", "repo:refs_changed"],
@@ -112,7 +112,7 @@ pub const FORGES: &[Forge] = &[
         moves: &["push", "create", "delete"],
         ..NO_FORGE
     },
-    // It signs nothing: the subscription has a password, or a header of one's own.
+    // Azure DevOps does not sign: the subscription has a password, or a custom header.
     Forge {
         name: "AzureDevOps",
         known_by: Some("x-vss-activityid"),
@@ -130,7 +130,7 @@ impl Forge {
         FORGES.iter().find(|forge| forge.known_by.is_none_or(&has_header)).unwrap_or(&NO_FORGE)
     }
 
-    /// Whether a ref may be elsewhere after an event. One that has no name may be any.
+    /// Whether an event may have moved a ref. An event without a name may be any.
     pub fn moves(&self, event: Option<&str>) -> bool {
         event.is_none_or(|event| self.moves.is_empty() || self.moves.contains(&event))
     }
@@ -141,9 +141,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_forge_is_known_by_what_it_sends() {
+    fn each_forge_is_identified_by_its_headers() {
         let rows: [(&[&str], &str); 7] = [
-            // As Gitea 1.26 sends them, and Forgejo 11.
+            // As sent by Gitea 1.26 and Forgejo 11.
             (&["x-gitea-event", "x-github-event", "x-gogs-event", "x-hub-signature-256"], "Gitea"),
             (&["x-forgejo-event", "x-gitea-event", "x-github-event", "x-gogs-event"], "Gitea"),
             (&["x-gitlab-event", "x-gitlab-token"], "GitLab"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_move_a_ref_pokes() {
+    fn only_events_that_may_move_a_ref_poke() {
         let rows: [(&str, &[&str], &[&str]); 5] = [
             ("Gitea", &["push", "create", "delete"], &["issues", "pull_request", "issue_comment", "repository"]),
             ("GitLab", &["Push Hook", "Tag Push Hook", "System Hook"], &["Merge Request Hook", "Note Hook", "Pipeline Hook"]),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn header_names_are_as_they_are_looked_up() {
+    fn header_names_are_lower_case() {
         for forge in FORGES {
             let names = forge.known_by.into_iter().chain(forge.event).chain(forge.ids.iter().copied());
             for name in names.chain(forge.proofs.iter().map(|proof| proof.header())) {

@@ -1,4 +1,4 @@
-//! The secrets that deliveries are proven with.
+//! The secrets that authenticate deliveries.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use ring::hmac;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
-/// What signing tokens begin with in Standard Webhooks; base64 follows.
+/// Prefix of signing tokens in Standard Webhooks; base64 follows.
 const SIGNING_TOKEN: &str = "whsec_";
 
 /// A secret. It has no `==`: a comparison that is not in constant time leaks the secret byte by byte.
 pub struct Key {
     text: Vec<u8>,
-    /// What signatures of Standard Webhooks are made with.
+    /// The key for signatures of Standard Webhooks.
     signing: Vec<u8>,
 }
 
 impl Key {
-    /// The secret, without the newline that editors put at the end of a file; `None` when nothing is left to be kept secret.
+    /// The secret, without the newline that editors append to files; `None` when nothing is left.
     pub fn new(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
         let token = text.strip_prefix(SIGNING_TOKEN.as_bytes());
@@ -27,33 +27,34 @@ impl Key {
         (!text.is_empty() && !signing.is_empty()).then(|| Self { text: text.to_vec(), signing })
     }
 
-    /// Whether this is the secret, in a time that says nothing of how much of it is right, nor of its length.
+    /// Compares with the secret in constant time. Hashing both sides first hides the length as well.
     pub fn is(&self, given: &[u8]) -> bool {
         Sha256::digest(given).ct_eq(Sha256::digest(&self.text).as_slice()).into()
     }
 
-    /// Begins an HMAC-SHA256 with the secret.
+    /// Starts an HMAC-SHA256 with the secret.
     pub fn sign(&self) -> hmac::Context {
         hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.text))
     }
 
-    /// Begins one as Standard Webhooks has it: a signing token is base64 of the key.
+    /// Starts an HMAC-SHA256 for Standard Webhooks: a signing token contains the key in base64.
     pub fn sign_standard(&self) -> hmac::Context {
         hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.signing))
     }
 }
 
-/// The secret of a repository, and the one before it while it is changed.
+/// The current secret of a repository, and the previous one during a rotation.
 pub struct Keys(Vec<Key>);
 
 impl Keys {
-    /// Those of a Secret's entries `secret` and `previous`; `None` without the first: nothing proves anything then.
+    /// Reads the entries `secret` and `previous` of a Secret; `None` without the first, and then no delivery is
+    /// accepted.
     pub fn of(entries: &BTreeMap<String, ByteString>) -> Option<Self> {
         let key = |name: &str| entries.get(name).and_then(|entry| Key::new(&entry.0));
         Some(Self(std::iter::once(key("secret")?).chain(key("previous")).collect()))
     }
 
-    /// Whether one of them is that secret.
+    /// Whether one of them equals this secret.
     pub fn any_is(&self, given: &[u8]) -> bool {
         self.0.iter().fold(false, |found, key| found | key.is(given))
     }
@@ -63,7 +64,7 @@ impl Keys {
     }
 }
 
-/// Whether two signatures are one, in a time that says nothing of where they differ. How long one is is no secret.
+/// Compares two signatures in constant time. Their length is not secret.
 pub(super) fn same_signature(one: &[u8], other: &[u8]) -> bool {
     let same: Choice = one.ct_eq(other);
     same.into()
@@ -73,7 +74,7 @@ pub(super) fn same_signature(one: &[u8], other: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Ambiguous, and so no program, once `Key` has an `==`.
+    /// If `Key` had an `==`, this would be ambiguous and not compile.
     #[test]
     fn key_has_no_equality() {
         trait Ambiguous<A> {
@@ -90,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_there_and_not_empty() {
+    fn missing_or_empty_secret_gives_no_keys() {
         let count = |of: &[(&str, &str)]| Keys::of(&entries(of)).map(|keys| keys.iter().count());
         assert_eq!(count(&[("secret", "a")]), Some(1));
         assert_eq!(count(&[("secret", "a"), ("previous", "b")]), Some(2));
         assert_eq!(count(&[("secret", "a"), ("previous", "")]), Some(1));
-        // Anybody can sign with an empty key.
+        // Anyone can sign with an empty key.
         for nothing in
             [&[][..], &[("secret", "")], &[("secret", "\n")], &[("secret", "whsec_")], &[("previous", "b")], &[("token", "a")]]
         {
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_the_whole_of_it() {
+    fn only_the_whole_secret_matches() {
         let keys = Keys::of(&entries(&[("secret", "new-one\n"), ("previous", "old-one")])).unwrap();
         for (given, is) in [("new-one", true), ("old-one", true), ("new-on", false), ("new-one\n", false), ("", false)] {
             assert_eq!(keys.any_is(given.as_bytes()), is, "{given:?}");

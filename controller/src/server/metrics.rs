@@ -1,4 +1,4 @@
-//! What the server counts, each with labels from a bounded set.
+//! Metrics of the server, each with labels from a bounded set.
 
 use std::sync::Mutex;
 
@@ -51,12 +51,12 @@ impl Metrics {
         Self { registry: Mutex::new(registry), deliveries, refused, pokes, poke_errors, connections }
     }
 
-    /// A delivery whose sender was proven was answered.
+    /// Counts an authenticated delivery.
     pub fn delivered(&self, forge: &'static str, verdict: Verdict) {
         self.deliveries.get_or_create(&DeliveryLabels { forge, verdict: verdict.word() }).inc();
     }
 
-    /// Another one was.
+    /// Counts a rejected delivery.
     pub fn refused(&self, refusal: Refusal) {
         self.refused.get_or_create(&RefusalLabels { reason: refusal.word() }).inc();
     }
@@ -69,12 +69,12 @@ impl Metrics {
         self.poke_errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
     }
 
-    /// A connection was opened; it is closed when what this returns is dropped.
+    /// Counts a connection as open until the returned guard is dropped.
     pub fn connection(&self) -> impl Drop + Send + use<> {
         opened(&self.connections)
     }
 
-    /// All of them in the OpenMetrics text format.
+    /// All metrics in the OpenMetrics text format.
     pub fn exposition(&self) -> Exposition {
         exposition(&self.registry)
     }

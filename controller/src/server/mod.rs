@@ -1,23 +1,23 @@
-//! `controller server`: takes what forges send when somebody pushes (`design/0029-webhooks.md`).
+//! `controller server`: receives webhooks of forges (`design/0029-webhooks.md`).
 //!
-//! A delivery is a hint: once its sender has proven that it knows the secret, the repository is poked, and `controller sources` asks the
-//! forge itself. Nothing of a payload is believed, applied or fetched. A redelivery is one more hint: pending pokes coalesce, so it costs
-//! at most one `ls-remote`.
+//! A delivery is a hint: once its sender has proven that it knows the secret, the repository is poked, and `controller
+//! sources` contacts the forge itself. Nothing in a payload is trusted, applied or fetched. A redelivery is one more
+//! hint: pending pokes coalesce, so it costs at most one `ls-remote`.
 //!
-//! | module | holds | touches the cluster |
+//! | module | contents | accesses the cluster |
 //! |---|---|---|
-//! | [`forges`] | what each forge sends: one row for each | no |
+//! | [`forges`] | the properties of each forge, one row each | no |
 //! | [`keys`] | secrets, compared in constant time | no |
-//! | [`verify`] | whether a delivery comes from who knows the secret | no |
-//! | [`refusal`] | those that do not | no |
+//! | [`verify`] | authentication of deliveries | no |
+//! | [`refusal`] | reasons for rejections | no |
 //! | [`deliveries`] | the last deliveries, for people | no |
-//! | [`pokes`] | who is to be poked, one poke at a time | no |
-//! | [`body`] | bodies, within a size and a time | no |
-//! | [`repositories`] | the repositories that there are | by a watch |
-//! | [`secrets`] | Secrets by their names | reads |
-//! | [`receiver`] | a delivery from its first byte to the answer | through the others |
-//! | [`poking`] | pokes | writes one annotation |
-//! | [`metrics`], [`settings`] | what is counted; command line | no |
+//! | [`pokes`] | pending pokes, one per repository at a time | no |
+//! | [`body`] | bodies, bounded in size and time | no |
+//! | [`repositories`] | the known repositories | by a watch |
+//! | [`secrets`] | Secrets by name | reads |
+//! | [`receiver`] | the handling of a delivery, from its first byte to the response | through the others |
+//! | [`poking`] | sends pokes | writes one annotation |
+//! | [`metrics`], [`settings`] | metrics; command line | no |
 
 pub mod body;
 pub mod deliveries;
@@ -58,9 +58,9 @@ use crate::{cluster::watch::understood, settings::scopes};
 use receiver::Receiver;
 use settings::Settings;
 
-/// Of connections: anybody may open one.
+/// Bounds of connections, because anyone can open one.
 pub const LIMITS: Limits = Limits { connections: 512, head: Duration::from_secs(10) };
-/// How long pokes may take that are left at the end.
+/// Timeout for pending pokes at shutdown.
 const LAST: Duration = Duration::from_secs(3);
 
 /// Runs until a signal ends it.
@@ -93,15 +93,15 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     tracing::info!("stopping");
     stop.send_replace(true);
     serving.await.context("the service ended")?;
-    // What was answered with 202 is not lost with the process.
+    // Send pokes of deliveries that were answered with 202 before the process ends.
     end.send_replace(true);
     if tokio::time::timeout(LAST, poking).await.is_err() {
-        tracing::warn!("repositories were still to be poked; their refs are looked at when their time comes");
+        tracing::warn!("some repositories were not poked; their refs are checked at the next interval");
     }
     Ok(())
 }
 
-/// Watches the repositories of these namespaces, for ever.
+/// Watches the repositories in these namespaces, forever.
 pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces: &[String]) {
     for scope in scopes(namespaces) {
         let receiver = receiver.clone();
@@ -116,7 +116,7 @@ pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces:
     }
 }
 
-/// What the cluster sees, and nobody outside it.
+/// The router for clients within the cluster.
 pub fn admin(receiver: Arc<Receiver>) -> Router {
     let (counted, listed) = (receiver.clone(), receiver.clone());
     let is_listed =

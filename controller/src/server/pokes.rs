@@ -1,40 +1,40 @@
-//! Who is to be poked: one poke at a time for each repository until it is answered. What comes meanwhile makes one more, since whoever
-//! answers may have looked before it came.
+//! Pending pokes: one per repository at a time, until it is answered. Deliveries in the meantime cause one more,
+//! because the check in progress may have started before them.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// Between a poke that failed and the next try, doubled each time.
+/// First wait after a failed poke; doubled each time.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest of them.
+/// Maximum wait after a failed poke.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What a repository may have to do with a poke now.
+/// The state of a repository with respect to pokes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It may be poked.
     Free,
-    /// A poke stands there that is not answered.
+    /// It has a poke that is not answered yet.
     Poked,
-    /// There is none of that UID any more.
+    /// There is no repository with this UID any more.
     Gone,
 }
 
 #[derive(Debug, Default)]
 struct Wanted {
-    /// A poke is under way, and whether something came since it was sent.
+    /// `Some` while a poke is being sent: whether another delivery arrived since.
     under_way: Option<bool>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-/// Repositories for which a delivery came, by UID.
+/// Repositories with deliveries, by UID.
 #[derive(Debug, Default)]
 pub struct Pokes(BTreeMap<String, Wanted>);
 
 impl Pokes {
-    /// A delivery came.
+    /// Records a delivery.
     pub fn want(&mut self, uid: &str) {
         let wanted = self.0.entry(uid.to_owned()).or_default();
         if let Some(again) = &mut wanted.under_way {
@@ -42,7 +42,8 @@ impl Pokes {
         }
     }
 
-    /// At most `room` of those to poke now, and when the next one is, if that depends on time alone. They are under way from then on.
+    /// Up to `room` repositories to poke now, and when the next one is due if only time has to pass. The returned ones
+    /// count as being sent.
     pub fn due(&mut self, now: Instant, room: usize, standing: impl Fn(&str) -> Standing) -> (Vec<String>, Option<Instant>) {
         self.0.retain(|uid, wanted| wanted.under_way.is_some() || standing(uid) != Standing::Gone);
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
@@ -62,7 +63,7 @@ impl Pokes {
         (due, next)
     }
 
-    /// A poke stands there now.
+    /// Records a successful poke.
     pub fn sent(&mut self, uid: &str) {
         if self.0.get(uid).is_some_and(|wanted| wanted.under_way == Some(true)) {
             self.0.insert(uid.to_owned(), Wanted::default());
@@ -71,7 +72,7 @@ impl Pokes {
         }
     }
 
-    /// It may stand there or not.
+    /// Records a failed poke, which may have taken effect.
     pub fn failed(&mut self, uid: &str, now: Instant) {
         if let Some(wanted) = self.0.get_mut(uid) {
             let wait = AGAIN.saturating_mul(1 << wanted.failures.min(6)).min(LONGEST);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_while_a_poke_waits_make_one_more_after_its_answer() {
+    fn deliveries_during_a_poke_cause_one_more() {
         let (mut pokes, now) = (Pokes::default(), Instant::now());
         pokes.want("a");
         pokes.want("a");
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poke_that_failed_is_tried_again_ever_more_seldom() {
+    fn failed_poke_is_retried_with_backoff() {
         let (mut pokes, start) = (Pokes::default(), Instant::now());
         pokes.want("a");
         let (mut now, mut waits) = (start, Vec::new());
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn of_repositories_that_are_gone_nothing_stays() {
+    fn pokes_of_deleted_repositories_are_dropped() {
         let (mut pokes, now) = (Pokes::default(), Instant::now());
         for uid in ["a", "b", "c"] {
             pokes.want(uid);

@@ -1,4 +1,4 @@
-//! Sends pokes: the one thing that the server writes.
+//! Sends pokes, the server's only writes.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crds::{TerraformRepository, clock::ServerClock, names};
 use super::{pokes::Standing, receiver::Receiver};
 use crate::error::{self, Error};
 
-/// The most pokes that are under way.
+/// Maximum concurrent pokes.
 const AT_ONCE: usize = 8;
 
-/// Pokes who is to be poked, until `stop` says otherwise and nothing is left that could be done at once.
+/// Sends pokes until `stop`, and until nothing more can be sent at once.
 pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mut stop: watch::Receiver<bool>) {
     let standing = |uid: &str| match receiver.repositories.get(uid) {
         None => Standing::Gone,
@@ -44,7 +44,7 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
                 Ok(()) => receiver.pokes().sent(&uid),
                 Err(error) => {
                     receiver.metrics.poke_failed(&error);
-                    tracing::warn!(%error, uid, "a repository cannot be poked; its refs are looked at when their time comes, or when this succeeds");
+                    tracing::warn!(%error, uid, "a repository cannot be poked; its refs are checked at the next interval, or when a retry succeeds");
                     receiver.pokes().failed(&uid, Instant::now());
                 }
             },
@@ -56,11 +56,11 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
     }
 }
 
-/// Has a repository looked at. One that is gone needs none.
+/// Pokes a repository. A deleted one needs none.
 async fn poke(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &str) -> Result<(), Error> {
     let Some(repository) = receiver.repositories.get(uid) else { return Ok(()) };
     let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &repository.namespace);
-    // With the UID: one that was made again under the name is another.
+    // The UID protects a recreated repository of the same name.
     let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {names::POKE: clock.now().to_string()}}}));
     let params = PatchParams { field_manager: Some(names::SERVER_MANAGER.into()), ..PatchParams::default() };
     match error::call_opt("poke repository", api.patch(&repository.name, &params, &patch)).await {
@@ -70,7 +70,7 @@ async fn poke(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &s
             Ok(())
         }
         Ok(None) => Ok(()),
-        // Also when it was made again: the watch will say so.
+        // Includes the conflict for a recreated repository, which the watch will show.
         Err(error) => Err(error),
     }
 }

@@ -1,5 +1,5 @@
-//! What happens to a delivery between its first byte and the answer. Nothing in it waits for anybody but the sender, and for a Secret that is
-//! not known.
+//! Handles a delivery from its first byte to the response. It waits only for the sender, and for the read of a Secret
+//! that is not cached.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,14 +31,14 @@ use super::{
     verify::{Check, Signed},
 };
 
-/// Audience of the tokens that people read with.
+/// Audience of the tokens for reading deliveries.
 pub const AUDIENCE: &str = "pawl-server";
 
 pub struct Receiver {
     pub repositories: Repositories,
     pub deliveries: Deliveries,
     pub metrics: Metrics,
-    /// Told when somebody is to be poked.
+    /// Notified when a repository is to be poked.
     pub wanted: Notify,
     callers: Authenticator,
     secrets: Secrets,
@@ -67,14 +67,14 @@ impl Receiver {
     }
 
     pub fn pokes(&self) -> MutexGuard<'_, Pokes> {
-        // Whole between any two deliveries.
+        // Consistent between any two deliveries, so a poisoned lock still holds a valid value.
         self.pokes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Judges a delivery to the repository of that UID.
+    /// Judges a delivery for the repository with this UID.
     ///
     /// # Errors
-    /// When its sender is not proven.
+    /// When its sender is not authenticated.
     async fn judge(&self, uid: &str, headers: &HeaderMap, body: &mut Incoming) -> Result<Verdict, Refusal> {
         let unknown = || if self.repositories.is_listed() { Refusal::Unknown } else { Refusal::Starting };
         let repository = self.repositories.get(uid).ok_or_else(unknown)?;
@@ -86,7 +86,7 @@ impl Receiver {
         Ok(self.proven(uid, &repository, check.end()?, is_form(headers)))
     }
 
-    /// What becomes of a delivery whose sender is proven.
+    /// Records an authenticated delivery and decides its verdict.
     fn proven(&self, uid: &str, repository: &Repository, signed: Signed, is_form: bool) -> Verdict {
         let verdict = if is_form {
             Verdict::Form
@@ -122,7 +122,7 @@ impl Receiver {
     }
 }
 
-/// The way in for forges.
+/// The router for forges.
 pub fn router(receiver: Arc<Receiver>) -> Router {
     Router::new().route("/hooks/{uid}", post(deliver)).with_state(receiver)
 }
@@ -144,7 +144,7 @@ fn answer(status: StatusCode, verdict: &str, reason: &str) -> Response {
     problem::json(status, &json!({"verdict": verdict, "reason": reason}))
 }
 
-/// Whether the body is one that browsers send: what forges have to say is JSON, and nothing else is ever read.
+/// Whether the body is an HTML form. Forges send JSON; nothing else is parsed.
 fn is_form(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
     kind.starts_with("application/x-www-form-urlencoded") || kind.starts_with("multipart/")

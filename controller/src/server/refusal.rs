@@ -1,32 +1,32 @@
-//! Deliveries that are refused: nobody has proven that they come from the forge.
+//! Reasons for rejecting deliveries that are not authenticated.
 
 use axum::http::StatusCode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such repository.
+    /// The repository does not exist.
     Unknown,
-    /// Which repositories there are is not known yet.
+    /// The repositories are not listed yet.
     Starting,
-    /// The repository has no secret that deliveries could be proven with.
+    /// The repository has no secret to authenticate deliveries.
     NoSecret,
-    /// The API server does not say what the secret is.
+    /// The Secret cannot be read from the API server.
     Unavailable,
-    /// The delivery has no signature, nor anything in its place.
+    /// The delivery has no signature or other proof.
     NoProof,
-    /// It was not made with the secret.
+    /// The proof does not match the secret.
     WrongProof,
-    /// A header is there twice, or is not what it has to be.
+    /// A header is duplicated or malformed.
     Malformed,
     TooLarge,
-    /// The body did not come in time.
+    /// The body did not arrive in time.
     TooSlow,
-    /// The connection ended before the body did.
+    /// The connection ended before the body was complete.
     CutOff,
 }
 
 impl Refusal {
-    /// The word in metrics and answers.
+    /// The name in metrics and responses.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -54,7 +54,8 @@ impl Refusal {
         }
     }
 
-    /// What the forge's own page of the delivery shows. Whoever sent it is a stranger: it tells nothing of the cluster.
+    /// The text shown on the forge's page of the delivery. The sender is unknown, so it reveals nothing about the
+    /// cluster.
     pub const fn message(self) -> &'static str {
         match self {
             Self::Unknown => "no repository has this id; the address is /hooks/ and the UID of the TerraformRepository",

@@ -1,4 +1,4 @@
-//! The repositories that there are, by UID, and of each only what deliveries and pokes need.
+//! The known repositories by UID, with only the fields that deliveries and pokes need.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,13 +13,13 @@ use crate::cluster::index::{Feed, Feeds, Index};
 pub struct Repository {
     pub namespace: String,
     pub name: String,
-    /// Name of the Secret that its deliveries are proven with; none when it takes none.
+    /// Name of the Secret that authenticates deliveries; `None` when it accepts none.
     pub secret: Option<String>,
-    /// The poke that stands there.
+    /// The current poke.
     pub poke: Option<String>,
-    /// The poke that was answered last.
+    /// The last handled poke.
     pub answered: Option<String>,
-    /// Which of two sights of it is the newer one.
+    /// The resourceVersion, to order two observations.
     version: u64,
 }
 
@@ -36,7 +36,7 @@ impl Repository {
         }
     }
 
-    /// Whether a poke stands there that nobody has answered: whoever looks then sees what another would ask for.
+    /// Whether it has an unanswered poke. The check that answers it also covers new deliveries.
     pub fn is_poked(&self) -> bool {
         self.poke.is_some() && self.poke != self.answered
     }
@@ -46,32 +46,32 @@ impl Repository {
 pub struct Repositories {
     by_uid: Mutex<Index<String, Repository>>,
     feeds: Feeds,
-    /// Told when one is seen anew.
+    /// Notified when a repository was observed.
     pub changed: Notify,
 }
 
 impl Repositories {
-    /// One more watch, of one namespace or of all.
+    /// Registers a watch of one namespace or of all.
     pub fn feed(&self) -> Feed {
         self.feeds.add()
     }
 
-    /// The repository of that UID, as far as the watches have come.
+    /// The repository with this UID, according to the watches.
     pub fn get(&self, uid: &str) -> Option<Repository> {
         self.lock().get(uid).cloned()
     }
 
-    /// Whether a repository of that name is there, as far as the watches have come.
+    /// Whether a repository with this name exists, according to the watches.
     pub fn has(&self, namespace: &str, name: &str) -> bool {
         self.lock().iter().any(|(_, known)| known.namespace == namespace && known.name == name)
     }
 
-    /// Whether every watch has listed once: what is not there then is not there.
+    /// Whether every watch has listed once, so that unknown repositories do not exist.
     pub fn is_listed(&self) -> bool {
         self.feeds.is_ready()
     }
 
-    /// Takes an event of a watch. Returns whether it has filled the cache for the first time.
+    /// Applies an event of a watch. Returns whether it completed the first listing.
     pub fn apply(&self, feed: &mut Feed, event: &Event<TerraformRepository>) -> bool {
         feed.hears(event);
         let mut first = false;
@@ -79,7 +79,8 @@ impl Repositories {
         match event {
             Event::Apply(repository) | Event::InitApply(repository) => {
                 let (uid, seen) = (repository.uid().unwrap_or_default(), Repository::of(repository));
-                // The answer to a write of ours may be ahead of the watch. A listing counts in any case: the cluster may be a restored one.
+                // The response to our own write may be ahead of the watch. A listing always counts: the cluster may
+                // have been restored.
                 let is_behind = by_uid.get(&uid).is_some_and(|known| known.version > seen.version);
                 if !is_behind || matches!(event, Event::InitApply(_)) {
                     by_uid.put(feed.seen(), uid, seen);
@@ -97,7 +98,7 @@ impl Repositories {
         first
     }
 
-    /// Takes what the API server answered to a write, before the watch says so.
+    /// Applies the API server's response to a write, before the watch shows it.
     pub fn saw(&self, repository: &TerraformRepository) {
         let seen = Repository::of(repository);
         if let Some(known) = self.lock().get_mut(repository.uid().unwrap_or_default().as_str())
@@ -108,7 +109,7 @@ impl Repositories {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index<String, Repository>> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poke_is_answered_when_the_status_names_it() {
+    fn poke_is_answered_when_the_status_has_it() {
         let rows = [
             (None, None, false),
             (Some("1"), None, true),
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_here_is_known_before_the_watch_shows_it() {
+    fn own_write_is_known_before_the_watch_shows_it() {
         let repositories = Repositories::default();
         let mut feed = repositories.feed();
         repositories.apply(&mut feed, &Event::Init);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_made_again_has_another_address() {
+    fn recreated_repository_has_another_address() {
         let repositories = Repositories::default();
         let mut feed = repositories.feed();
         repositories.apply(&mut feed, &Event::Apply(repository("a", 1, None, None)));

@@ -1,4 +1,4 @@
-//! The Secrets that repositories name, read by their names and known for a moment. None is ever listed or watched.
+//! Reads the Secrets that repositories reference with `get` and caches each for 10 s. Never lists or watches Secrets.
 
 use std::{
     collections::BTreeMap,
@@ -13,15 +13,14 @@ use tokio::time::Instant;
 use super::{keys::Keys, refusal::Refusal};
 use crate::error::{self, ErrorKind};
 
-/// How long an answer is good for: whoever sends without end causes a read in so many seconds, and a secret that was changed counts after
-/// that.
+/// Cache time of a result: bounds the reads caused by a flood of deliveries, and the delay of a changed secret.
 const KNOWN: Duration = Duration::from_secs(10);
-/// The same when there was no answer.
+/// Cache time of a failed read.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 type Name = (String, String);
 
-/// What the API server said.
+/// The result of a read.
 struct Read {
     at: Instant,
     keys: Result<Arc<Keys>, Refusal>,
@@ -34,10 +33,10 @@ impl Read {
     }
 }
 
-/// One reads at a time; others wait for what it finds.
+/// Serializes reads of one Secret; concurrent callers share the result.
 type Entry = Arc<tokio::sync::Mutex<Option<Read>>>;
 
-/// Secrets by namespace and name.
+/// Cached Secrets by namespace and name.
 pub struct Secrets {
     client: Client,
     known: Mutex<BTreeMap<Name, Entry>>,
@@ -48,10 +47,10 @@ impl Secrets {
         Self { client, known: Mutex::default() }
     }
 
-    /// What deliveries are proven with, by one Secret.
+    /// The keys in a Secret.
     ///
     /// # Errors
-    /// `NoSecret` when there is none, it is empty, or this account may not read it; `Unavailable` when nobody knows.
+    /// `NoSecret` when it is missing, empty, or not readable for this account; `Unavailable` when the read failed.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Arc<Keys>, Refusal> {
         let entry = self.entry(namespace, name);
         let mut known = entry.lock().await;
@@ -67,7 +66,7 @@ impl Secrets {
 
     fn entry(&self, namespace: &str, name: &str) -> Entry {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is not good any more is not kept, but where somebody reads it.
+        // Drops expired entries, except those that are being read.
         known.retain(|_, entry| entry.try_lock().map_or(true, |read| read.as_ref().is_some_and(Read::is_good)));
         known.entry((namespace.to_owned(), name.to_owned())).or_default().clone()
     }
@@ -81,7 +80,7 @@ impl Secrets {
                 keys.map(Arc::new).ok_or(Refusal::NoSecret)
             }
             Err(error) => {
-                tracing::warn!(%error, namespace, name, "the Secret of a webhook cannot be read; no delivery is taken");
+                tracing::warn!(%error, namespace, name, "the Secret of a webhook cannot be read; deliveries are rejected");
                 Err(if error.kind() == ErrorKind::Forbidden { Refusal::NoSecret } else { Refusal::Unavailable })
             }
         }

@@ -1,4 +1,4 @@
-//! What `controller server` is told on its command line or by its environment.
+//! Settings of `controller server` from command line and environment.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -7,24 +7,24 @@ use clap::Args;
 /// Settings of `controller server`.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
-    /// Namespaces whose repositories take deliveries, separated by commas; all when empty.
+    /// Namespaces whose repositories accept deliveries, separated by commas; all when empty.
     #[arg(long, env = "PAWL_WATCH_NAMESPACES", value_delimiter = ',')]
     pub watch_namespaces: Vec<String>,
-    /// Address that forges reach: POST /hooks/UID.
+    /// Address for forges: POST /hooks/UID.
     #[arg(long, env = "PAWL_SERVER_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
-    /// Address of /metrics, /healthz and /readyz, and of /api, which takes tokens of the audience pawl-server; plain HTTP, for no client
-    /// outside the cluster.
+    /// Address of /metrics, /healthz and /readyz, and of /api, which accepts tokens of the audience pawl-server; plain
+    /// HTTP, for clients within the cluster only.
     #[arg(long, env = "PAWL_SERVER_METRICS_LISTEN", default_value = "0.0.0.0:8080")]
     pub metrics_listen: SocketAddr,
-    /// Certificate chain of the address that forges reach, as PEM, read again when it changes; plain HTTP without it, for whoever has
-    /// something before it that speaks TLS.
+    /// Certificate chain for the forges' address, PEM, reloaded when it changes; without it plain HTTP, for use behind
+    /// a TLS proxy.
     #[arg(long, env = "PAWL_SERVER_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key, as PEM.
+    /// Its private key, PEM.
     #[arg(long, env = "PAWL_SERVER_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
+    /// Log filter, in `tracing`'s syntax: `info`, `controller=debug`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
 }

@@ -1,8 +1,7 @@
-//! Whether a delivery comes from who knows the secret. Nothing of it is read before that is known, but for headers that say how it is
-//! proven.
+//! Authenticates deliveries. Before that, only the headers needed for it are read.
 //!
-//! Bodies are not kept: their signatures are computed piece by piece, with each secret at once, so that it costs an unknown sender's 25 MiB
-//! no memory here, and none of two secrets finds the body used up by the other.
+//! Bodies are not stored: signatures are computed incrementally, with all secrets at once. So an unknown sender's 25
+//! MiB cost no memory, and trying one secret does not consume the body for the other.
 
 use axum::http::{HeaderMap, HeaderValue};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -17,26 +16,27 @@ use super::{
     refusal::Refusal,
 };
 
-/// The most signatures of one delivery that are looked at.
+/// Maximum number of signatures checked per delivery.
 const SIGNATURES: usize = 8;
-/// The longest body of which event and id are read, in bytes, when its sender is known. A longer one may have moved a ref.
+/// Maximum size of a body from which event and id are read, after authentication, in bytes. A longer one counts as a
+/// ref move.
 const KEPT: usize = 1 << 20;
-/// The longest event and id that are kept, in characters.
+/// Maximum length of stored event and id, in characters.
 const LONGEST: usize = 128;
 
-/// A delivery that comes from who knows the secret.
+/// An authenticated delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
     pub forge: &'static str,
-    /// What happened there, in the forge's words.
+    /// The event, as named by the forge.
     pub event: Option<String>,
-    /// The forge's id of the delivery.
+    /// The forge's delivery id.
     pub id: Option<String>,
-    /// Whether a ref may be elsewhere now.
+    /// Whether the event may have moved a ref.
     pub moves: bool,
 }
 
-/// A delivery whose body is still to come.
+/// A check in progress, before the end of the body.
 pub struct Check {
     forge: &'static Forge,
     event: Option<String>,
@@ -46,14 +46,14 @@ pub struct Check {
 }
 
 enum Begun {
-    /// The secret itself was there.
+    /// The secret itself was sent and is correct.
     Known,
-    /// Signatures with each secret, and those that were sent.
+    /// Signatures in progress, one per secret, and the sent ones.
     Signatures { with: Vec<hmac::Context>, sent: Vec<Vec<u8>> },
 }
 
 impl Check {
-    /// Looks at the headers.
+    /// Checks the headers.
     ///
     /// # Errors
     /// `NoProof`, `WrongProof`, `Malformed`.
@@ -75,7 +75,7 @@ impl Check {
         let event = forge.event.map_or(Ok(None), |header| one(headers, header))?.and_then(text).map(word);
         let ids = forge.ids.iter().find(|header| headers.contains_key(**header));
         let id = ids.map_or(Ok(None), |header| one(headers, header))?.and_then(text).map(word);
-        // Only of a sender who is known already.
+        // Only after authentication.
         let kept = (forge.in_body && matches!(proof, Begun::Known)).then(Vec::new);
         Ok(Self { forge, event, id: id.filter(|id| !id.is_empty()), proof, kept })
     }
@@ -92,7 +92,7 @@ impl Check {
         }
     }
 
-    /// Judges, when the body has ended.
+    /// Decides at the end of the body.
     ///
     /// # Errors
     /// `WrongProof`.
@@ -112,7 +112,7 @@ impl Check {
     }
 }
 
-/// All that is read of a body.
+/// The fields that are read from a body.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct InBody {
@@ -120,7 +120,7 @@ struct InBody {
     id: Option<String>,
 }
 
-/// A proof by Standard Webhooks.
+/// Starts a proof by Standard Webhooks.
 fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys) -> Result<Begun, Refusal> {
     let needed = |header| one(headers, header)?.and_then(text).ok_or(Refusal::Malformed);
     let (id, time) = (needed(STANDARD_ID)?, needed(STANDARD_TIME)?);
@@ -134,7 +134,7 @@ fn standard(headers: &HeaderMap, given: &HeaderValue, keys: &Keys) -> Result<Beg
     Ok(Begun::Signatures { with: with.collect(), sent })
 }
 
-/// The secret of an `Authorization` header: a bearer token, or the password of any user.
+/// The secret in an `Authorization` header: a bearer token, or the password of any user.
 fn authorization(given: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = text(given)?.split_once(' ')?;
     match scheme.to_ascii_lowercase().as_str() {
@@ -148,7 +148,7 @@ fn authorization(given: &HeaderValue) -> Option<Vec<u8>> {
     }
 }
 
-/// A header that is there at most once: of two, one would be judged and the other believed.
+/// A header that occurs at most once. With duplicates, one could be checked and the other used.
 fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a HeaderValue>, Refusal> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -161,7 +161,7 @@ fn text(value: &HeaderValue) -> Option<&str> {
     value.to_str().ok()
 }
 
-/// A word of the sender's, for people.
+/// A text from the sender, clipped for people.
 fn word(text: &str) -> String {
     clip(text, LONGEST)
 }

@@ -1,4 +1,4 @@
-//! What `controller run` is told on its command line or by its environment.
+//! Settings of `controller run` from command line and environment.
 
 pub mod sharing;
 
@@ -14,86 +14,87 @@ use sharing::SharedStates;
 /// Settings of `controller run`.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
-    /// Image of the runner, for runs that name none.
+    /// Image of the runner, for runs that set none.
     #[arg(long, env = "PAWL_RUNNER_IMAGE")]
     pub runner_image: String,
     /// Pull policy of that image: Always, IfNotPresent or Never; the cluster's default when empty.
     #[arg(long, env = "PAWL_RUNNER_IMAGE_PULL_POLICY", value_parser = ["Always", "IfNotPresent", "Never", ""])]
     pub runner_image_pull_policy: Option<String>,
-    /// Secret of each run's namespace with credentials for the registry of that image; may be given several times.
+    /// Secret in each run's namespace with credentials for that image's registry; may be repeated.
     #[arg(long = "runner-image-pull-secret", env = "PAWL_RUNNER_IMAGE_PULL_SECRETS", value_delimiter = ',')]
     pub runner_image_pull_secrets: Vec<String>,
-    /// What a pod requests of its node's disk, as a quantity, for runs that name no resources; nothing when empty.
+    /// Node disk that pods request, as a quantity, for runs without resources; none when empty.
     #[arg(long, env = "PAWL_RUNNER_EPHEMERAL_STORAGE")]
     pub runner_ephemeral_storage: Option<String>,
-    /// Whether a run fails, before any code of its stack runs, on a node that cannot confine that code.
+    /// Fail a run, before any code of its stack runs, on a node that cannot confine that code.
     #[arg(long, env = "PAWL_RUNNER_REQUIRE_CONFINEMENT")]
     pub runner_require_confinement: bool,
-    /// User the runner's container runs as; the image's own when empty. Never 0.
+    /// User that the runner's container runs as; the image's own when empty. Never 0.
     #[arg(long, env = "PAWL_RUNNER_USER", value_parser = clap::value_parser!(i64).range(1..))]
     pub runner_user: Option<i64>,
-    /// Proxy for what pods fetch by http, `http://HOST:PORT`; none when empty.
+    /// Proxy of pods for http, `http://HOST:PORT`; none when empty.
     #[arg(long, env = "PAWL_RUNNER_HTTP_PROXY")]
     pub runner_http_proxy: Option<String>,
-    /// Proxy for what pods fetch by https, `http://HOST:PORT`; none when empty.
+    /// Proxy of pods for https, `http://HOST:PORT`; none when empty.
     #[arg(long, env = "PAWL_RUNNER_HTTPS_PROXY")]
     pub runner_https_proxy: Option<String>,
-    /// What pods reach without a proxy, separated by commas, besides the cluster itself.
+    /// Hosts that pods reach without a proxy, separated by commas, in addition to the cluster.
     #[arg(long, env = "PAWL_RUNNER_NO_PROXY")]
     pub runner_no_proxy: Option<String>,
-    /// Authorities for what pods fetch, besides those of the runner's image, as PEM.
+    /// Certificate authorities for downloads of pods, in addition to those of the runner's image, PEM.
     #[arg(long, env = "PAWL_RUNNER_CA")]
     pub runner_ca: Option<String>,
     /// Namespaces to watch, separated by commas; all when empty.
     #[arg(long, env = "PAWL_WATCH_NAMESPACES", value_delimiter = ',')]
     pub watch_namespaces: Vec<String>,
-    /// Groups of namespaces that share states, as JSON: `[["team-a","team-b"]]`. Runs of a group apply to one state one after the
-    /// other; those of any other namespaces know nothing of each other.
+    /// Groups of namespaces that share states, as JSON: `[["team-a","team-b"]]`. Runs in a group apply to a state one
+    /// after the other; all other namespaces are independent.
     #[arg(long, env = "PAWL_SHARED_STATES", default_value = "")]
     pub shared_states: SharedStates,
-    /// The most attempts that are open at once; any number when empty. Approved applies have as many of their own.
+    /// Maximum number of open attempts; unlimited when empty. Approved applies have as many additional slots.
     #[arg(long, env = "PAWL_MAX_CONCURRENT_RUNS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_concurrent_runs: Option<u32>,
-    /// The same of each namespace.
+    /// Maximum number of open attempts per namespace.
     #[arg(long, env = "PAWL_MAX_CONCURRENT_RUNS_PER_NAMESPACE", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_concurrent_runs_per_namespace: Option<u32>,
-    /// Nothing new begins, in any namespace; what is under way goes on.
+    /// Start nothing new in any namespace; work in progress continues.
     #[arg(long, env = "PAWL_FREEZE")]
     pub freeze: bool,
-    /// Seconds after its end until a run that does not say itself is deleted; none keeps it.
+    /// Seconds from its end until a run without its own TTL is deleted; never when empty.
     #[arg(long, env = "PAWL_DEFAULT_TTL_SECONDS")]
     pub default_ttl_seconds: Option<u32>,
-    /// Plans made before this time, as RFC 3339, are not applied: when the cluster or its datastore was restored.
+    /// Do not apply plans made before this time (RFC 3339): set it after the cluster or its datastore was restored.
     #[arg(long, env = "PAWL_REFUSE_PLANS_BEFORE")]
     pub refuse_plans_before: Option<Timestamp>,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "PAWL_LISTEN", default_value = "0.0.0.0:8080")]
     pub listen: SocketAddr,
-    /// Lease of the controller's namespace that names the one of several controllers which works; all work when empty.
+    /// Lease in the controller's namespace for leader election; all controllers work when empty.
     #[arg(long, env = "PAWL_LEADER_LEASE")]
     pub leader_lease: Option<String>,
-    /// How many runs are worked on at a time.
+    /// Number of runs reconciled concurrently.
     #[arg(long, env = "PAWL_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub concurrency: u16,
-    /// Address of the datastore, `https://HOST[:PORT]`; without it plans live and die with their pods.
+    /// Address of the datastore, `https://HOST[:PORT]`; without it plans exist only in their pods.
     #[arg(long, env = "PAWL_DATASTORE_URL", requires_all = ["datastore_ca", "datastore_token"])]
     pub datastore_url: Option<String>,
-    /// File with the certificate authority of the datastore, PEM; the only one it is trusted by.
+    /// File with the datastore's certificate authority, PEM; the only trusted one.
     #[arg(long, env = "PAWL_DATASTORE_CA_FILE")]
     pub datastore_ca: Option<PathBuf>,
-    /// File with the token for the datastore; read anew for each request.
+    /// File with the token for the datastore; read for each request.
     #[arg(long, env = "PAWL_DATASTORE_TOKEN_FILE")]
     pub datastore_token: Option<PathBuf>,
-    /// Where the datastore serves `read.pawl.run`, `NAMESPACE/NAME:PORT` of a Service; nothing is registered when empty.
+    /// Service through which the datastore serves `read.pawl.run`, `NAMESPACE/NAME:PORT`; nothing is registered when
+    /// empty.
     #[arg(long, env = "PAWL_READ_API_SERVICE")]
     pub read_api_service: Option<String>,
     /// ClusterRole of this release, which owns the APIService of `read.pawl.run`.
     #[arg(long, env = "PAWL_READ_API_OWNER")]
     pub read_api_owner: Option<String>,
-    /// What is said about tools, as JSON: mirrors, default versions, the cache, `offline`. The chart's `runner.tools`.
+    /// Tool settings as JSON: mirrors, default versions, the cache, `offline`. The chart's `runner.tools`.
     #[arg(long, env = "PAWL_RUNNER_TOOLS", default_value = "")]
     pub runner_tools: ToolSettings,
-    /// What is logged, as `tracing` writes filters: `info`, `controller=debug`.
+    /// Log filter, in `tracing`'s syntax: `info`, `controller=debug`.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     pub log: String,
 }
@@ -109,13 +110,13 @@ impl Settings {
         Some(Datastore::new(url, authority.unwrap_or_default(), token.unwrap_or_default()))
     }
 
-    /// The namespaces to watch; none means all.
+    /// The namespaces to watch; `None` means all.
     pub fn scopes(&self) -> Vec<Option<String>> {
         scopes(&self.watch_namespaces)
     }
 }
 
-/// The namespaces that are named; none means all.
+/// The listed namespaces; `None` means all.
 pub fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     let mut named: Vec<&str> = namespaces.iter().map(|n| n.trim()).filter(|n| !n.is_empty()).collect();
     named.sort_unstable();
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_namespace_means_all_of_them() {
+    fn no_namespace_means_all() {
         let of = |names: &[&str]| {
             Settings { watch_namespaces: names.iter().map(ToString::to_string).collect(), ..Settings::default() }.scopes()
         };

@@ -1,22 +1,22 @@
-//! Which namespaces share states: runs of a namespace queue for a state with each other, and with those of the namespaces that an
-//! operator lists beside it (`design/0010-leases-and-locks.md`).
+//! Namespaces that share states: runs of a namespace queue for a state with each other, and with those of the
+//! namespaces that the operator groups with it (`design/0010-leases-and-locks.md`).
 
 use std::{collections::BTreeSet, str::FromStr};
 
 use crds::names;
 
-/// Groups of namespaces that share states; every namespace that none of them names is a group of its own.
+/// Groups of namespaces that share states. A namespace in no group is its own group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedStates(Vec<Vec<String>>);
 
 impl SharedStates {
-    /// The namespaces whose runs queue with those of this one, itself included.
+    /// The namespaces whose runs queue with those of this one, including itself.
     pub fn group<'a>(&'a self, namespace: &'a str) -> Vec<&'a str> {
         let listed = self.0.iter().find(|group| group.iter().any(|name| name == namespace));
         listed.map_or_else(|| vec![namespace], |group| group.iter().map(String::as_str).collect())
     }
 
-    /// The name of a namespace's group: its first member, which no other group has.
+    /// The name of a namespace's group: its first member, which is in no other group.
     pub fn scope<'a>(&'a self, namespace: &'a str) -> &'a str {
         self.group(namespace).first().copied().unwrap_or(namespace)
     }
@@ -30,8 +30,8 @@ impl SharedStates {
 impl FromStr for SharedStates {
     type Err = String;
 
-    /// Reads JSON, `[["team-a","team-b"]]`; empty text is no group. A namespace in two groups is refused: nobody could say whether
-    /// the others of both share states as well.
+    /// Parses JSON, `[["team-a","team-b"]]`; an empty text means no group. Rejects a namespace in two groups, because
+    /// it would be ambiguous whether the other members share states.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_shares_with_itself_and_with_those_listed_beside_it() {
+    fn namespace_shares_states_within_its_group() {
         let shared: SharedStates = r#"[["b","a"],["c"]]"#.parse().unwrap();
         assert_eq!((shared.group("a"), shared.group("b"), shared.group("x")), (vec!["a", "b"], vec!["a", "b"], vec!["x"]));
         assert_eq!((shared.scope("b"), shared.scope("c"), shared.scope("x")), ("a", "c", "x"));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_groups_are_rejected() {
         for (text, said) in [(r#"[["a","b"],["b"]]"#, "b is in two groups"), (r#"[["a",""]]"#, "empty"), (r#"["a"]"#, "expected")]
         {
             let error = text.parse::<SharedStates>().unwrap_err();

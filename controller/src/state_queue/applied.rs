@@ -1,4 +1,4 @@
-//! Which run applied to a state last, and whose plans of that state wait for an approval: what these were made of has changed since.
+//! Tracks the last apply to each state, and the plans that wait for an approval and are stale after such an apply.
 //!
 //! Part of the index of [`super::queue`], which the watches fill.
 
@@ -11,19 +11,19 @@ use crds::{Changed, Phase, TerraformRun};
 
 use crate::cluster::index::{Index, Seen};
 
-/// A plan that waits: name of the Lease on its state, namespace and name.
+/// A waiting plan: name of its state's Lease, namespace and name.
 type Place = (Box<str>, Box<str>, Box<str>);
 
-/// An apply to a state that may have changed it.
+/// An apply that may have changed a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// `NAMESPACE/NAME` of its run.
     pub run: String,
-    /// When it ended, or when it was claimed where nobody saw its end.
+    /// When it ended, or when it was claimed if its end is unknown.
     pub at: Timestamp,
 }
 
-/// The last apply to each state, and the plans that wait.
+/// The last apply to each state, and the waiting plans.
 #[derive(Default)]
 pub(crate) struct Applies {
     last: Index<Box<str>, Last>,
@@ -37,8 +37,9 @@ struct Last {
 }
 
 impl Applies {
-    /// Takes a run as it is. Returns those, by namespace and name, whose plan is of a state that it has applied to since it was seen.
-    /// `named` names the Lease on a state, which only namespaces that share states have in common.
+    /// Stores a run. Returns, by namespace and name, the runs whose plan is for a state that this run has applied to
+    /// since it was last seen. `named` gives the name of a state's Lease, which only namespaces that share states have
+    /// in common.
     pub(crate) fn put(&mut self, seen: Seen, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Vec<(Box<str>, Box<str>)> {
         let uid = run.uid().unwrap_or_default();
         self.wait_no_more(&uid);
@@ -75,7 +76,7 @@ impl Applies {
         }
     }
 
-    /// What a new listing of a watch did not show has gone.
+    /// Removes entries that a completed listing did not show.
     pub(crate) fn end_listing(&mut self, ended: Seen) {
         self.last.end_listing(ended);
         for (_, place) in self.waits.end_listing(ended) {
@@ -83,11 +84,11 @@ impl Applies {
         }
     }
 
-    /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
+    /// The last apply by another run to the state of a waiting plan, if it came after the plan.
     pub(crate) fn since(&self, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Option<Applied> {
         let (key, made) = waits(run)?;
         let last = self.last.get(&named(key))?;
-        // Times are of whole seconds: within one nobody knows which came first.
+        // Times have whole seconds; the order within a second is unknown.
         (*last.uid != *run.uid()? && last.applied.at > made).then(|| last.applied.clone())
     }
 
@@ -103,7 +104,7 @@ impl Applies {
     }
 }
 
-/// The state of a plan that waits for a person, and when it was made.
+/// The state of a plan that waits for a person, and the time of the plan.
 fn waits(run: &TerraformRun) -> Option<(&str, Timestamp)> {
     let status = run.status.as_ref()?;
     let waits = status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none();
@@ -111,7 +112,7 @@ fn waits(run: &TerraformRun) -> Option<(&str, Timestamp)> {
     Some((plan.state_key.as_deref()?, plan.created_at.as_ref()?.0))
 }
 
-/// The state that a run has applied to, and when, unless it is known that nothing was changed.
+/// The state that a run has applied to, and when, unless it is known to have changed nothing.
 fn applied(run: &TerraformRun) -> Option<(&str, Timestamp)> {
     let status = run.status.as_ref()?;
     let claim = status.claim.as_ref().filter(|_| status.is_terminal())?;
@@ -138,7 +139,7 @@ mod tests {
         Timestamp::from_second(testing::t0().as_second() + second).unwrap()
     }
 
-    /// A run that made its plan of a state at that second.
+    /// A run whose plan was made at this second.
     fn run(namespace: &str, name: &str, key: &str, second: i64) -> TerraformRun {
         let mut run = testing::run();
         (run.metadata.namespace, run.metadata.name) = (Some(namespace.into()), Some(name.into()));
@@ -150,7 +151,7 @@ mod tests {
         run
     }
 
-    /// The same, when its apply has ended at that second.
+    /// The run after its apply ended at this second.
     fn ended(mut run: TerraformRun, second: i64) -> TerraformRun {
         let status = run.status.as_mut().unwrap();
         let (pod_uid, nonce) = (testing::POD.into(), testing::NONCE.into());
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_told_of_an_apply_that_came_after_it() {
+    fn waiting_plan_is_stale_after_a_later_apply() {
         let mut index = Applies::default();
         let (old, same, other) = (run("x", "old", "s", 10), run("x", "same", "s", 20), run("x", "other", "t", 10));
         for run in [&old, &same, &other] {
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn deleted_runs_are_dropped() {
         let (old, b) = (run("x", "old", "s", 10), ended(run("y", "b", "s", 5), 20));
         let mut index = Applies::default();
         index.put(SEEN, &old, own);

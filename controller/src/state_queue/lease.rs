@@ -1,4 +1,4 @@
-//! Lease objects of states, in the controller's own namespace: taken, and removed with the run that had them last.
+//! Lease objects of states, in the controller's own namespace: taken, and deleted with the run that last held them.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -24,29 +24,29 @@ use crate::{
     runner_pod::{gone_wait, status::PodView},
 };
 
-/// How often a Lease that somebody else writes at the same moment is looked at again.
+/// Maximum number of tries after conflicting writes.
 const TRIES: usize = 4;
-/// How far the clock of a node may be behind the API server's.
+/// Maximum lag of a node's clock behind the API server's.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 
-/// Whether a run got the lease.
+/// The result of taking a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     Yes,
-    /// Another has it: `NAMESPACE/NAME`, or what is known.
+    /// Another run holds it: `NAMESPACE/NAME`, or what is known.
     Behind(String),
-    /// The controller may not have it.
+    /// The controller lacks the permission.
     Refused(String),
 }
 
-/// Takes the Lease of that name, which is that of a state for the namespaces that share it with the run's, unless another run of
-/// theirs holds it, which is read live.
+/// Takes the Lease of this name, which belongs to a state within the namespaces that share it with the run's, unless a
+/// live read shows that another run of these namespaces holds it.
 ///
-/// A Lease that names this run already is written again: whoever read the run before it wanted the lease, and was about to take
-/// it, then finds another version.
+/// A Lease that already names this run is written again. A competitor that read the run before it wanted the lease, and
+/// is about to take it, then gets a conflict.
 ///
 /// # Errors
-/// When an answer says nothing.
+/// When a call fails.
 pub async fn take(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken, Error> {
     match attempt(run, name, ctx).await {
         Err(error) if error.kind() == ErrorKind::Forbidden => Ok(Taken::Refused(format!(
@@ -78,7 +78,7 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
         };
         match written {
             Ok(_) => return Ok(Taken::Yes),
-            // Somebody else wrote at the same moment: who it is stands there now.
+            // A concurrent writer succeeded: read the Lease again.
             Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::NotFound) => {}
             Err(error) => return Err(error),
         }
@@ -86,18 +86,18 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
     Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
 }
 
-/// Whether the run that a Lease names still has it.
+/// Whether the run that a Lease names still holds it.
 enum Held {
-    /// Nobody has it: whoever wants it may take it.
+    /// The Lease is free.
     No,
-    /// This run has it, or may still have a process.
+    /// This run holds it, or may still have a process.
     By(String),
-    /// That run changed while it was looked at.
+    /// The run changed during the check.
     Changed,
 }
 
-/// By whom a Lease is held, when the run that it names still has it or may still have a process. A namespace that no longer shares
-/// its states with the one that asks holds nobody up there, and is not named.
+/// The holder of a Lease, if the run that it names still holds it or may still have a process. A run in a namespace
+/// that no longer shares states with the caller's does not block it and is not named.
 async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<Held, Error> {
     let shares = |namespace: &str| ctx.settings.shared_states.scope(namespace) == ctx.settings.shared_states.scope(own);
     let Some((namespace, name, uid)) = parse(identity).filter(|(namespace, ..)| shares(namespace)) else { return Ok(Held::No) };
@@ -108,7 +108,7 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<H
         }
         return Ok(if pass_over(&run, ctx).await? { Held::No } else { Held::Changed });
     }
-    // The run was removed by force; its pods have their own finalizer.
+    // The run was deleted by force; its pods have their own finalizer.
     let of_run = ListParams::default().labels(&format!("{}={uid}", names::LABEL_RUN_UID));
     let pods = ctx.call("list pods of the lease's holder", ctx.pod_api(namespace).list(&of_run)).await?;
     let mut runs = false;
@@ -126,8 +126,9 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<H
     Ok(if runs { Held::By(format!("{namespace}/{name}, which was removed while its pod still runs")) } else { Held::No })
 }
 
-/// Counts on a run that may be about to record its Lease that another takes it, so that the record fails its test of that count, and
-/// says whether the run is as it was read. Its approval may have been away for a moment only, and nothing else would show that.
+/// Increments a counter in a run that may be about to record its Lease, so that the record fails its test of the
+/// counter. Returns whether the run is unchanged since it was read. Without the counter, an approval that was withdrawn
+/// and set again would leave no trace.
 async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
     let status = run.status.clone().unwrap_or_default();
     let Some(attempt) =
@@ -160,10 +161,10 @@ async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
     }
 }
 
-/// Removes the Leases that name the run of that UID, which is about to go.
+/// Deletes the Leases that name the run with this UID, which is about to be deleted.
 ///
 /// # Errors
-/// When an answer says nothing. A controller without the right to leases has none to remove.
+/// When a call fails. Without the right to leases there is nothing to delete.
 pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     let api = api(ctx);
     let of_run = ListParams::default().labels(&format!("{}={run_uid}", names::LABEL_RUN_UID));
@@ -173,7 +174,7 @@ pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
         Err(error) => return Err(error),
     };
     for lease in found {
-        // Another run that takes it now writes another version.
+        // A run that takes it now writes another version.
         let preconditions = Preconditions { uid: lease.uid(), resource_version: lease.metadata.resource_version.clone() };
         let params = DeleteParams::default().preconditions(preconditions);
         match ctx.call_opt("delete lease", api.delete(&lease.name_any(), &params)).await {
@@ -185,12 +186,12 @@ pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether nothing of an attempt's pod that is gone runs any more, as its node says: `Ok`, otherwise why it may. `attempt` is what the
-/// run says of it, while it is the newest. Where nobody wrote down which node it was, each of them has to be Ready: a run of an
-/// older version.
+/// Whether nothing of an attempt's deleted pod runs any more, according to its node: `Ok`, or the reason for doubt.
+/// `attempt` is the run's newest attempt, if it is this one. When no node was recorded (by an older version), all nodes
+/// must be Ready.
 ///
 /// # Errors
-/// When an answer says nothing.
+/// When a call fails.
 pub async fn node(
     run: &TerraformRun,
     name: Option<&str>,
@@ -203,10 +204,10 @@ pub async fn node(
         return Ok(Ok(()));
     }
     Ok(match state {
-        // One that came back just now has still to end what has no pod.
+        // A node that just became Ready still has to stop containers without a pod object.
         NodeState::There(node) if node.ready => {
             let seen = ctx.nodes.ready_for(&node).and_then(|seen| SignedDuration::try_from(seen).ok());
-            // Since when it is Ready its kubelet says, by the clock of that machine.
+            // The kubelet reports the transition time by its machine's clock.
             let said = node.since.map(|since| ctx.now().duration_since(since) - CLOCKS_DIFFER);
             match seen.max(said).map(|ready| gone_wait(run).saturating_sub(ready)).filter(SignedDuration::is_positive) {
                 Some(left) => {
@@ -221,7 +222,7 @@ pub async fn node(
     })
 }
 
-/// What all nodes say: `Ok` when each is Ready, otherwise the name of one that is not.
+/// `Ok` when all nodes are Ready, otherwise the name of one that is not.
 async fn every(ctx: &Cluster) -> Result<Result<(), String>, Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let nodes = match ctx.call("list nodes", api.list(&ListParams::default())).await {

@@ -1,4 +1,4 @@
-//! Which run wants the lease on which state, and which has it as far as the run itself says.
+//! Which run requests the lease of which state, and which run is entitled to it.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -11,19 +11,20 @@ use crate::{requests, settings::Settings};
 pub struct LeaseRequest {
     /// The state.
     pub key: String,
-    /// Since when: its approval, or its creation where nobody approves.
+    /// The time of its approval, or of its creation if no person approves.
     pub since: Timestamp,
 }
 
-/// The lease that a run wants and need not hold yet; `None` for one that applies nothing now.
+/// The lease that a run requests and need not hold yet; `None` for a run that applies nothing now.
 ///
-/// A Manual run wants it once its approval is recorded (`approved_now`: is about to be). An Automatic one wants it as soon as it
-/// may begin, so that it waits without a pod and plans on what the run before it left.
+/// A Manual run requests it once its approval is recorded (`approved_now`: is about to be). An Automatic run requests
+/// it as soon as it may start, so that it waits without a pod and plans after its predecessor's apply.
 pub fn requested_lease(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<LeaseRequest> {
     wanted(run, |recorded, annotated| annotated && (recorded || approved_now), has_datastore)
 }
 
-/// The same, where `approved` says what a plan needs of the two: that its approval is recorded, and that it is annotated.
+/// Like [`requested_lease`]; `approved` decides from whether the plan's approval is recorded and whether it is
+/// annotated.
 fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<LeaseRequest> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() || status.claim.is_some() || requests::asked(run).is_some() || run.unknown_word().is_some() {
@@ -53,9 +54,9 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
     }
 }
 
-/// Whether this run, read live, still has the Lease of that name, which names it: it recorded it, or is about to. One with a
-/// word that this version does not know has it for as long, and so has one whose approval was withdrawn and is still recorded, which
-/// its controller is about to write.
+/// Whether this run, read live, is still entitled to a Lease that names it: it has recorded it, or is about to. A run
+/// with an unknown value remains entitled, and so does one whose withdrawn approval is still recorded, because its
+/// controller is about to write.
 pub fn is_entitled(holder: &TerraformRun, lease: &str, settings: &Settings) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)

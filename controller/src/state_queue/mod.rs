@@ -1,12 +1,12 @@
-//! One apply at a time on a state, and what comes between a plan and its apply (`design/0010-leases-and-locks.md`).
+//! Serializes applies to a state, and detects events between a plan and its apply (`design/0010-leases-and-locks.md`).
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | [`lease`] | the Lease objects of states |
-//! | [`lease_request`] | which run wants which, and which has it |
-//! | [`queue`] | who waits for which state, in which order, and who has it |
-//! | [`applied`] | whose apply came after a plan that waits |
-//! | [`newer_plans`] | which newer runs of the same workspace have made their plan |
+//! | [`lease_request`] | which run requests and which is entitled to a lease |
+//! | [`queue`] | the queue of each state, and its holder |
+//! | [`applied`] | applies that made a waiting plan stale |
+//! | [`newer_plans`] | newer runs of the same workspace that have a plan |
 
 pub mod applied;
 pub mod lease;

@@ -1,7 +1,7 @@
-//! Which runs work on the same workspace, and which of them have made their plan: what a newer run has planned, an older one
-//! need not wait for any longer.
+//! Tracks runs by workspace, and which of them have made a plan: an older waiting run is superseded by a newer run's
+//! plan.
 //!
-//! Filled by the watches, before what they see is made small, and asked for no request.
+//! Filled by the watches before runs are trimmed. Makes no requests.
 
 use std::{
     collections::HashMap,
@@ -23,12 +23,12 @@ use crds::{
 
 use crate::cluster::index::{Feed, Feeds, Index, Seen};
 
-/// A workspace: half of a hash of its namespace, and of its stack or backend and workspace.
+/// A workspace: half of a hash of namespace, stack or backend, and workspace.
 type Workspace = u128;
-/// A run among those of its workspace, older ones first.
+/// A run within its workspace, sorted by age, oldest first.
 type Rank = (Workspace, i64, Box<str>);
 
-/// How a run stands that has made its plan.
+/// The state of a run that has made its plan.
 enum Stands {
     /// It waits for an approval: its namespace and UID.
     Waits(Box<(Box<str>, Box<str>)>),
@@ -45,7 +45,7 @@ pub struct NewerPlans {
 
 #[derive(Default)]
 struct Inner {
-    /// Of those that have ended only whom somebody who waits may have to be told of, and the newest.
+    /// Of the ended runs, only those that a waiting run may be told of, and the newest.
     planned: Index<Rank, Stands>,
     /// Runs that wait for an approval, by UID.
     waiting: HashMap<Box<str>, Rank>,
@@ -56,7 +56,7 @@ impl NewerPlans {
         self.feeds.add()
     }
 
-    /// Takes an event of a watch, whole as the API server sent it. Returns the older runs that wait and are to be looked at.
+    /// Applies an event of a watch, with the untrimmed object. Returns the older waiting runs to reconcile.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) -> Vec<ObjectRef<TerraformRun>> {
         feed.hears(event);
         match event {
@@ -68,7 +68,7 @@ impl NewerPlans {
         Vec::new()
     }
 
-    /// The newest run of the same workspace that is newer than this one, which waits, and has made its plan.
+    /// The newest run that has made its plan and is newer than this waiting run, in the same workspace.
     pub fn newer(&self, uid: &str) -> Option<String> {
         let inner = self.lock();
         let rank = inner.waiting.get(uid)?;
@@ -78,7 +78,7 @@ impl NewerPlans {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,8 +109,8 @@ impl Inner {
         woken
     }
 
-    /// Forgets the ended runs of a workspace that nobody is told of: whoever waits is told of the newest, and of another only when that is
-    /// deleted.
+    /// Removes ended runs that no waiting run is told of: a waiting run is told of the newest, and of another only when
+    /// that is deleted.
     fn prune(&mut self, workspace: Workspace) {
         let of = || (workspace, i64::MIN, Box::default())..(workspace, i64::MAX, Box::default());
         let mut ended = Vec::new();
@@ -134,7 +134,7 @@ impl Inner {
         }
     }
 
-    /// What a new listing did not show has gone.
+    /// Removes entries that a completed listing did not show.
     fn end_listing(&mut self, ended: Seen) {
         for (_, stands) in self.planned.end_listing(ended) {
             if let Stands::Waits(waits) = stands {
@@ -144,7 +144,7 @@ impl Inner {
     }
 }
 
-/// Whether a run has made a plan that it may apply, or has applied it. A run that only plans takes nobody's place.
+/// Whether a run has made a plan that it may apply, or has applied it. A run that only plans supersedes nothing.
 fn has_planned(run: &TerraformRun) -> bool {
     let applies = match run.spec.operation {
         Operation::Apply | Operation::Destroy => true,
@@ -162,8 +162,8 @@ fn rank(run: &TerraformRun) -> Rank {
     (workspace(run), created, run.name_any().into())
 }
 
-/// Arguments of backends that say with which credentials, or how, a state is asked for. Of every other one nobody knows here that it names
-/// no place: two states of one workspace would cost a person's plan, and one state of two workspaces costs nothing.
+/// Backend arguments for credentials or access. All other arguments count as identifying the state: confusing two
+/// states would cost a waiting plan, while separating one state into two has no cost.
 const MANNER: &[&str] = &[
     "access_key",
     "access_token",
@@ -195,15 +195,15 @@ const MANNER: &[&str] = &[
     "username",
 ];
 
-/// The workspace of a run, from its whole spec: a backend that it names, whoever reaches it, or else its stack. Nothing of it is
-/// stored: a controller that starts reads all specs.
+/// The workspace of a run, from its whole spec: its backend, without access arguments, or else its stack. It is not
+/// stored: a starting controller reads all specs.
 fn workspace(run: &TerraformRun) -> Workspace {
     let StateId { stack, workspace } = StateId::of(&run.name_any(), &run.spec);
     let place = match &run.spec.backend {
         Some(backend) => {
             let places = backend.config.iter().filter(|(name, _)| !MANNER.contains(&name.as_str()));
             let config = places.map(|(name, value)| (name.clone(), without_user(value))).collect();
-            // One whose place is in the environment may be another's of another stack.
+            // A backend that is identified by the environment may be another one in another stack.
             let stack = BackendType::of(&backend.kind).state(&Value::Object(backend.config.clone())).is_empty().then_some(stack);
             json!(["backend", backend.kind, Value::Object(config), stack])
         }
@@ -213,7 +213,7 @@ fn workspace(run: &TerraformRun) -> Workspace {
     digest.iter().take(16).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
 }
 
-/// A URL without user and password; one with a query stays as it is, since that may name the place.
+/// A URL without user and password. A URL with a query stays unchanged, because the query may identify the state.
 fn without_user(value: &Value) -> Value {
     let url = value.as_str().filter(|text| text.contains("://") && !text.contains(['?', '#']));
     url.map_or_else(|| value.clone(), |url| without_userinfo(url).into())
@@ -226,7 +226,7 @@ mod tests {
     use crds::{Backend, PlanStatus, TerraformRunStatus, whole_seconds};
     use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
 
-    /// A run of a stack, created at that second, in a phase, with a plan.
+    /// A run of a stack, created at this second, in a phase, with a plan.
     fn run(name: &str, second: i64, phase: Phase) -> TerraformRun {
         let mut run = testing::run();
         run.metadata.name = Some(name.into());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_run_that_waits_is_woken_once_and_told_by_whom() {
+    fn superseded_run_is_woken_once_with_the_newer_run() {
         let (index, old) = (NewerPlans::default(), run("b", 0, Phase::AwaitingApproval));
         let mut feed = index.feed();
         assert!(names(index.apply(&mut feed, &Apply(old.clone()))).is_empty());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_ended_ones_only_those_are_kept_that_somebody_may_be_told_of() {
+    fn only_relevant_ended_runs_are_retained() {
         let index = NewerPlans::default();
         let mut feed = index.feed();
         let kept = || index.lock().planned.iter().map(|((_, _, name), _)| name.to_string()).collect::<Vec<_>>();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_in_one_second_the_name_decides() {
+    fn name_breaks_ties_within_a_second() {
         let index = NewerPlans::default();
         let mut feed = index.feed();
         index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn other_workspaces_and_plans_alone_take_nobodys_place() {
+    fn other_workspaces_and_plan_only_runs_supersede_nothing() {
         let other = |change: fn(&mut TerraformRun)| {
             let mut run = run("z", 9, Phase::AwaitingApproval);
             change(&mut run);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_and_a_new_listing_see_the_same() {
+    fn restart_and_relisting_give_the_same_state() {
         let index = NewerPlans::default();
         let mut feed = index.feed();
         let mut done = run("b", 9, Phase::Succeeded);

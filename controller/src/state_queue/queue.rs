@@ -1,4 +1,4 @@
-//! Who waits for which state, in which order, who has it, and who applied to it last: filled by the watches, asked for no request.
+//! The queue of each state, its holder, and its last apply. Filled by the watches; makes no requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,10 +23,10 @@ use crate::{
 };
 
 type Run = ObjectRef<TerraformRun>;
-/// A run in the line of its state: name of the Lease, since when, namespace and name.
+/// A run in the queue of its state: name of the Lease, request time, namespace and name.
 type Place = (Box<str>, Timestamp, Box<str>, Box<str>);
 
-/// The lines of all states that are wanted.
+/// The queues of all requested states.
 pub struct Queue {
     inner: Mutex<Inner>,
     feeds: Feeds,
@@ -39,7 +39,7 @@ struct Inner {
     /// By UID; only runs that wait or have a lease.
     runs: Index<Box<str>, Entry>,
     line: BTreeSet<Place>,
-    /// Runs in a line whom its Lease was found to name: namespace and name by Lease.
+    /// Waiting runs that their Lease was found to name: namespace and name by Lease.
     named: BTreeMap<Box<str>, (Box<str>, Box<str>)>,
     applies: Applies,
     wakers: Vec<(Option<String>, UnboundedSender<Run>)>,
@@ -48,16 +48,16 @@ struct Inner {
 struct Entry {
     /// Its place, while it waits.
     waits: Option<Place>,
-    /// Name of the Lease on the state that it says it has, as it is called now: whoever recorded it may have called it otherwise.
+    /// Current name of the Lease on the state that it has recorded. It may have been recorded under another name.
     has: Option<Box<str>>,
     namespace: Box<str>,
     name: Box<str>,
 }
 
-/// Who comes before a run.
+/// The runs before a run in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// How many, and one.
+    /// Position in the queue, from 1.
     pub place: usize,
     /// `NAMESPACE/NAME` of the run that has the lease, or gets it next.
     pub first: String,
@@ -73,19 +73,19 @@ impl Queue {
         }
     }
 
-    /// One more watch, of one namespace or of all; `wake` is told which of its runs have come nearer to their turn.
+    /// Registers a watch of one namespace or of all; `wake` receives the runs of it that moved forward.
     pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
         self.lock().wakers.push((scope, wake));
         self.feeds.add()
     }
 
-    /// Waits until every watch has listed its runs once: only then the lines show each run that says it has a lease, those included
-    /// whose Lease was called otherwise when they took it.
+    /// Waits until every watch has listed its runs once. Only then the queues show each run that has recorded a lease,
+    /// including leases recorded under another name.
     pub async fn ready(&self) {
         self.feeds.ready().await;
     }
 
-    /// Takes an event of a watch, whole as the API server sent it.
+    /// Applies an event of a watch, with the untrimmed object.
     pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) {
         feed.hears(event);
         let mut inner = self.lock();
@@ -119,7 +119,7 @@ impl Queue {
         }
     }
 
-    /// Who comes before a run that wants a lease; `None`: it may try to take it.
+    /// The runs before a run that requests a lease; `None` when it may try to take it.
     pub fn ahead(&self, run: &TerraformRun, want: &LeaseRequest) -> Option<Ahead> {
         let inner = self.lock();
         let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
@@ -139,9 +139,9 @@ impl Queue {
         Some(Ahead { place: before.len() + 1, first })
     }
 
-    /// Takes note that a Lease was found to name `holder`, `NAMESPACE/NAME`, which is entitled to it. If that one stands in the line it is
-    /// its turn, whatever its place: nobody gets the Lease before it, and it lost its place where its approval was withdrawn after
-    /// it took the Lease and is given anew.
+    /// Records that a Lease names `holder`, `NAMESPACE/NAME`, which is entitled to it. If the holder is in the queue,
+    /// it is next regardless of its position: no other run gets the Lease before it. It loses its position when its
+    /// approval is withdrawn after it took the Lease, and set again.
     pub fn names(&self, lease: &str, holder: &str) {
         let Some((namespace, name)) = holder.split_once('/') else { return };
         let mut inner = self.lock();
@@ -152,20 +152,20 @@ impl Queue {
         }
     }
 
-    /// The last apply of another run to the state of a plan that waits, if the plan was made before it.
+    /// The last apply by another run to the state of a waiting plan, if it came after the plan.
     pub fn applied_since(&self, run: &TerraformRun) -> Option<Applied> {
         let namespace = run.namespace().unwrap_or_default();
         self.lock().applies.since(run, |key| self.shared.lease_name(&namespace, key).into())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // Whole between any two events.
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// The Leases whose lines moved.
+    /// Stores a run. Returns the Leases whose queues moved.
     fn put(
         &mut self,
         seen: Seen,
@@ -199,7 +199,7 @@ impl Inner {
         self.runs.remove(uid).map_or_else(Vec::new, |entry| self.leaves(entry))
     }
 
-    /// The Leases whose lines move, as a run is in none of them any more.
+    /// Removes a run from its queues. Returns the Leases whose queues moved.
     fn leaves(&mut self, entry: Entry) -> Vec<Box<str>> {
         if let Some(place) = &entry.waits {
             self.steps_out(place);
@@ -215,13 +215,13 @@ impl Inner {
         }
     }
 
-    /// Who waits for a Lease, in order.
+    /// The runs that wait for a Lease, in order.
     fn in_line<'a>(&'a self, lease: &'a str) -> impl Iterator<Item = &'a Place> {
         let first: Place = (lease.into(), Timestamp::MIN, Box::default(), Box::default());
         self.line.range(first..).take_while(move |(of, ..)| **of == *lease)
     }
 
-    /// Tells the runs that wait for these Leases, the first one first.
+    /// Wakes the runs that wait for these Leases, in order.
     fn wake(&self, moved: &[Box<str>]) {
         for key in moved {
             for (_, _, namespace, name) in self.in_line(key) {
@@ -230,10 +230,10 @@ impl Inner {
         }
     }
 
-    /// Has a run looked at.
+    /// Wakes a run.
     fn send(&self, namespace: &str, name: &str) {
         for (_, waker) in self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
-            // Nobody listens any more when the controller ends.
+            // The receiver is gone when the controller shuts down.
             let _ = waker.unbounded_send(ObjectRef::new(name).within(namespace));
         }
     }
@@ -260,13 +260,13 @@ mod tests {
 
     fn has(mut run: TerraformRun) -> TerraformRun {
         let key = requested_lease(&run, false, true).unwrap().key;
-        // As a controller before this one called it.
+        // Recorded under the name of an earlier controller.
         let lease = StateLease { name: "pawl-state-x".into(), state_key: key, at: whole_seconds(testing::t0()) };
         run.status = Some(TerraformRunStatus { lease: Some(lease), ..TerraformRunStatus::default() });
         run
     }
 
-    /// A queue of the namespaces `x` and `y`, which share.
+    /// A queue of the namespaces `x` and `y`, which share states.
     fn queue() -> Queue {
         let shared_states = r#"[["x","y"]]"#.parse().unwrap();
         Queue::new(&Settings { shared_states, datastore_url: Some("https://d".into()), ..Settings::default() })
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_in_the_order_of_creation_and_moves_when_the_lease_is_given_back() {
+    fn queue_is_by_creation_and_moves_when_the_lease_is_free() {
         let (sender, mut receiver) = unbounded();
         let queue = queue();
         let mut feed = queue.feed(None, sender);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_wakes_whose_plan_of_that_state_waits() {
+    fn apply_wakes_waiting_plans_of_its_state() {
         let (sender, mut receiver) = unbounded();
         let queue = queue();
         let mut feed = queue.feed(None, sender);
@@ -340,11 +340,12 @@ mod tests {
     }
 
     #[test]
-    fn whom_the_lease_names_goes_first_until_it_leaves_the_line() {
+    fn run_named_by_the_lease_goes_first_until_it_leaves() {
         let (sender, mut receiver) = unbounded();
         let queue = queue();
         let mut feed = queue.feed(None, sender);
-        // `late` took the Lease, its approval was withdrawn before that was recorded, and given anew when `early` had one.
+        // `late` took the Lease. Its approval was withdrawn before the record, and set again after `early` was
+        // approved.
         let (early, late) = (run("x", "early", 1), run("y", "late", 2));
         let key = requested_lease(&late, false, true).unwrap().key;
         let lease = queue.shared.lease_name("y", &key);
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_listing_forgets_what_is_gone_and_wakes_who_waited_for_it() {
+    fn relisting_drops_deleted_runs_and_wakes_waiting_ones() {
         let (sender, mut receiver) = unbounded();
         let (other_sender, mut other) = unbounded();
         let queue = queue();
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_that_do_not_share_know_nothing_of_each_other() {
+    fn namespaces_without_sharing_are_independent() {
         let (sender, mut receiver) = unbounded();
         let queue = queue();
         let mut feed = queue.feed(None, sender);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_before_every_watch_has_listed() {
+    fn no_run_proceeds_before_every_watch_has_listed() {
         use futures::FutureExt;
         let queue = queue();
         assert!(queue.ready().now_or_never().is_some(), "without a watch");

@@ -1,14 +1,14 @@
-//! Addresses as the tools write them, and strings as they stand in their code. What comes from a journal becomes code of a recovery run
-//! only when it is an address and nothing else.
+//! Parses resource addresses and writes string literals in the tools' language. Text from a journal becomes code of a
+//! recovery run only after it has been validated as an address.
 
 use std::fmt::Write as _;
 
-/// Whether a text is the address of one managed object: `module.a["x"].aws_vpc.main[0]`.
+/// Whether a text is exactly the address of one managed object, such as `module.a["x"].aws_vpc.main[0]`.
 pub fn is_address(text: &str) -> bool {
     kind(text).is_some()
 }
 
-/// The type in the address of a managed object.
+/// The resource type in the address of a managed object.
 pub fn kind(text: &str) -> Option<&str> {
     let mut rest = text;
     loop {
@@ -23,14 +23,14 @@ pub fn kind(text: &str) -> Option<&str> {
     }
 }
 
-/// An identifier and what follows it.
+/// Splits off a leading identifier.
 fn word(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
     word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_').then_some((word, rest))
 }
 
-/// What follows an index, when there is one.
+/// Skips a leading index, if any.
 fn key(text: &str) -> Option<&str> {
     let Some(inner) = text.strip_prefix('[') else { return Some(text) };
     if let Some(quoted) = inner.strip_prefix('"') {
@@ -54,7 +54,7 @@ fn key(text: &str) -> Option<&str> {
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())).then_some(rest)
 }
 
-/// A text as a string of the tools' language, quotes included; nothing in it is a template.
+/// A text as a quoted string literal of the tools' language, with templates escaped.
 pub fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     let mut chars = text.chars().peekable();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_nothing_else() {
+    fn only_addresses_are_accepted() {
         for (text, expected) in [
             ("terraform_data.a", "terraform_data"),
             ("aws_vpc.main[12]", "aws_vpc"),

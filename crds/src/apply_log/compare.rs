@@ -1,5 +1,6 @@
-//! A journal compared with a state: what was created and is recorded, created and not recorded, begun and uncertain, destroyed and still
-//! recorded. Objects are the same when address and ID are; an ID that nobody printed is taken for the one that is there.
+//! Compares a journal with a state and sorts its objects: created and recorded, created and not recorded, begun and
+//! uncertain, destroyed and still recorded. Objects are equal when address and ID are; an object without a printed ID
+//! matches the one in the state.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,24 +11,24 @@ use super::{
 };
 use crate::{Changed, Journal, PlanStatus, text::clip};
 
-/// Stands in the line of each change that creates what may be there already.
+/// Marks the line of each change that creates an object which may exist already.
 pub const MAY_EXIST: &str = "may exist already";
 
-/// Lines that a status has of each list; the last one says how many more there are.
+/// Maximum lines of each list in a status; the last one counts the omitted lines.
 const LINES: usize = 20;
 
-/// An object that has to be spoken of.
+/// An object with a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Object {
     /// Its address.
     pub address: String,
     /// Its type.
     pub kind: String,
-    /// Its ID, when the tool printed it.
+    /// Its ID, if the tool printed it.
     pub id: Option<String>,
-    /// What was begun, of an object whose end nobody saw.
+    /// The action of an object that was begun and whose end is not in the journal.
     pub action: Option<Action>,
-    /// The state knows another object under this address.
+    /// The state has another object at this address.
     pub occupied: bool,
 }
 
@@ -45,25 +46,25 @@ impl fmt::Display for Object {
     }
 }
 
-/// What a journal and a state say together.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Created and in the state.
     pub recorded: u32,
     /// Created and not in the state.
     pub not_recorded: Vec<Object>,
-    /// Begun, and nobody saw the end.
+    /// Begun, without an end in the journal.
     pub uncertain: Vec<Object>,
     /// Destroyed and still in the state.
     pub still_recorded: Vec<Object>,
-    /// The state's number.
+    /// The state's serial number.
     pub serial: Option<u64>,
-    /// Lines of the journal that are missing.
+    /// Number of missing journal lines.
     pub gaps: u32,
 }
 
 impl Comparison {
-    /// Compares.
+    /// Compares a journal with a state.
     pub fn of(replay: &Replay, state: &StateFacts) -> Self {
         let mut known: BTreeMap<&str, Vec<&Recorded>> = BTreeMap::new();
         for object in &state.objects {
@@ -85,7 +86,7 @@ impl Comparison {
             action,
             occupied: known.iter().any(|recorded| !recorded.deposed),
         };
-        // Each object of the state is one object of the journal at most.
+        // Each object of the state matches at most one object of the journal.
         let mut left: Vec<&Recorded> = known.to_vec();
         let mut take = |id: &Option<String>| {
             let same = |recorded: &&Recorded| id.is_some() && recorded.id == *id;
@@ -108,18 +109,19 @@ impl Comparison {
         for (action, id) in &place.open {
             self.uncertain.push(object(id, Some(*action)));
         }
-        // A creation that failed may have made something all the same; a tool that saved its state has said whether it knows of it.
+        // A failed creation may have created the object nevertheless. If the tool saved its state afterwards, that
+        // state decides.
         let there = left.iter().any(|recorded| !recorded.deposed);
         if !judged && !there && place.failed > 0 {
             self.uncertain.push(object(&None, Some(Action::Create)));
         }
-        // What was made before its creation failed, in a provisioner for one, the tool keeps as tainted.
+        // An object created before its creation failed, for example in a provisioner, is tainted in the state.
         if place.failed > 0 && left.iter().any(|recorded| recorded.tainted && !recorded.deposed) {
             self.recorded += 1;
         }
     }
 
-    /// For the status of a run.
+    /// Converts to the form of a run's status.
     pub fn status(&self) -> Journal {
         let count = |list: &[Object], what: &str| (!list.is_empty()).then(|| format!("{} {what}", list.len()));
         let mut parts: Vec<String> = [
@@ -148,8 +150,8 @@ impl Comparison {
     }
 }
 
-/// For the status of a run whose state cannot be read: what was created is known, whether it is recorded is not. `why` goes on the
-/// sentence `not compared with the state: …`.
+/// The journal for the status of a run whose state cannot be read: lists the created objects without telling which are
+/// recorded. `why` continues the sentence `not compared with the state: …`.
 pub fn uncompared(replay: &Replay, why: &str) -> Journal {
     let comparison = Comparison::of(replay, &StateFacts::default());
     let made = comparison.not_recorded.into_iter().map(|made| Object { action: None, occupied: false, ..made });
@@ -190,7 +192,7 @@ fn bounded(mut lines: Vec<String>) -> Vec<String> {
 }
 
 impl PlanStatus {
-    /// A word of caution, when the plan creates what may be there already.
+    /// A warning when the plan creates objects that may exist already.
     pub fn caution(&self) -> Option<String> {
         let count = self.changes.iter().filter(|line| line.contains(MAY_EXIST)).count();
         (count > 0).then(|| format!("{count} of what it creates {MAY_EXIST}, see plan.changes"))
@@ -198,12 +200,12 @@ impl PlanStatus {
 }
 
 impl Journal {
-    /// Whether something was changed, where the tool's own events leave it open: what failed and is in the state was made.
+    /// Refines an unknown result: a failed object that is in the state was created, so something changed.
     pub fn refined(&self, changed: Changed) -> Changed {
         if changed == Changed::Unknown && self.compared && self.recorded > 0 { Changed::Some } else { changed }
     }
 
-    /// Whether a recovery run has something to do: something was made, or may have been, that the state does not know.
+    /// Whether a recovery run has work: objects were created, or may have been, that are not in the state.
     pub fn wants_recovery(&self) -> bool {
         let begun = |line: &String| !line.ends_with("(update)") && !line.ends_with("(delete)");
         !self.not_recorded.is_empty() || self.uncertain.iter().any(begun)
@@ -245,7 +247,7 @@ mod tests {
         ["start create t.a", "complete create t.a 1", "start create t.b[\"k\"]", "complete create t.b[\"k\"] 2"];
 
     #[test]
-    fn what_was_created_is_in_the_state_or_not() {
+    fn created_objects_are_recorded_or_not_recorded() {
         is(said(&MADE, &["t.a 1", "t.b[\"k\"] 2"]), 2, [&[], &[], &[]]);
         is(said(&MADE, &["t.a 1"]), 1, [&["t.b[\"k\"] id=2"], &[], &[]]);
         is(said(&MADE, &[]), 0, [&["t.a id=1", "t.b[\"k\"] id=2"], &[], &[]]);
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_uncertain_whatever_the_state_has() {
+    fn begun_operation_is_uncertain_with_any_state() {
         is(said(&["start create t.a"], &[]), 0, [&[], &["t.a (create)"], &[]]);
         is(said(&["start update t.a 1"], &["t.a 1"]), 0, [&[], &["t.a id=1 (update)"], &[]]);
         is(said(&["start delete t.a 1"], &["t.a 1"]), 0, [&[], &["t.a id=1 (delete)"], &[]]);
@@ -262,12 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_that_failed_is_the_tools_to_judge_when_it_could() {
+    fn failed_creation_is_certain_if_the_state_was_saved() {
         let failed = ["start create t.a", "errored create t.a"];
         is(said(&failed, &[]), 0, [&[], &["t.a (create)"], &[]]);
         is(said(&failed, &["t.a 1"]), 0, [&[], &[], &[]]);
         is(said(&[&failed[..], &["end"]].concat(), &[]), 0, [&[], &[], &[]]);
-        // It was made, and what followed failed.
+        // The object was created, and a later step failed.
         is(said(&[&failed[..], &["end"]].concat(), &["t.a 1 tainted"]), 1, [&[], &[], &[]]);
     }
 
@@ -288,20 +290,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_and_destroyed_again_is_nothing() {
+    fn created_and_destroyed_object_is_dropped() {
         let lines = ["start create t.a", "complete create t.a 1", "start delete t.a 1", "complete delete t.a"];
         is(said(&lines, &[]), 0, [&[], &[], &[]]);
         is(said(&lines, &["t.a 1"]), 0, [&[], &[], &["t.a id=1"]]);
     }
 
     #[test]
-    fn what_was_taken_in_counts_as_made() {
+    fn imported_object_counts_as_created() {
         is(said(&["complete import t.a 1"], &[]), 0, [&["t.a id=1"], &[], &[]]);
         is(said(&["complete import t.a 1", "start create t.b"], &["t.a 1"]), 1, [&[], &["t.b (create)"], &[]]);
     }
 
     #[test]
-    fn a_status_has_bounds_and_says_what_follows() {
+    fn journal_status_is_bounded_and_counts_the_rest() {
         let mut lines = Vec::new();
         for n in 0..30 {
             lines.push(format!("start create t.a[{n}]"));

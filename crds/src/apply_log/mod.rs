@@ -1,12 +1,12 @@
-//! The journal of an apply: what the tool said of each object as it said it, kept outside of the pod
-//! (`design/0011-journal-and-recovery.md`). One JSON object a line.
+//! The journal of an apply: the tool's events for each object, stored outside the pod while the apply runs
+//! (`design/0011-journal-and-recovery.md`). One JSON object per line.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`replay`] | what the lines come to: created, destroyed, under way |
-//! | [`compare`] | that, compared with a state |
-//! | [`state`] | the objects of a state of the tools |
-//! | [`address`] | addresses and strings as the tools write them |
+//! | [`replay`] | the outcome of the lines: created, destroyed, in progress |
+//! | [`compare`] | comparison of that outcome with a state |
+//! | [`state`] | the objects of a tool's state |
+//! | [`address`] | addresses and string literals of the tools |
 
 pub mod address;
 pub mod compare;
@@ -19,30 +19,30 @@ pub use state::{Recorded, StateFacts};
 
 use serde::{Deserialize, Serialize};
 
-/// The longest address or ID that is journaled, in bytes; a longer ID counts as not printed.
+/// Maximum length of a journaled address or ID, in bytes. A longer ID counts as not printed.
 pub const MAX_TEXT: usize = 2048;
 
 /// A line of a journal.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub enum Line {
-    /// The apply begins.
+    /// The apply starts.
     Begin(Head),
-    /// The tool begins with an object.
+    /// The tool starts to work on an object.
     Start(Operation),
-    /// It is done with it.
+    /// The tool completed the operation.
     Complete(Operation),
-    /// It failed with it.
+    /// The operation failed.
     Errored(Operation),
-    /// The tool ended by itself.
+    /// The tool exited by itself.
     End(Ended),
 }
 
-/// What is known when an apply begins.
+/// Facts at the start of an apply.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
-    /// The state is the datastore's.
+    /// Whether the datastore stores the state.
     #[serde(default)]
     pub managed: bool,
     /// Key of the state ([`crate::state_key`]).
@@ -50,38 +50,39 @@ pub struct Head {
     pub state: String,
 }
 
-/// How the tool ended.
+/// The end of the tool.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Ended {
     /// Its exit code.
     pub code: i32,
-    /// Whether its state is where it belongs. Then what it says to have failed it has judged itself.
+    /// Whether the state was saved where it belongs. If so, the tool itself has decided about the objects it reported
+    /// as failed.
     #[serde(default)]
     pub saved: bool,
 }
 
-/// What is done with an object.
+/// An action on an object.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
-    /// It is made.
+    /// Creates it.
     Create,
-    /// It is changed in place.
+    /// Changes it in place.
     Update,
-    /// It is destroyed.
+    /// Destroys it.
     Delete,
-    /// It is taken into the state.
+    /// Imports it into the state.
     Import,
-    /// It is taken out of the state.
+    /// Removes it from the state.
     Forget,
-    /// Something that leaves objects as they are.
+    /// An action that changes no object.
     #[serde(other)]
     Other,
 }
 
 impl Action {
-    /// The action of the tool's word.
+    /// The action for the tool's name of it.
     pub fn of(word: &str) -> Self {
         match word {
             "create" => Self::Create,
@@ -93,7 +94,7 @@ impl Action {
         }
     }
 
-    /// The word for people.
+    /// The name for people.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -106,38 +107,38 @@ impl Action {
     }
 }
 
-/// One object and what is done with it.
+/// One object and the action on it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// Its address, as the tool writes it.
     pub address: String,
     /// Its type: `aws_vpc`.
     #[serde(default, rename = "type")]
     pub kind: String,
-    /// Its provider, as far as the tool says.
+    /// The provider, if the tool reports it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub provider: String,
-    /// Its ID, when the tool printed it.
+    /// The ID, if the tool printed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// When, in the tool's words.
+    /// The time, as the tool prints it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub at: String,
 }
 
 impl Line {
-    /// The line, with its end.
+    /// The line, including its line feed.
     pub fn to_bytes(&self) -> Vec<u8> {
-        // All of it are strings, numbers and booleans: it has a JSON.
+        // The type has only strings, numbers and booleans, so serialization cannot fail.
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes
     }
 
-    /// Reads a line; `None` when it is something else.
+    /// Parses a line; `None` when it is not one.
     pub fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_reads_as_it_was() {
+    fn journal_line_round_trips_on_one_line() {
         let operation = Operation {
             action: Action::Create,
             address: "module.m[\"a\"].aws_vpc.main".into(),

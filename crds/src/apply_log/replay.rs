@@ -1,41 +1,41 @@
-//! What the lines of a journal come to. Memory grows with the objects that were touched, not with the lines.
+//! The outcome of a journal's lines. Memory grows with the number of touched objects, not of lines.
 
 use std::collections::BTreeMap;
 
 use super::{Action, Ended, Head, Line, Operation};
 
-/// The longest line that is read, in bytes.
+/// Maximum length of a line, in bytes. A longer one counts as a gap.
 const MAX_LINE: usize = 64 << 10;
 
-/// What became of one address.
+/// The outcome at one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) kind: String,
-    /// Objects that were made or taken in, and not destroyed since: their IDs, where the tool printed them.
+    /// Objects that were created or imported and not destroyed since: their IDs, where the tool printed them.
     pub(super) live: Vec<Option<String>>,
     /// Objects that were destroyed.
     pub(super) gone: Vec<Option<String>>,
-    /// What was begun and has no end.
+    /// Operations that were begun and have no end.
     pub(super) open: Vec<(Action, Option<String>)>,
-    /// Creations that failed.
+    /// Failed creations.
     pub(super) failed: u32,
 }
 
-/// A journal as far as it was read.
+/// The part of a journal read so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
     head: Option<Head>,
     ended: Option<Ended>,
     pub(super) places: BTreeMap<String, Place>,
     begun: u32,
-    /// Lines that could not be read: something is missing.
+    /// Number of unreadable lines, where information is missing.
     pub(super) gaps: u32,
     partial: Vec<u8>,
     skipping: bool,
 }
 
 impl Replay {
-    /// Takes bytes of the journal, in order, in pieces of any size.
+    /// Takes the next bytes of the journal, in chunks of any size.
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (head, rest) = bytes.split_at(end);
@@ -49,7 +49,7 @@ impl Replay {
         self.keep(bytes);
     }
 
-    /// A last line without an end is one that was cut off.
+    /// Ends the input. A last line without a line feed was cut off and counts as a gap.
     pub fn finish(&mut self) {
         if self.skipping || !self.partial.is_empty() {
             (self.partial, self.skipping) = (Vec::new(), false);
@@ -77,7 +77,7 @@ impl Replay {
         }
     }
 
-    /// Takes a line.
+    /// Takes one line.
     pub fn push(&mut self, line: Line) {
         match line {
             Line::Begin(head) => self.head = Some(head),
@@ -118,7 +118,7 @@ impl Replay {
         match action {
             Action::Create | Action::Import => place.live.push(operation.id),
             Action::Delete => {
-                // The end of a destruction names no ID, its beginning does.
+                // The end of a destruction has no ID, its start has.
                 let id = operation.id.or_else(|| begun.flatten());
                 if let Some(at) = place.live.iter().position(|live| *live == id) {
                     place.live.remove(at);
@@ -129,34 +129,35 @@ impl Replay {
         }
     }
 
-    /// What was known when the apply began.
+    /// The facts at the start of the apply.
     pub fn head(&self) -> Option<&Head> {
         self.head.as_ref()
     }
 
-    /// Operations that were begun.
+    /// Number of operations that were begun.
     pub fn begun(&self) -> u32 {
         self.begun
     }
 
-    /// Whether there is anything to compare with a state.
+    /// Whether there is nothing to compare with a state.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty() && self.gaps == 0
     }
 
-    /// Whether the tool ended by itself and saved its state: what it says to have failed it has judged itself.
+    /// Whether the tool exited by itself and saved its state. If so, the tool itself has decided about the objects it
+    /// reported as failed.
     pub fn is_judged(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| ended.saved)
     }
 
-    /// Objects that were made and not destroyed since.
+    /// Number of objects that were created and not destroyed since.
     pub fn created(&self) -> usize {
         self.places.values().map(|place| place.live.len()).sum()
     }
 }
 
 impl Place {
-    /// Takes the oldest operation of that kind from what is under way; inside is its ID, if it was told.
+    /// Removes the oldest open operation of this kind. The inner option is its ID, if it was printed.
     #[expect(clippy::option_option, reason = "none is under way, or one that has no ID")]
     fn close(&mut self, action: Action) -> Option<Option<String>> {
         let at = self.open.iter().position(|(open, _)| *open == action)?;
@@ -179,7 +180,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A replay of lines like `start create a.b`, `complete create a.b 7`.
+    /// Builds a replay from lines like `start create a.b`, `complete create a.b 7`.
     pub(in crate::apply_log) fn replay(lines: &[&str]) -> Replay {
         let mut replay = Replay::default();
         for line in lines {
@@ -200,7 +201,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_make_the_same_journal() {
+    fn chunk_size_does_not_change_the_replay() {
         let mut text = Vec::new();
         for n in 0..50 {
             let address = format!("t.a[{n}]");
@@ -219,7 +220,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_counted_and_memory_is_bounded() {
+    fn gaps_are_counted_and_memory_is_bounded() {
         let mut replay = Replay::default();
         replay.feed(b"[12 bytes are missing here: the log could not be kept]\n");
         (0..1000).for_each(|_| replay.feed(&[b'x'; 1000]));

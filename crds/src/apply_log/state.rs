@@ -1,5 +1,5 @@
-//! The objects of a state, as `state pull` prints it and a backend keeps it: version 4 of the tools' format. Values other than IDs are
-//! passed over as they are read.
+//! The objects of a state, as `state pull` prints it and a backend stores it: version 4 of the tools' format. Values
+//! other than IDs are skipped during deserialization.
 
 use std::io::{BufRead as _, Read};
 
@@ -11,41 +11,41 @@ use serde_json::Value;
 
 use super::address::quoted;
 
-/// An object that a state knows.
+/// An object in a state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// Its address.
     pub address: String,
-    /// Its ID, when it has one that is a text.
+    /// Its ID, if it has one and it is a string.
     pub id: Option<String>,
-    /// It was replaced and is still to be destroyed.
+    /// It was replaced and still has to be destroyed.
     pub deposed: bool,
     /// Its creation failed, and the next plan replaces it.
     pub tainted: bool,
 }
 
-/// What a state says.
+/// The relevant content of a state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateFacts {
-    /// The tool's number of it; none before the first.
+    /// The tool's serial number; `None` before the first state.
     pub serial: Option<u64>,
     /// The managed objects.
     pub objects: Vec<Recorded>,
 }
 
-/// Why a state says nothing.
+/// Why a state is unreadable.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It ends too early, or its source fails.
+    /// The input ends too early or its source fails.
     #[error("the state cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// It is no JSON, or was cut off.
+    /// The input is not JSON, or is truncated.
     #[error("the state cannot be read: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is encrypted by the tool.
+    /// The tool encrypted the state.
     #[error("the state is encrypted by the tool")]
     Encrypted,
-    /// It is of another format.
+    /// The state has an unknown format version.
     #[error("the state is of format {0}, which is not known")]
     Version(u64),
 }
@@ -96,10 +96,10 @@ struct Attributes {
     id: Option<Value>,
 }
 
-/// Reads a state. Nothing at all is the state before the first.
+/// Reads a state. An empty input is the state before the first apply.
 ///
 /// # Errors
-/// When it is no state that can be read.
+/// When the input is not a readable state.
 pub fn read(from: impl Read) -> Result<StateFacts, StateError> {
     let Some(file) = document::<File>(from)? else { return Ok(StateFacts::default()) };
     match file.version {
@@ -112,10 +112,10 @@ pub fn read(from: impl Read) -> Result<StateFacts, StateError> {
     Ok(StateFacts { serial: file.serial, objects: managed.flat_map(objects).collect() })
 }
 
-/// The document that stands in a text, behind what a tool may have printed before it; none in a text without one.
+/// The JSON document in a text, after any other output of the tool; `None` when the text has none.
 ///
 /// # Errors
-/// When it is cut off, or no JSON.
+/// When the document is truncated or not JSON.
 pub(crate) fn document<T: DeserializeOwned>(from: impl Read) -> Result<Option<T>, StateError> {
     let mut from = std::io::BufReader::with_capacity(64 << 10, from);
     loop {
@@ -132,7 +132,7 @@ pub(crate) fn document<T: DeserializeOwned>(from: impl Read) -> Result<Option<T>
         break;
     }
     let document = T::deserialize(&mut serde_json::Deserializer::from_reader(&mut from))?;
-    // Whoever writes what follows, a line end at least, is not to find the pipe closed.
+    // Drain the rest (at least a line feed), so that the writer does not get a broken pipe.
     std::io::copy(&mut from, &mut std::io::sink())?;
     Ok(Some(document))
 }
@@ -162,7 +162,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn objects_have_the_addresses_of_the_tools() {
+    fn state_objects_have_the_tools_addresses() {
         let state = json!({"version": 4, "terraform_version": "1.10.6", "serial": 7, "lineage": "x", "outputs": {}, "resources": [
             {"mode": "managed", "type": "t", "name": "a", "provider": "p", "instances": [
                 {"schema_version": 0, "attributes": {"id": "1", "x": {"deep": [1, 2]}}},
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_an_empty_state_and_anything_else_an_error() {
+    fn empty_input_is_an_empty_state_and_garbage_an_error() {
         assert_eq!(read(&b" \n"[..]).unwrap(), StateFacts::default());
         let warned = read(&b"\nWarning: old\n\n{\"version\":4,\"serial\":2}\n"[..]).unwrap();
         assert_eq!(warned, StateFacts { serial: Some(2), objects: Vec::new() });

@@ -1,5 +1,5 @@
-//! Writes what is made from the types: the CustomResourceDefinitions, pages of the guide, and who writes which field into a policy and a
-//! page.
+//! Writes the generated files: the CustomResourceDefinitions, pages of the guide, and the owners of status fields in a
+//! policy and a design page.
 
 use std::{error::Error, fs, path::Path};
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     between(&top.join(fields::DESIGN_PATH), "<!-- fields: generated", "<!-- end -->\n", &fields::table())
 }
 
-/// Puts a text between the line that has the first mark, and the second.
+/// Replaces the text between the line with the first mark and the second mark.
 fn between(path: &Path, begin: &str, end: &str, text: &str) -> Result<(), Box<dyn Error>> {
     let page = fs::read_to_string(path)?;
     let lost = || format!("{} lacks its marks {begin:?} and {end:?}; it was not changed", path.display());

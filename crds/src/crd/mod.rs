@@ -1,5 +1,5 @@
-//! The CustomResourceDefinitions: what `kube` derives from the types, with the CEL rules at the root of the schema and a bound
-//! on every string, list and map.
+//! The CustomResourceDefinitions: `kube`'s derived schema, plus CEL rules at its root and a bound for every string,
+//! list and map.
 
 mod run;
 mod schema;
@@ -15,7 +15,7 @@ pub use run::{RootRule, root_rules, terraform_run};
 /// The CustomResourceDefinition of `TerraformRepository`, as JSON.
 pub fn terraform_repository() -> Value {
     let mut crd = serde_json::to_value(TerraformRepository::crd()).unwrap_or_default();
-    let root = definition(&mut crd, "A Git repository that layers are made of.");
+    let root = definition(&mut crd, "A Git repository that layers use.");
     let spec = &mut root["properties"]["spec"]["properties"];
     described(&mut spec["defaults"], template(&RUN_ONLY, &OWNERS));
     spec["interval"]["x-kubernetes-validations"] = rules(&[(
@@ -31,7 +31,7 @@ pub fn terraform_repository() -> Value {
 /// The CustomResourceDefinition of `TerraformLayer`, as JSON.
 pub fn terraform_layer() -> Value {
     let mut crd = serde_json::to_value(TerraformLayer::crd()).unwrap_or_default();
-    let root = definition(&mut crd, "A directory of a repository at a ref, kept planned and applied.");
+    let root = definition(&mut crd, "A directory of a repository at a ref, planned and applied continuously.");
     root["x-kubernetes-validations"] =
         rules(&[(&format!("self.metadata.name.size() <= {MAX_LAYER_NAME}"), "the name of a layer has at most 63 characters")]);
     let spec = &mut root["properties"]["spec"]["properties"];
@@ -50,7 +50,7 @@ pub fn terraform_layer() -> Value {
     let automatic = rules(&[(
         "!has(self.template) || !has(self.template.runner) || !has(self.template.runner.planServiceAccountName)
             || ![self.remediation.onCommit, self.remediation.onDrift, self.remediation.onDelete].exists(r, r == 'Automatic')",
-        "planServiceAccountName needs a remediation without Automatic: what nobody approves is applied in the pod that made the plan",
+        "planServiceAccountName needs a remediation without Automatic: a plan without approval is applied by the pod that made it",
     )]);
     all.as_array_mut().into_iter().for_each(|all| all.extend(automatic.as_array().cloned().unwrap_or_default()));
     spec["x-kubernetes-validations"] = all;
@@ -58,14 +58,15 @@ pub fn terraform_layer() -> Value {
     crd
 }
 
-/// Fields of a run's spec that follow from its layer, as pointers. How long a run is kept is its `runHistory`.
+/// Fields of a run's spec that the layer determines, as JSON Pointers. The retention of runs is the layer's
+/// `runHistory`.
 const RUN_ONLY: [&str; 7] =
     ["/source", "/operation", "/recover", "/approval/mode", "/targets", "/replace", "/ttlSecondsAfterFinished"];
-/// Fields that are of whoever may create the layer, and so are no defaults of a repository.
+/// Fields reserved to the layer's creator. A repository sets no defaults for them.
 const OWNERS: [&str; 7] =
     ["/runner/serviceAccountName", "/runner/planServiceAccountName", "/runner/image", "/hooks", "/env", "/envFrom", "/outputs"];
-/// The schema of a run's spec without some of its fields. Nothing is required and nothing has a default, so that what nobody set stays
-/// unset; rules that compare fields are the run's.
+/// The schema of a run's spec without some fields. Nothing is required and nothing has a default, so an unset field
+/// stays unset. Rules that compare fields apply only to the run.
 fn template(without: &[&str], and: &[&str]) -> Value {
     let mut spec = terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].take();
     for pointer in without.iter().chain(and) {
@@ -79,7 +80,8 @@ fn template(without: &[&str], and: &[&str]) -> Value {
     spec
 }
 
-/// Takes defaults and what is required away, and the rules that would meet fields nobody set. Items of lists are whole, or not there.
+/// Removes defaults, `required`, and rules that would fail on unset fields. List items keep them: an item is complete
+/// or absent.
 fn unset(schema: &mut Value, open: bool) {
     let Some(object) = schema.as_object_mut() else { return };
     object.remove("default");
@@ -94,13 +96,13 @@ fn unset(schema: &mut Value, open: bool) {
     }
 }
 
-/// Puts a schema in the place of another, under the other's description.
+/// Replaces a schema, but keeps its description.
 fn described(place: &mut Value, mut schema: Value) {
     schema["description"] = place["description"].take();
     *place = schema;
 }
 
-/// What the definitions of repository and layer have in common.
+/// The common parts of the definitions of repository and layer.
 fn definition<'a>(crd: &'a mut Value, description: &str) -> &'a mut Value {
     crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
     let root = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
@@ -112,10 +114,10 @@ fn definition<'a>(crd: &'a mut Value, description: &str) -> &'a mut Value {
     root
 }
 
-/// The definitions as the chart ships them: names of files, and their texts.
+/// The definitions as shipped in the chart: file names and contents.
 ///
 /// # Errors
-/// When one cannot be written as YAML, which a test would show.
+/// When one cannot be serialized as YAML; a test would detect this.
 pub fn files() -> Result<[(&'static str, String); 3], serde_saphyr::ser::Error> {
     let head = "# Generated from crds/src by `cargo run --release --bin crdgen`; `cargo ci` holds it equal.\n";
     let text = |crd: &Value| serde_saphyr::to_string(crd).map(|text| format!("{head}{text}"));
@@ -166,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn kubectl_apply_can_carry_it() {
-        // All annotations of an object together have at most 256 KiB.
+    fn definitions_fit_into_the_annotation_of_kubectl_apply() {
+        // All annotations of an object together are limited to 256 KiB.
         for (name, text) in files().unwrap() {
             assert!(text.len() < 196_608, "`kubectl apply` keeps a copy of {name} in an annotation: {}", text.len());
         }
     }
 
     #[test]
-    fn every_field_of_ours_is_described() {
+    fn every_own_field_has_a_description() {
         fn walk(path: &str, schema: &Value, missing: &mut Vec<String>) {
             for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
                 let path = format!("{path}.{name}");
@@ -197,7 +199,7 @@ mod tests {
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
-    /// `kubectl explain` prints descriptions, and neither defaults nor bounds.
+    /// `kubectl explain` prints descriptions, but neither defaults nor bounds.
     #[test]
     fn descriptions_of_the_spec_name_defaults_and_bounds() {
         fn walk(path: &str, schema: &Value, missing: &mut Vec<String>) {
@@ -210,7 +212,8 @@ mod tests {
                     Value::String(default) => words.push(format!("Default: `{default}`")),
                     default => words.push(format!("Default: `{default}`")),
                 }
-                // Names as long as those of Kubernetes, and durations and words, which their own form bounds.
+                // Skip the lengths of Kubernetes names (253), and of durations and enums (16), which their own format
+                // bounds.
                 let length = inner["maxLength"].as_u64().filter(|length| ![16, 253].contains(length));
                 let most = ["maximum", "maxItems", "maxProperties"].iter().find_map(|bound| inner[bound].as_f64());
                 words.extend(length.map(|length| format!("at most {length} characters")));

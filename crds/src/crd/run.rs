@@ -8,22 +8,22 @@ use crate::{Phase, RunResult, TerraformRun, names::MAX_RUN_NAME};
 
 /// A CEL rule at the root of the schema.
 ///
-/// Transition rules stand at the root with `has()` on both sides: a rule on a field is not evaluated when the field appears or
-/// disappears (tried on kube-apiserver 1.34.4: a terminal phase, a claim and an "immutable" spec were changed by remove and
-/// add).
+/// Transition rules are at the root and use `has()` on both sides: a rule on a field is not evaluated when the field
+/// appears or disappears (observed on kube-apiserver 1.34.4: removing and adding a field changed a terminal phase, a
+/// claim and an "immutable" spec).
 pub struct RootRule {
     /// Name, for tests and docs.
     pub name: &'static str,
     /// The expression.
     pub rule: String,
-    /// What the API server answers when it is false.
+    /// The API server's message when the rule is violated.
     pub message: &'static str,
 }
 
 /// The rules at the root.
 ///
-/// Each is evaluated at every write of a run, and each step into `status` costs the API server a look at all of its fields, so that a
-/// rule takes few steps to see that nothing of what it is about has changed.
+/// The API server evaluates each rule at every write of a run, and each access to `status` costs it a traversal of all
+/// fields. So each rule detects in few steps that the fields it guards are unchanged.
 pub fn root_rules() -> Vec<RootRule> {
     let rule = |name, rule: &str, message| RootRule {
         name,
@@ -85,7 +85,7 @@ fn claimed_results() -> String {
 /// The CustomResourceDefinition of `TerraformRun`, as JSON.
 ///
 /// # Panics
-/// When the derived definition has another shape than `kube` gives it; a test would show it.
+/// When the derived definition does not have the shape that `kube` produces; a test would detect this.
 pub fn terraform_run() -> Value {
     let mut crd = serde_json::to_value(TerraformRun::crd()).unwrap_or_default();
     crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
@@ -99,7 +99,7 @@ pub fn terraform_run() -> Value {
     crd
 }
 
-/// What the derived schema cannot say.
+/// Adds constraints that the derived schema cannot express.
 fn shape(root: &mut Value) {
     let spec = &mut root["properties"]["spec"]["properties"];
     spec["source"]["x-kubernetes-validations"] = rules(&[(
@@ -117,7 +117,7 @@ fn shape(root: &mut Value) {
     spec["source"]["properties"]["artifact"]["x-kubernetes-validations"] = inside("the archive");
     spec["source"]["properties"]["repository"]["x-kubernetes-validations"] = inside("the repository");
     for identity in ["aws", "gcp", "azure", "vault"] {
-        // Such a token would be another key to the run's own plans and states.
+        // A token with such an audience would give access to the run's own plans and states.
         spec["credentials"]["properties"][identity]["x-kubernetes-validations"] = rules(&[(
             "!has(self.audience) || !self.audience.startsWith('pawl')",
             "audiences that begin with pawl are Pawl's own",
@@ -146,7 +146,7 @@ fn shape(root: &mut Value) {
             "[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.outputOf)].filter(x, x).size() == 1",
             "exactly one of secretKeyRef, configMapKeyRef and outputOf",
         )]);
-        // CEL cannot see an untyped value, so the schema says it.
+        // CEL cannot access an untyped value, so the schema expresses the rule.
         item["oneOf"] = json!([{"required": ["value"]}, {"required": ["valueFrom"]}]);
         spec[list]["x-kubernetes-list-type"] = "map".into();
         spec[list]["x-kubernetes-list-map-keys"] = json!(["name"]);
@@ -176,7 +176,7 @@ fn shape(root: &mut Value) {
     )]);
     root["properties"]["spec"]["x-kubernetes-validations"] = rules(&[(
         "!has(self.runner.planServiceAccountName) || self.approval.mode == 'Manual'",
-        "planServiceAccountName needs approval.mode Manual: what nobody approves is applied in the pod that made the plan",
+        "planServiceAccountName needs approval.mode Manual: a plan without approval is applied by the pod that made it",
     ), (
         "self.operation != 'RefreshOnly' || !has(self.refresh) || self.refresh",
         "RefreshOnly with refresh: false would look at nothing; leave refresh out",
@@ -206,7 +206,7 @@ fn shape(root: &mut Value) {
     status["conditions"]["x-kubernetes-list-map-keys"] = json!(["type"]);
 }
 
-/// Rules of what is given to the tool as a whole.
+/// Rules for files, environment and arguments of the tool.
 fn inputs(spec: &mut Value) {
     const INSIDE: &str = "!self.path.split('/').exists(part, part in ['.', '..'])";
     spec["variableFiles"]["items"]["x-kubernetes-validations"] = rules(&[(

@@ -1,16 +1,16 @@
-//! What all definitions have in common: rules, and a bound on every string, list and map.
+//! Shared by all definitions: rules, and a bound for every string, list and map.
 
 use serde_json::{Map, Value, json};
 
-/// Said of a run and of a layer's template.
+/// The message of a rule of runs and of layer templates.
 pub(super) const NAMED: &str = "credentials of aws, gcp, azure and vault need runner.serviceAccountName: they are the account's, and who uses it needs the verb use";
 
-/// Rules with what the API server answers when they are false.
+/// Rules with the API server's messages for violations.
 pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
     rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
 }
 
-/// That `path` does not lead out.
+/// The rule that `path` does not lead outside.
 pub(super) fn inside(what: &str) -> Value {
     rules(&[(
         "!self.path.startsWith('/') && !self.path.split('/').exists(part, part == '..')",
@@ -18,8 +18,8 @@ pub(super) fn inside(what: &str) -> Value {
     )])
 }
 
-/// Gives every string, list and map a bound where it has none (types of Kubernetes itself have none), and drops the long
-/// descriptions of those types, which `kubectl explain pod.spec` has as well.
+/// Adds a bound to every string, list and map without one (Kubernetes' own types have none), and drops the long
+/// descriptions of those types; `kubectl explain pod.spec` shows them.
 pub(super) fn bound(schema: &mut Value, ours: bool) {
     let Some(object) = schema.as_object_mut() else { return };
     if !ours {

@@ -1,6 +1,7 @@
-//! Reasons: one word for each way a run fails, waits or is held up. Used in `status.failure`, conditions, Events and metrics.
+//! Reasons: one name for each way in which a run fails, waits or is delayed. Used in `status.failure`, conditions,
+//! Events and metrics.
 //!
-//! One table has of each its word, its class, what it says to people, and what they do next in a cluster and on a laptop.
+//! One table holds for each reason its name, its class, its text, and the next step in a cluster and on a laptop.
 
 pub mod next_step;
 
@@ -10,11 +11,11 @@ use next_step::Step::{self, Again, Code, First, Log, Never, Only, Variables, Ver
 
 use crate::{Changed, Failure, FailureClass, text::clip};
 
-/// A row is the name of the word's constant, the reason, and of one that a run fails with its class and its next step in a cluster and
-/// on a laptop.
+/// A row has the name of the constant and the reason. A reason with which runs fail also has a class and the next steps
+/// in a cluster and on a laptop.
 macro_rules! reasons {
     ($(#[doc = $text:literal] $word:ident $reason:ident $(: $class:ident, $cluster:expr, $laptop:expr)?;)*) => {
-        /// One way in which a run fails, waits or is held up.
+        /// One way in which a run fails, waits or is delayed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $(#[doc = $text] $reason,)*
@@ -24,28 +25,28 @@ macro_rules! reasons {
             /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$reason),*];
 
-            /// The word that is written; it never changes.
+            /// The name in the API; it never changes.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$reason => stringify!($reason),)*
                 }
             }
 
-            /// What it says to people: a sentence.
+            /// The text for people: one sentence.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$reason => $text.trim_ascii_start(),)*
                 }
             }
 
-            /// The class of a failure of this reason, where its maker does not know better; `None` for one that no run fails with.
+            /// The default class of failures with this reason; `None` when no run fails with it.
             pub const fn class(self) -> Option<FailureClass> {
                 match self {
                     $(Self::$reason => reasons!(@class $($class)?),)*
                 }
             }
 
-            /// The next step in a cluster, and on a laptop.
+            /// The next step in a cluster, and the one on a laptop.
             const fn steps(self) -> (Step, Step) {
                 match self {
                     $(Self::$reason => reasons!(@steps $($cluster, $laptop)?),)*
@@ -55,7 +56,7 @@ macro_rules! reasons {
 
         $(#[doc = $text] pub const $word: &str = Reason::$reason.as_str();)*
 
-        /// The words of all reasons.
+        /// The names of all reasons.
         pub const ALL: &[&str] = &[$($word),*];
     };
     (@class $class:ident) => { Some(FailureClass::$class) };
@@ -65,12 +66,12 @@ macro_rules! reasons {
 }
 
 impl Reason {
-    /// The reason of a word; `None` for one of a newer version.
+    /// The reason with this name; `None` for a name from a newer version.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.iter().find(|reason| reason.as_str() == word).copied()
     }
 
-    /// A failure for this reason that changed nothing, with a message that is cut to its bound.
+    /// A failure with this reason that changed nothing. The message is clipped to its bound.
     pub fn failure(self, message: impl AsRef<str>) -> Failure {
         Failure {
             class: self.class().unwrap_or(FailureClass::Internal),
@@ -100,76 +101,76 @@ reasons! {
     SOURCE_UNREACHABLE SourceUnreachable: Transient,
         First("see that the cluster can reach the host that the message names"),
         First("see that the repository can be reached");
-    /// The repository, or the server of the artifact, wants other credentials.
+    /// The repository, or the artifact's server, rejects the credentials.
     SOURCE_UNAUTHORIZED SourceUnauthorized: Credentials,
         First("correct the Secret that spec.source names"),
         Only("clone the repository with your own credentials and run in the clone");
-    /// A host of git by ssh showed a key that is not the one that is known of it, or none is known.
+    /// The SSH host key of a git server is unknown, or differs from the known one.
     HOST_KEY_NOT_KNOWN HostKeyNotKnown: Integrity,
         First("compare the key that the message names with the one that the host's owner publishes, and put its line into known_hosts of \
             the Secret that spec.source.git or spec.credentials.git names for that host"),
         First("connect once with your own ssh, and compare the key that it shows with the one that the host's owner publishes");
-    /// There is no such repository.
+    /// The repository does not exist.
     REPOSITORY_NOT_FOUND RepositoryNotFound: Configuration, SPEC, NAMED;
-    /// There is no such branch, tag or commit.
+    /// The branch, tag or commit does not exist.
     REVISION_NOT_FOUND RevisionNotFound: Configuration, SPEC, NAMED;
-    /// There is no such directory in the source.
+    /// The directory does not exist in the source.
     PATH_NOT_FOUND PathNotFound: Configuration, SPEC, NAMED;
-    /// The source holds something Pawl refuses, such as a path that leaves it.
+    /// The source contains something that Pawl rejects, such as a path that leads outside.
     SOURCE_INVALID SourceInvalid: Configuration, Code, Code;
-    /// There is no artifact at its URL.
+    /// The artifact's URL does not exist.
     ARTIFACT_NOT_FOUND ArtifactNotFound: Configuration,
         Only("create a run with the url and the digest that the source has now (Flux keeps its last ones only)"),
         Never;
-    /// The artifact has another digest than the run names; nothing of it was unpacked.
+    /// The artifact's digest differs from the one in the run's spec; nothing was unpacked.
     ARTIFACT_MISMATCH ArtifactMismatch: Integrity,
         Only("see who changed what is at the URL; then create a run with the digest of what you mean"),
         Never;
-    /// The revision of the `TerraformRepository` is not with the datastore yet.
+    /// The datastore does not have the revision of the `TerraformRepository` yet.
     SOURCE_NOT_READY SourceNotReady: Transient,
         First("see with `kubectl describe tfrepo.pawl.run/NAME` whether the repository can be fetched, and that spec.source.repository names a commit that it has"),
         Never;
-    /// The `TerraformRepository` does not name the namespace of the layer or run in `allowedNamespaces`, or there is none.
+    /// The `TerraformRepository` does not exist, or its `allowedNamespaces` lacks the namespace of the layer or run.
     REPOSITORY_NOT_ALLOWED RepositoryNotAllowed: Policy,
         First("have the repository's owner put the run's namespace into its spec.allowedNamespaces, or correct spec.source.repository in a new run"),
         Never;
-    /// What the datastore has as a revision of the repository is not that revision; nothing of it was used.
+    /// The content stored for the revision is not that revision; it was not used.
     SOURCE_CORRUPT SourceCorrupt: Integrity,
-        Only("have whoever runs Pawl see who can write to the datastore's store; the bundle of that revision has to be deleted there before it is \
+        Only("ask Pawl's operator who can write to the datastore's store; the snapshot of that revision has to be deleted there before it is \
             stored again"),
         Never;
     // Inputs.
-    /// A Secret or a key of it is missing, or a credential in it is empty.
+    /// A Secret or a key in it is missing, or a credential in it is empty.
     SECRET_NOT_FOUND SecretNotFound: Configuration, First("create the Secrets, keys and ConfigMaps that the message names"),
         First(OF_OBJECT);
-    /// A Secret may not be read by whoever has to.
+    /// An account lacks the permission to read a Secret.
     SECRET_FORBIDDEN SecretForbidden: Configuration,
         First("let the account that the message names read the Secret, as the message says"),
         Never;
-    /// A ConfigMap or a key of it is missing.
+    /// A ConfigMap or a key in it is missing.
     CONFIG_MAP_NOT_FOUND ConfigMapNotFound: Configuration, First("create the ConfigMap or key that the message names"), First(OF_OBJECT);
-    /// The ServiceAccount that the run names for its pods is missing.
+    /// The ServiceAccount that the run selects for its pods is missing.
     SERVICE_ACCOUNT_NOT_FOUND ServiceAccountNotFound: Configuration,
         First("create the ServiceAccount that the message names"),
         Never;
-    /// The other stack of the namespace publishes no such output.
+    /// The other stack in the namespace publishes no such output.
     OUTPUT_NOT_FOUND OutputNotFound: Configuration,
         First("have a run of that stack publish the output: spec.outputs with a ConfigMap or a Secret"),
         Never;
-    /// A credential of the run is past the time until which it is good.
+    /// A credential of the run has expired.
     CREDENTIALS_EXPIRED CredentialsExpired: Credentials,
         First("renew the credentials that the message names"),
         First("renew the credentials that the message names");
-    /// A field of the spec makes no sense.
+    /// A field of the spec is invalid.
     INVALID_SPEC InvalidSpec: Configuration, SPEC, NAMED;
     /// A variable of the stack has no value.
     VARIABLE_NOT_SET VariableNotSet: Configuration, Variables, Variables;
-    /// A variable has a value that the stack refuses, or the stack has no such variable.
+    /// The stack rejects the value of a variable, or has no such variable.
     VARIABLE_INVALID VariableInvalid: Configuration,
         Only("create a run with spec.variables as the message asks for them (a spec never changes)"),
         First("correct the value that the message names, where it is given: --var, --var-file, a .tfvars file or TF_VAR_…");
     // Hooks.
-    /// A hook cannot be run as it is, or hands over what it may not.
+    /// A hook cannot be run as specified, or exports something that it must not.
     HOOK_INVALID HookInvalid: Configuration,
         First("correct the hook that the message names (an inline one in a new run)"),
         First("correct the hook that the message names");
@@ -178,19 +179,19 @@ reasons! {
         First("see in the log what the hook printed, and correct what it says"),
         First("see in the log what the hook printed, and correct what it says");
     // Tool.
-    /// No version of the tool that satisfies the request is to be had.
+    /// No available version of the tool satisfies the request.
     TOOL_NOT_FOUND ToolNotFound: Configuration,
         First("correct what the message names, or ask for a version that is there with spec.tool.version of a new run"),
         First("get it with `runner-agent tool install`, or name one that is there with --tool");
-    /// No version satisfies all who ask for one: spec, version files and code.
+    /// No version satisfies all constraints of spec, version files and code.
     VERSION_CONTRADICTION VersionContradiction: Configuration,
         Versions,
         First("correct one of the places that the message names, or name a version that the code permits with --tool");
-    /// The mirror of the tool does not answer, or another process takes too long to install it.
+    /// The tool's mirror does not respond, or another process takes too long to install the tool.
     TOOL_UNAVAILABLE ToolUnavailable: Transient, MIRROR, MIRROR;
-    /// What the mirror or the cache gave is not what was published, or cannot be shown to be; nothing of it was run or kept.
+    /// The content of mirror or cache differs from the published one, or cannot be verified; it was neither run nor cached.
     TOOL_NOT_GENUINE ToolNotGenuine: Integrity, NOT_GENUINE, NOT_GENUINE;
-    /// The configuration is wrong; the diagnostic names file and line.
+    /// The configuration is invalid; the diagnostic gives file and line.
     INVALID_CONFIGURATION InvalidConfiguration: Configuration, Code, Code;
     /// `init` failed.
     INIT_FAILED InitFailed: Configuration, Code, Code;
@@ -206,11 +207,11 @@ reasons! {
         First("see that the host that the message names can be reached");
     /// A service asked for fewer requests.
     THROTTLED Throttled: Transient, THROTTLE, THROTTLE;
-    /// A provider, backend or registry wants other credentials.
+    /// A provider, backend or registry rejects the credentials.
     UNAUTHORIZED Unauthorized: Credentials,
         First("correct the credentials: the Secret that spec.env names, or the rights of the pod's account"),
         First("correct the credentials in the environment");
-    /// Something asked a question, and nobody is there to answer it.
+    /// A program asked for input. Runs are not interactive.
     INPUT_REQUIRED InputRequired: Configuration,
         Only("create a run with the answer in spec.variables or spec.env, or put it into the code"),
         First("put the answer into the environment or on the command line");
@@ -218,17 +219,17 @@ reasons! {
     BACKEND_UNREACHABLE BackendUnreachable: Transient,
         First("see that the cluster can reach the state's backend, which the message names"),
         First("see that the state's backend, which the message names, can be reached");
-    /// What the backend has is no state that can be read: it is damaged, or encrypted with a key that is not there.
+    /// The content of the backend is not a readable state: it is damaged, or encrypted with an unavailable key.
     STATE_UNREADABLE StateUnreadable: Integrity, RESTORE, RESTORE;
     /// The state was written by a newer version of the tool.
     STATE_TOO_NEW StateTooNew: Configuration,
         Only("create a run with a spec.tool.version that is not older than what the message names"),
         First("name a version that is not older than what the message names with --tool");
-    /// Somebody holds the state's lock.
+    /// Another client holds the state's lock.
     STATE_LOCKED StateLocked: StateLocked, LOCKED, LOCKED;
     /// The state changed since the plan.
     STALE_PLAN StalePlan: StalePlan, Again, Again;
-    /// The plan was made before the cluster or its datastore was restored, and may have been applied since.
+    /// The plan was made before a restore of the cluster or its datastore, and may have been applied since.
     PLAN_BEFORE_RESTORE PlanBeforeRestore: StalePlan, Again, Never;
     /// The state would be lost with the pod.
     NO_DURABLE_STATE NoDurableState: Configuration,
@@ -237,42 +238,42 @@ reasons! {
         First("add a backend to the code, or run in a clone of the repository");
     /// The managed state belongs to a namespace of the same name that was deleted.
     STATE_OF_FORMER_NAMESPACE StateOfFormerNamespace: Policy,
-        First("have whoever has the role pawl-state-admin hand the state over"),
+        First("ask someone with the role pawl-state-admin to hand the state over"),
         Never;
     /// The tool could not save its state.
     STATE_NOT_SAVED StateNotSaved: Transient, COMPARE, COMPARE;
-    /// A phase passed its deadline.
+    /// A phase exceeded its deadline.
     DEADLINE_EXCEEDED DeadlineExceeded: Timeout,
         First("see in the log what took so long; a new run may have longer spec.timeouts"),
         First("see in the log what took so long");
     /// A digest does not match.
     CHECKSUM_MISMATCH ChecksumMismatch: Integrity, MISMATCH, MISMATCH;
-    /// The tool was ended by a signal that was not ours, such as the kernel's for want of memory.
+    /// A signal that Pawl did not send ended the tool, for example the kernel's out-of-memory killer.
     TOOL_KILLED ToolKilled: Interrupted,
         First("see whether its node or its pod had too little memory"),
         First("see whether there was too little memory");
     // Datastore.
-    /// The datastore does not answer.
+    /// The datastore does not respond.
     DATASTORE_UNAVAILABLE DatastoreUnavailable: Transient, First("see that the datastore runs and can be reached"), Never;
-    /// The datastore refuses a request of this pod.
+    /// The datastore rejects a request of this pod.
     DATASTORE_REFUSED DatastoreRefused: Internal, First("see in the log of the datastore why it refuses"), Never;
-    /// What the datastore keeps is not the plan that was left there.
+    /// The stored content is not the plan that the run stored.
     STORED_PLAN_CORRUPT StoredPlanCorrupt: Integrity, Again, Again;
     /// The datastore does not have the plan.
     STORED_PLAN_MISSING StoredPlanMissing: Integrity, Again, Again;
-    /// The key that something was encrypted with is not there.
+    /// The encryption key of a stored object is not available.
     KEY_MISSING KeyMissing: Integrity, First("put the key that the message names back into the datastore's Secret"), Never;
-    /// Another process has a record of the claim.
+    /// Another process has recorded a claim.
     ALREADY_CLAIMED AlreadyClaimed: Integrity, First("see what the other process applied"), Never;
     // Pod.
-    /// Code of the stack would not be confined on this node, and the operator wants it to be.
+    /// This node cannot confine code of the stack, and the operator requires it.
     NO_CONFINEMENT NoConfinement: Policy,
         First("give it nodes with Landlock (Linux 5.19 or later, landlock in /sys/kernel/security/lsm), or set the \
             chart's runner.requireConfinement to false"),
         Never;
-    /// The pod was told to end.
+    /// The pod was asked to terminate.
     TERMINATED Terminated: Interrupted, Again, Again;
-    /// The pod ended without a word.
+    /// The pod ended without reporting a result.
     POD_LOST PodLost: Interrupted, Again, Never;
     /// The pod was evicted.
     EVICTED Evicted: Interrupted, Again, Never;
@@ -282,31 +283,31 @@ reasons! {
     IMAGE_NOT_AVAILABLE ImageNotAvailable: Configuration,
         First("see that the node can pull the image that the message names"),
         Never;
-    /// The agent of the image is of another minor release than the controller; nothing was begun.
+    /// The agent in the image has another minor release than the controller; nothing was started.
     IMAGE_VERSION ImageVersion: Configuration,
         Only("create a run without spec.runner.image, or with an image of the controller's minor release; it plans anew"),
         Never;
-    /// No node takes the pod.
+    /// No node accepts the pod.
     UNSCHEDULABLE Unschedulable: Timeout, First("see why no node takes the pod: the message says it"), Never;
-    /// The run's namespace is being deleted, so that nothing can be created in it.
+    /// The run's namespace is being deleted, so nothing can be created in it.
     NAMESPACE_TERMINATING NamespaceTerminating: Configuration,
         Only("create the run in a namespace that is not being deleted"),
         Never;
     /// A quota is exceeded.
     QUOTA_EXCEEDED QuotaExceeded: Timeout, First("make room in the quota that the message names"), Never;
-    /// The API server refuses the pod.
+    /// The API server rejects the pod.
     POD_REJECTED PodRejected: Timeout, First("correct what the message names"), Never;
-    /// The pod did not start in time, for a reason the kubelet does not name.
+    /// The pod did not start in time, and the kubelet reports no reason.
     POD_NOT_STARTED PodNotStarted: Timeout, First("see the events of the pod"), Never;
-    /// The pod is gone, and nobody confirmed its end.
+    /// The pod is gone, and its end was not confirmed.
     POD_GONE PodGone: Interrupted, Again, Never;
-    /// The node of the pod is not Ready, and nobody hears of the pod.
+    /// The pod's node is not Ready, and the pod does not report.
     NODE_UNREACHABLE NodeUnreachable: Interrupted, Again, Never;
-    /// An apply is not given up while the node of its pod is Ready.
+    /// An apply cannot be abandoned while its pod's node is Ready.
     ABANDON_REFUSED AbandonRefused;
-    /// The apply began and nobody can say how it ended.
+    /// The apply started, and its outcome is unknown.
     APPLY_UNCONFIRMED ApplyUnconfirmed: Interrupted, Again, First("see that the tool no longer runs, and holds no lock");
-    /// An apply was told to end.
+    /// An apply was asked to terminate.
     APPLY_INTERRUPTED ApplyInterrupted: Interrupted, INTERRUPTED, INTERRUPTED;
     /// A disk that the run needs is full.
     DISK_FULL DiskFull: Transient,
@@ -315,15 +316,15 @@ reasons! {
     /// A fault of the agent.
     AGENT_FAULT AgentFault: Internal, Log, Log;
     // Conditions and endings.
-    /// The admission policies that guard approvals are not in force.
+    /// The admission policies that guard approvals are not enforced.
     POLICY_MISSING PolicyMissing;
-    /// The run goes on.
+    /// The run is in progress.
     RUNNING Running;
-    /// The run waits for a further attempt.
+    /// The run waits for another attempt.
     RETRYING Retrying;
     /// A plan waits for an approval.
     WAITING WaitingForApproval;
-    /// The approval names another plan.
+    /// The approval is for another plan.
     STALE_APPROVAL StaleApproval;
     /// A plan was made.
     PLANNED Planned;
@@ -333,86 +334,86 @@ reasons! {
     AUTOMATIC Automatic;
     /// The approval was withdrawn.
     WITHDRAWN Withdrawn;
-    /// The admission policies were not enforced when it was set, so its author is unverified. It was removed, or waits to be confirmed.
+    /// The policies were not enforced when the approval was set, so its author is unverified. It was removed, or waits for confirmation.
     UNVERIFIED Unverified;
-    /// Nothing needs an approval.
+    /// No approval is needed.
     NOT_NEEDED NotNeeded;
     /// The run holds the lease on its state.
     LEASED Leased;
-    /// Another run applies to the same state; this one waits for its turn.
+    /// Another run applies to the same state; this one waits.
     QUEUED Queued;
-    /// As many attempts are open as may be; the run waits for its turn.
+    /// All slots for attempts are in use; the run waits for one.
     SLOTS_FULL SlotsFull;
-    /// The namespace, or the whole release, is frozen: nothing new begins.
+    /// The namespace, or the whole release, is frozen: nothing starts.
     FROZEN Frozen;
-    /// The controller may not take the lease on the state.
+    /// The controller lacks the permission to take the lease on the state.
     LEASE_REFUSED LeaseRefused;
-    /// The run was made again from one of an earlier life; it applies nothing by itself.
+    /// The run was recreated, for example from a backup; it applies nothing by itself.
     MADE_AGAIN MadeAgain;
-    /// What the other run created cannot be found out.
+    /// The objects that the other run created cannot be determined.
     JOURNAL_MISSING JournalMissing: Configuration,
         Only("import by hand what the other run created, then create a run without spec.recover"),
         Never;
-    /// A recovery run would create what may be there already, and nobody is asked.
+    /// A recovery run would create objects that may exist already, and its approval is automatic.
     RECOVERY_UNCERTAIN RecoveryUncertain: Policy, Only("create the recovery run with approval.mode Manual"), Never;
     /// A Secret, a ConfigMap or an output of another stack changed since the plan.
     INPUTS_CHANGED InputsChanged: StalePlan, Again, Never;
-    /// The object that was to be created exists already.
+    /// The object to create exists already.
     ALREADY_EXISTS AlreadyExists: Configuration, ADOPT, ADOPT;
-    /// Outputs are published as `spec.outputs` says.
+    /// Outputs are published as specified in `spec.outputs`.
     PUBLISHED Published;
-    /// Outputs are not published, for a reason that the message names.
+    /// Outputs are not published; the message gives the reason.
     NOT_PUBLISHED NotPublished;
-    /// An object that outputs were to be published to is not Pawl's, or holds those of another stack; it was left as it is.
+    /// An object for outputs does not belong to Pawl, or has another stack's outputs; it was not changed.
     FOREIGN_OBJECT ForeignObject;
-    /// Nothing is held up.
+    /// Nothing delays the run.
     PROGRESSING Progressing;
-    /// Every ref that a layer names is known.
+    /// Every ref that a layer uses is resolved.
     REFS_KNOWN RefsKnown;
-    /// The repository answered.
+    /// The repository responded.
     ANSWERED Answered;
     // Layers.
-    /// The layer's newest relevant commit is applied, as far as anybody looked.
+    /// The newest relevant commit seen so far is applied.
     UP_TO_DATE UpToDate;
-    /// A commit, or other settings, are not planned yet.
+    /// A commit, or changed settings, are not planned yet.
     PLAN_NEEDED PlanNeeded;
     /// There is no plan yet.
     NO_PLAN NoPlan;
-    /// The last plan is younger than the interval at which drift is looked for.
+    /// The last plan is newer than the drift interval.
     PLAN_IS_RECENT PlanIsRecent;
-    /// It is time to look for drift.
+    /// A plan to detect drift is due.
     PLAN_IS_TOO_OLD PlanIsTooOld;
-    /// Drift is not looked for, so that no plan is too old.
+    /// Drift detection is suspended, so no plan is too old.
     DRIFT_SUSPENDED DriftSuspended;
-    /// The newest relevant commit, and the settings as they are, are planned.
+    /// The newest relevant commit and the current settings are planned.
     COMMIT_PLANNED CommitPlanned;
-    /// The last plan has changes that nobody applied.
+    /// The last plan has changes that are not applied.
     NOT_APPLIED NotApplied;
-    /// What exists is not what the code says, though the code was applied.
+    /// The infrastructure differs from the code, although the code was applied.
     DRIFT_FOUND DriftFound;
-    /// It does nothing: `spec.suspend`, or a layer's annotation `pawl.run/suspend`.
+    /// Suspended by `spec.suspend` or a layer's annotation `pawl.run/suspend`.
     SUSPENDED Suspended;
-    /// The layer's run failed, and none is made by itself.
+    /// The layer's run failed, and no further run is created automatically.
     RUN_FAILED RunFailed;
-    /// The API server refuses the layer's run.
+    /// The API server rejects the layer's run.
     RUN_REFUSED RunRefused;
-    /// Another layer, which is older, has the same state.
+    /// An older layer has the same state.
     STATE_OWNED StateOwned;
-    /// With its path or repository the layer would leave its managed state behind for an empty one.
+    /// The new path or repository would leave the layer's managed state behind and start with an empty one.
     STATE_MOVED StateMoved;
-    /// The settings of the layer's runs make no sense.
+    /// The settings of the layer's runs are invalid.
     TEMPLATE_INVALID TemplateInvalid;
-    /// The times at which drift is to be looked for cannot be read.
+    /// The schedule for drift detection cannot be parsed.
     SCHEDULE_INVALID ScheduleInvalid;
-    /// Nobody has looked yet what the repository has for the layer.
+    /// The layer's revision in the repository is not determined yet.
     NO_REVISION NoRevision;
-    /// The layer is deleted, and what it made is destroyed.
+    /// The layer is being deleted, and its resources are being destroyed.
     DESTROYING Destroying;
 }
 
 const SPEC: Step = Only("create a run with a corrected spec (a spec never changes)");
 const NAMED: Step = First("correct what the message names");
-/// A person has a file where a cluster has a key of an object.
+/// On a laptop a file takes the place of an object's key.
 const OF_OBJECT: &str = "write the file that the message names";
 const MIRROR: Step = First("see that the mirror of the tool answers");
 const NOT_GENUINE: Step = First("see who changed the mirror or the cache that the message names");
@@ -429,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_one_word_and_stands_once() {
+    fn each_reason_is_one_word_and_unique() {
         for (i, reason) in Reason::ALL.iter().enumerate() {
             let word = reason.as_str();
             assert!(
@@ -443,9 +444,9 @@ mod tests {
         assert_eq!(Reason::parse("OfALaterVersion"), None);
     }
 
-    /// A class and a step belong to what a run fails with, and to nothing else.
+    /// Exactly the reasons with which runs fail have a class and a step.
     #[test]
-    fn what_a_run_fails_with_has_a_class_and_a_step() {
+    fn failure_reasons_have_a_class_and_a_next_step() {
         for reason in Reason::ALL {
             assert_eq!(reason.class().is_some(), reason.steps().0 != Never, "{reason}");
         }

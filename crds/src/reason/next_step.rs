@@ -1,36 +1,36 @@
-//! What a person does next after a failure: the step that the table has for its reason, in a cluster or on a laptop.
+//! The next step for a person after a failure, from the table of reasons, in a cluster or on a laptop.
 //!
-//! Agent and controller both end runs, and say the same.
+//! Agent and controller share it, since both end runs.
 
 use super::Reason;
 use crate::Failure;
 
-/// Where a run is, and so what a person can do about it.
+/// The place of a run, which determines what a person can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a cluster: its spec never changes, and code of the stack may be in it.
+    /// In a cluster: the spec never changes, and may contain the code.
     Cluster,
     /// On a person's machine.
     Laptop,
 }
 
-/// What a next step is made of besides its reason.
+/// Facts about the failure that complete a step's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The line that asks for the same once more.
+    /// The command that runs it again.
     pub again: String,
-    /// The line that shows the log.
+    /// The command that prints the log.
     pub logs: String,
-    /// The field of the spec that has the code, or its digest, so that only another run has other code.
+    /// The spec field that holds the code or its digest. Different code then needs a new run.
     pub fixed: Option<&'static str>,
-    /// `FILE:LINE` in the code that the tool speaks of.
+    /// `FILE:LINE` from the tool's diagnostics.
     pub code: Option<String>,
-    /// Names of the variables of the stack that the tool speaks of.
+    /// Names of the stack's variables from the tool's diagnostics.
     pub variables: Vec<String>,
 }
 
 impl Facts {
-    /// What the diagnostics of a failure add.
+    /// Adds facts from the diagnostics of a failure.
     #[must_use]
     pub fn of(mut self, failure: &Failure) -> Self {
         self.code = failure.diagnostics.iter().find_map(|d| {
@@ -46,25 +46,25 @@ impl Facts {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// No run fails for this reason here.
+    /// No run fails with this reason here.
     Never,
-    /// The same once more.
+    /// Run it again.
     Again,
-    /// This, and then the same once more.
+    /// Do this, then run it again.
     First(&'static str),
-    /// This, and not the same once more: it would end as it did.
+    /// Do only this: running it again would fail again.
     Only(&'static str),
-    /// What the tool speaks of in the code is corrected.
+    /// Correct the code at the place that the tool reports.
     Code,
-    /// Variables get values.
+    /// Set the variables.
     Variables,
-    /// Those who ask for a version come to agree.
+    /// Resolve the conflicting version constraints.
     Versions,
-    /// The log says more.
+    /// Read the log.
     Log,
 }
 
-/// What to do next after a failure of this reason. A reason that is not in the table, of a newer version for one, has the same once more.
+/// The next step after a failure. A reason that is not in the table (from a newer version) gives: run it again.
 pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
     let step = step(reason, place).unwrap_or(Step::Again);
     let then = |first: &str| format!("{first}, then: {}", facts.again);
@@ -89,7 +89,7 @@ pub fn next_step(reason: &str, place: Place, facts: &Facts) -> String {
     }
 }
 
-/// Whether runs fail for this reason in this place, or are held up there before they do.
+/// Whether runs fail, or are delayed before they fail, with this reason in this place.
 pub fn is_of(reason: &str, place: Place) -> bool {
     step(reason, place).is_some_and(|step| step != Step::Never)
 }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_a_sentence_that_leads_on_and_a_laptop_has_no_spec() {
+    fn steps_are_sentences_and_laptop_steps_name_no_spec() {
         for reason in reason::ALL {
             assert!(is_of(reason, Place::Cluster) || !is_of(reason, Place::Laptop), "{reason} is of a laptop alone");
             for place in [Place::Cluster, Place::Laptop] {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_corrected_where_the_tool_says_and_not_in_a_spec_that_never_changes() {
+    fn step_for_code_names_the_diagnosed_line() {
         let at = Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() };
         let failure = Failure {
             class: FailureClass::Configuration,
@@ -158,10 +158,10 @@ mod tests {
             "create a run whose files and spec.tool.version agree on a version (a spec never changes)"
         );
         assert!(of(None).starts_with("correct one of the places") && of(None).ends_with(", then: pawl again"));
-        // What was interrupted is no error in the code, wherever it was interrupted.
+        // An interruption is not an error in the code.
         let text = next_step(reason::APPLY_INTERRUPTED, Place::Cluster, &facts().of(&failure));
         assert_eq!(text, "see in the message and the log what was applied before it was told to end, then: pawl again");
-        // A host that does not answer is not corrected in the code, wherever it is named.
+        // An unreachable host is not corrected in the code, even if the code names it.
         let text = next_step(reason::PROVIDER_UNREACHABLE, Place::Laptop, &facts().of(&failure));
         assert_eq!(text, "see that the host that the message names can be reached, then: pawl again");
     }

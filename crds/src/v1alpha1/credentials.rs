@@ -1,4 +1,4 @@
-//! What a run asks others with, besides its source: what is handed on, and what Pawl makes out.
+//! Credentials of a run for other services than its source, and workload identities.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,15 +8,15 @@ use super::{
     values::{KeyRef, SecretName},
 };
 
-/// What `init` asks others with for modules and providers, each host with its own, and identities of the run's account at clouds and
-/// Vault: each is a token of the account that `runner.serviceAccountName` names, for one audience; the kubelet renews it. Code of the
-/// stack can read all of it, since the tool has to; so let it be good for what the stack does and nothing else. It is no part of the
-/// plan's checksum.
+/// Credentials of `init` for hosts of modules and providers, and identities of the run's account at clouds and Vault.
+/// Each identity is a token of the account in `runner.serviceAccountName` for one audience, renewed by the kubelet. The
+/// tool needs all of them, so code of the stack can read them: give them only the rights that the stack needs. They are
+/// not part of the plan's checksum.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credentials {
-    /// Git servers of modules and submodules; at most 16. The server of the source needs no entry where `source.git.secretRef` has its
-    /// credentials, unless modules come from there too: those credentials are the agent's alone.
+    /// Git servers of modules and submodules; at most 16. The server of the source needs an entry only when modules
+    /// come from it too: `source.git.secretRef` is available to the agent alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub git: Vec<GitCredential>,
@@ -24,31 +24,32 @@ pub struct Credentials {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub registries: Vec<RegistryCredential>,
-    /// A CLI configuration (`.tfrc`) that is joined with Pawl's own. Its `provider_installation`, which may name mirrors, stands in place of
-    /// Pawl's cache of providers; `plugin_cache_dir`, `credentials_helper` and `dev_overrides` are refused.
+    /// A CLI configuration (`.tfrc`) that is merged with Pawl's own. Its `provider_installation`, which may use
+    /// mirrors, replaces Pawl's provider cache; `plugin_cache_dir`, `credentials_helper` and `dev_overrides` are
+    /// rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cli_config: Option<CliConfig>,
-    /// A role of AWS.
+    /// A role in AWS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<Box<AwsIdentity>>,
-    /// An identity at Google Cloud, by workload identity federation.
+    /// An identity in Google Cloud, by workload identity federation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gcp: Option<Box<GcpIdentity>>,
-    /// An application or managed identity of Azure, by a federated credential.
+    /// An application or managed identity in Azure, by a federated credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub azure: Option<Box<AzureIdentity>>,
-    /// A token to log in to Vault with.
+    /// A token for logging in to Vault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<Box<VaultIdentity>>,
 }
 
 impl Credentials {
-    /// Whether nothing is said.
+    /// Whether no credentials are set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The tokens that the run's account needs, in the order of their fields.
+    /// The tokens that the run's account needs, in the order of the fields.
     pub fn tokens(&self) -> Vec<IdentityToken> {
         let aws = self.aws.as_ref().map(|aws| ("aws", aws.audience.clone()));
         let gcp = self.gcp.as_ref().map(|gcp| ("gcp", gcp.audience()));
@@ -59,30 +60,31 @@ impl Credentials {
     }
 }
 
-/// What a git server is asked with.
+/// The credentials for a git server.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitCredential {
-    /// The host, or `host:port` for `https` on another port than 443; at most 255 characters. A key for ssh is for all ports of the host.
+    /// The host, or `host:port` for `https` on a port other than 443; at most 255 characters. An SSH key applies to all
+    /// ports of the host.
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"))]
     pub host: String,
-    /// Secret of the run's namespace: `username` and `password`, or `bearerToken`, for `https`, and `ca.crt` for a private certificate
-    /// authority of that host alone; `identity` (or `ssh-privatekey`) and `known_hosts` for ssh.
+    /// Secret in the run's namespace: `username` and `password`, or `bearerToken`, for `https`; `ca.crt` for a private
+    /// certificate authority of this host only; `identity` (or `ssh-privatekey`) and `known_hosts` for SSH.
     pub secret_ref: SecretName,
 }
 
-/// What a registry is asked with.
+/// The credentials for a registry.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RegistryCredential {
-    /// The host, or `host:port`, as sources of modules name it; at most 255 characters.
+    /// The host, or `host:port`, as written in module sources; at most 255 characters.
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"))]
     pub host: String,
     /// Key of a Secret with the token.
     pub secret_key_ref: KeyRef,
 }
 
-/// Where the text of a CLI configuration is.
+/// The location of a CLI configuration.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CliConfig {
@@ -96,7 +98,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_identity_has_a_token_of_its_own_audience() {
+    fn each_identity_has_a_token_for_its_audience() {
         let pool = "projects/1/locations/global/workloadIdentityPools/p/providers/k";
         let credentials: Credentials = serde_json::from_value(json!({
             "aws": {"roleArn": "arn:aws:iam::111122223333:role/r"},

@@ -1,42 +1,42 @@
-//! What a run says of a failure.
+//! The failure of a run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The class of a failure decides whether it is retried.
+/// The class of a failure. It decides whether the failure is retried.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 pub enum FailureClass {
-    /// Their code or the run's spec: never retried.
+    /// The code or the run's spec: never retried.
     Configuration,
     /// Missing, wrong or expired credentials.
     Credentials,
-    /// The state is locked; the message says by whom and since when.
+    /// The state is locked; the message gives the holder and the time.
     StateLocked,
     /// The state changed since the plan.
     StalePlan,
-    /// Refused by a policy or by rights.
+    /// Rejected by a policy or for lack of rights.
     Policy,
     /// Network, throttling, registry: retried before the claim.
     Transient,
-    /// A phase passed its deadline.
+    /// A phase exceeded its deadline.
     Timeout,
     /// A checksum or signature does not match, or a state is damaged.
     Integrity,
     /// Eviction, SIGTERM, out of memory, a lost pod: retried before the claim.
     Interrupted,
-    /// A fault of Pawl.
+    /// A defect in Pawl.
     Internal,
-    /// A word of a newer version. It is read, and never written in place of that word.
+    /// A value from a newer version. It is read, and never written back in place of that value.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl FailureClass {
-    /// Whether an attempt that failed so before the claim may be followed by another.
+    /// Whether another attempt may follow an attempt that failed so before the claim.
     pub const fn is_retried(self) -> bool {
         match self {
-            // A failure that does not end its run is one that is retried, whatever it is called.
+            // A failure that did not end its run is retried, whatever its class.
             Self::Transient | Self::Interrupted | Self::Unknown => true,
             Self::Configuration
             | Self::Credentials
@@ -53,31 +53,31 @@ impl FailureClass {
 /// Whether a failed run changed anything.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum Changed {
-    /// Nothing was changed.
+    /// No changes.
     #[default]
     None,
     /// Some of the plan was carried out.
     Some,
-    /// Nobody can say; also what a word of a newer version is read as.
+    /// Unknown. Values from a newer version are read as this.
     #[serde(other)]
     Unknown,
 }
 
-/// What went wrong.
+/// The failure.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// Its class.
     pub class: FailureClass,
-    /// One word for it, from [`crate::reason`].
+    /// The reason's name, from [`crate::reason`].
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Z][A-Za-z]*$"))]
     pub reason: String,
-    /// What failed, on what; one line.
+    /// One line that says which action failed on which object.
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// Whether anything was changed.
+    /// Whether the run changed anything.
     pub changes: Changed,
-    /// What the tool said, errors first; at most 5.
+    /// Diagnostics of the tool, errors first; at most 5.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub diagnostics: Vec<Diagnostic>,
@@ -90,7 +90,7 @@ pub struct Diagnostic {
     /// `error` or `warning`.
     #[schemars(length(max = 16))]
     pub severity: String,
-    /// What it is about.
+    /// The summary.
     #[schemars(length(max = 512))]
     pub summary: String,
     /// The tool's explanation.
@@ -101,11 +101,11 @@ pub struct Diagnostic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub address: Option<String>,
-    /// File, relative to the stack.
+    /// File, relative to the stack's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub file: Option<String>,
-    /// Line in it, from 1.
+    /// Line in the file, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
 }

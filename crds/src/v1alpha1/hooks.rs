@@ -10,7 +10,7 @@ use super::values::KeyRef;
 pub enum HookWhen {
     /// Before the source is fetched, in the home directory.
     BeforeSetup,
-    /// When source and tool are there.
+    /// After source and tool are in place.
     AfterSetup,
     /// Before `init`.
     BeforeInit,
@@ -18,26 +18,26 @@ pub enum HookWhen {
     AfterInit,
     /// Before `plan`.
     BeforePlan,
-    /// After `plan`, before the plan's checksum is made.
+    /// After `plan`, before the plan's checksum is computed.
     AfterPlan,
     /// After the claim of a run with `operation: Apply`, once.
     BeforeApply,
-    /// When such a run has been applied, and its result is kept outside of the pod.
+    /// After such a run is applied and its result is stored outside the pod.
     AfterApply,
     /// After the claim of a run with `operation: Destroy`, once.
     BeforeDestroy,
-    /// When such a run has destroyed, and its result is kept outside of the pod.
+    /// After such a run has destroyed and its result is stored outside the pod.
     AfterDestroy,
-    /// At the end of each attempt, however it ends.
+    /// At the end of each attempt, with any result.
     Always,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl HookWhen {
-    /// The word that is written.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BeforeSetup => "BeforeSetup",
@@ -55,54 +55,54 @@ impl HookWhen {
         }
     }
 
-    /// Whether what it hands over may be a variable of the stack: only until the plan is made.
+    /// Whether its exports may set variables of the stack: only before the plan.
     pub const fn is_before_plan(self) -> bool {
         matches!(self, Self::BeforeSetup | Self::AfterSetup | Self::BeforeInit | Self::AfterInit | Self::BeforePlan)
     }
 }
 
-/// What a hook that fails does to its phase.
+/// The effect of a failing hook on its phase.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum OnFailure {
-    /// The phase fails. After an apply, and at the end, the status says so and nothing else does.
+    /// The phase fails. After an apply and at the end of an attempt, the failure is only recorded in the status.
     #[default]
     Fail,
-    /// The status says so, and the phase goes on.
+    /// The failure is recorded in the status, and the phase continues.
     Continue,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
-/// A script that runs before or after a phase. Exactly one of `inline`, `configMapKeyRef` and `path`; its bytes are fixed at Setup, and
-/// are a part of what is approved.
+/// A script that runs before or after a phase. Exactly one of `inline`, `configMapKeyRef` and `path`. Its content is
+/// fixed in phase Setup and is part of the approval.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
-    /// Name, of small letters, digits and `-`; at most 24 characters. Its step in the status is `hook NAME`.
+    /// Name of lower-case letters, digits and `-`; at most 24 characters. Its step in the status is `hook NAME`.
     #[schemars(length(min = 1, max = 24), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
     pub name: String,
     /// When it runs.
     pub when: HookWhen,
-    /// The script itself; at most 65536 characters. Its `#!` line counts; without one it is run by `/bin/sh`.
+    /// The script; at most 65536 characters. Its `#!` line selects the interpreter; the default is `/bin/sh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 65536))]
     pub inline: Option<String>,
-    /// A key of a ConfigMap of the run's namespace that holds the script; at most 256 KiB.
+    /// A key of a ConfigMap in the run's namespace with the script; at most 256 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyRef>,
-    /// A file of the source, relative to the stack's directory; it may lie elsewhere in the source, as in `../scripts/notify.sh`, and is
-    /// not there yet `BeforeSetup`. At most 256 KiB; the path at most 1024 characters.
+    /// A file of the source, relative to the stack's directory. It may be elsewhere in the source, as in
+    /// `../scripts/notify.sh`. Not available for `BeforeSetup`. At most 256 KiB; the path at most 1024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: Option<String>,
-    /// What a failure does to the phase. Default: `Fail`.
+    /// The effect of a failure on the phase. Default: `Fail`.
     #[serde(default)]
     pub on_failure: OnFailure,
 }
 
-/// A hook that failed and did not end its run.
+/// A hook that failed without ending its run.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedHook {
@@ -111,7 +111,7 @@ pub struct FailedHook {
     pub name: String,
     /// When it ran.
     pub when: HookWhen,
-    /// How it failed; one line.
+    /// The failure; one line.
     #[schemars(length(max = 512))]
     pub message: String,
 }

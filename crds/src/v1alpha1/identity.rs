@@ -1,26 +1,27 @@
-//! Workload identity: what a token of the run's account is exchanged for, and with whom.
+//! Workload identity: the clouds and Vault, and what a token of the run's account is exchanged for.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A role of AWS, taken by `AssumeRoleWithWebIdentity`.
+/// A role in AWS, assumed with `AssumeRoleWithWebIdentity`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AwsIdentity {
     /// ARN of the role; at most 256 characters.
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+$"))]
     pub role_arn: String,
-    /// The region, where neither code nor `env` says it; at most 64 characters.
+    /// The region, if neither code nor `env` sets it; at most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9-]+$"))]
     pub region: Option<String>,
-    /// Audience of the token, which the role's trust policy asks for. Default: `sts.amazonaws.com`; at most 256 characters.
+    /// Audience of the token, which the role's trust policy requires. Default: `sts.amazonaws.com`; at most 256
+    /// characters.
     #[serde(default = "aws_audience")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[!-~]+$"))]
     pub audience: String,
 }
 
-/// An identity at Google Cloud.
+/// An identity in Google Cloud.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GcpIdentity {
@@ -31,33 +32,33 @@ pub struct GcpIdentity {
         regex(pattern = r"^projects/[0-9]+/locations/[a-z0-9-]+/workloadIdentityPools/[a-z0-9-]+/providers/[a-z0-9-]+$")
     )]
     pub workload_identity_provider: String,
-    /// The service account that is impersonated; without one the rights are those of the federated identity itself. At most 256
+    /// The service account to impersonate. Without one, the rights are those of the federated identity. At most 256
     /// characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[a-z0-9-]+@[a-z0-9.-]+$"))]
     pub service_account_email: Option<String>,
-    /// The project, where neither code nor `env` says it; at most 64 characters.
+    /// The project, if neither code nor `env` sets it; at most 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z0-9:.-]+$"))]
     pub project: Option<String>,
-    /// Audience of the token. Default: that which the provider asks for by itself, `https://iam.googleapis.com/` and its name; at most
-    /// 640 characters.
+    /// Audience of the token. Default: `https://iam.googleapis.com/` followed by the provider's name, which is the
+    /// provider's own default; at most 640 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 640), regex(pattern = r"^[!-~]+$"))]
     pub audience: Option<String>,
 }
 
-/// An application or managed identity of Azure.
+/// An application or managed identity in Azure.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AzureIdentity {
-    /// Id of the client; at most 36 characters.
+    /// Client id; at most 36 characters.
     #[schemars(length(min = 36, max = 36), regex(pattern = r"^[0-9a-fA-F-]{36}$"))]
     pub client_id: String,
-    /// Id of the tenant; at most 36 characters.
+    /// Tenant id; at most 36 characters.
     #[schemars(length(min = 36, max = 36), regex(pattern = r"^[0-9a-fA-F-]{36}$"))]
     pub tenant_id: String,
-    /// Id of the subscription, where neither code nor `env` says it; at most 36 characters.
+    /// Subscription id, if neither code nor `env` sets it; at most 36 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 36, max = 36), regex(pattern = r"^[0-9a-fA-F-]{36}$"))]
     pub subscription_id: Option<String>,
@@ -67,7 +68,8 @@ pub struct AzureIdentity {
     pub audience: String,
 }
 
-/// A token to log in to Vault with, by its methods `jwt` and `kubernetes`. Role and method stand in the code's provider block.
+/// A token for logging in to Vault with its auth methods `jwt` and `kubernetes`. The code's provider block sets role
+/// and method.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VaultIdentity {
@@ -84,17 +86,17 @@ pub struct VaultIdentity {
     pub audience: String,
 }
 
-/// A token of the run's account that is mounted for an identity.
+/// A token of the run's account, mounted for an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityToken {
-    /// The field of `spec.credentials`, and the directory of its file.
+    /// The field of `spec.credentials`, which also names the directory of the file.
     pub field: &'static str,
-    /// Whom the token is for.
+    /// Audience of the token.
     pub audience: String,
 }
 
 impl GcpIdentity {
-    /// Audience of the token.
+    /// Audience of the token, with its default.
     pub fn audience(&self) -> String {
         let own = || format!("https://iam.googleapis.com/{}", self.workload_identity_provider);
         self.audience.clone().unwrap_or_else(own)

@@ -1,17 +1,17 @@
-//! What is given to the tool as a whole: files of variables, an environment, files, and arguments.
+//! Inputs of the tool: variable files, environment, files, and arguments.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::values::{KeyRef, SecretName};
 
-/// A file with variables, as the tool's `-var-file`: JSON where the name ends in `.json`, otherwise in the tool's own language. Exactly
-/// one of the fields.
+/// A file with variables, passed as `-var-file`: JSON when the name ends in `.json`, otherwise the tool's own language.
+/// Exactly one of the fields.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VariableFile {
-    /// A file of the source, from the stack's directory on: `prod.tfvars`, `../env/prod.tfvars.json`. It stays inside the source. At
-    /// most 255 characters.
+    /// A file of the source, relative to the stack's directory: `prod.tfvars`, `../env/prod.tfvars.json`. It must be
+    /// inside the source. At most 255 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_. /-]*$"))]
     pub path: Option<String>,
@@ -32,11 +32,12 @@ pub struct EnvConfigMap {
     pub name: String,
 }
 
-/// All keys of a Secret or ConfigMap as variables of the tool's environment. Exactly one of `configMapRef` and `secretRef`.
+/// All keys of a Secret or ConfigMap as environment variables of the tool. Exactly one of `configMapRef` and
+/// `secretRef`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvFrom {
-    /// What is put before each key, `TF_VAR_` for one; at most 64 characters. Default: nothing.
+    /// Prefix of each key, for example `TF_VAR_`; at most 64 characters. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), regex(pattern = r"^([A-Za-z_][A-Za-z0-9_]*)?$"))]
     pub prefix: Option<String>,
@@ -48,7 +49,7 @@ pub struct EnvFrom {
     pub secret_ref: Option<SecretName>,
 }
 
-/// Below which directory a file is put.
+/// The base directory of a file.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum FilePlace {
     /// The home directory of the tool.
@@ -56,14 +57,14 @@ pub enum FilePlace {
     Home,
     /// The stack's directory.
     Source,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl FilePlace {
-    /// The word in a spec.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Home => "Home",
@@ -73,51 +74,51 @@ impl FilePlace {
     }
 }
 
-/// A file for the tool. Exactly one of `configMapKeyRef` and `secretKeyRef`. What is of a Secret enters neither the plan's checksum nor
-/// what is kept of the plan, and is put there again when the plan is applied in another pod.
+/// A file for the tool. Exactly one of `configMapKeyRef` and `secretKeyRef`. A file from a Secret enters neither the
+/// plan's checksum nor the stored plan; it is written again when another pod applies the plan.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InputFile {
-    /// Where the file is put, below the directory that `in` names: `.aws/credentials`. At most 255 characters.
+    /// Path of the file below the directory in `in`: `.aws/credentials`. At most 255 characters.
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_. -]*(/[A-Za-z0-9_. -]+)*$"))]
     pub path: String,
-    /// `Home` is the home directory of the tool, `Source` the stack's directory. Default: `Home`.
+    /// Base directory: `Home` is the home directory of the tool, `Source` the stack's directory. Default: `Home`.
     #[serde(default, rename = "in")]
     pub place: FilePlace,
     /// A key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyRef>,
-    /// A key of a Secret; no file of code, which nobody could review.
+    /// A key of a Secret. Not allowed for code files, because reviewers could not see them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyRef>,
-    /// Whether a file of the source that is there already is replaced; otherwise the run fails. Default: `false`.
+    /// Whether to replace an existing file of the source; otherwise the run fails. Default: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overwrite: bool,
 }
 
-/// Further arguments of the tool's commands, one word each: `-name` or `-name=value`. What Pawl gives itself, and what a field of the
-/// spec is for, is refused; the message lists what is allowed.
+/// Additional arguments of the tool's commands, one word each: `-name` or `-name=value`. Arguments that Pawl sets
+/// itself, or that a spec field covers, are rejected; the message lists the allowed ones.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Arguments {
-    /// Of `init`: `-upgrade`, `-lockfile=readonly`, and how warnings are printed. A plan that is applied in another pod has its own
-    /// `init` without them. At most 16.
+    /// For `init`: `-upgrade`, `-lockfile=readonly`, and the format of warnings. The `init` of another pod that applies
+    /// the plan does not get them. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 2, max = 512)))]
     pub init: Vec<String>,
-    /// Of `plan`: `-exclude=ADDRESS`, `-target-file=PATH`, `-exclude-file=PATH`, `-generate-config-out=PATH`, and how warnings are
-    /// printed. At most 16.
+    /// For `plan`: `-exclude=ADDRESS`, `-target-file=PATH`, `-exclude-file=PATH`, `-generate-config-out=PATH`, and the
+    /// format of warnings. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 2, max = 512)))]
     pub plan: Vec<String>,
-    /// Of `apply`: how warnings are printed. At most 16.
+    /// For `apply`: the format of warnings. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 2, max = 512)))]
     pub apply: Vec<String>,
 }
 
 impl Arguments {
-    /// Whether there are none.
+    /// Whether there are no arguments.
     pub const fn is_empty(&self) -> bool {
         self.init.is_empty() && self.plan.is_empty() && self.apply.is_empty()
     }

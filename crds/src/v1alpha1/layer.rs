@@ -1,4 +1,4 @@
-//! `TerraformLayer`: a directory of a repository at a ref, kept planned and applied.
+//! `TerraformLayer`: a directory of a repository at a ref that Pawl plans and applies continuously.
 #![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
 
 use kube::CustomResource;
@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 use super::{layer_status::TerraformLayerStatus, template::RunTemplate};
 use crate::{digest::hex_digest, duration::Span, names};
 
-/// A directory of a repository at a ref, kept planned and applied: commits, a schedule and people set off its runs.
+/// A directory of a repository at a ref, planned and applied continuously. Commits, a schedule and people trigger its
+/// runs.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[kube(
     group = "pawl.run",
@@ -39,7 +40,7 @@ use crate::{digest::hex_digest, duration::Span, names};
 pub struct TerraformLayerSpec {
     /// The repository.
     pub repository: RepositoryRef,
-    /// Branch or tag that is followed, or a full commit id, which never moves. Default: `main`; at most 255 characters.
+    /// Branch or tag to follow, or a full commit id, which never moves. Default: `main`; at most 255 characters.
     #[serde(default = "default_ref", rename = "ref")]
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$"))]
     pub git_ref: String,
@@ -47,99 +48,100 @@ pub struct TerraformLayerSpec {
     #[serde(default = "default_path")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
-    /// Settings of its runs, as in a run's spec; they win over the repository's `defaults`, field by field.
+    /// Settings of its runs, as in a run's spec. They override the repository's `defaults` field by field.
     #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
     pub template: RunTemplate,
-    /// Globs of further paths, relative to the top of the repository, of which a change sets off a plan: `modules/**`, `*.tfvars`; at most
-    /// 32. The directory itself, local modules and variable files count without being named.
+    /// Globs of additional paths, relative to the top of the repository, whose changes trigger a plan: `modules/**`,
+    /// `*.tfvars`; at most 32. The directory itself, local modules and variable files are always included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
     pub trigger_paths: Vec<String>,
-    /// What becomes of a plan, by what set it off.
+    /// The handling of a plan, by its trigger.
     #[serde(default)]
     pub remediation: RemediationStrategy,
-    /// When the world is compared with the state.
+    /// When to detect drift.
     #[serde(default)]
     pub drift: DriftDetection,
-    /// How often a plan that failed is made again by itself, 1 min after it, doubling to 1 h, before a commit or a person has to ask.
-    /// Default: `3`; at most 10.
+    /// How many times a failed plan is retried automatically, 1 min after the failure, doubling to 1 h. After that,
+    /// only a commit or a person triggers another. Default: `3`; at most 10.
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 10))]
     pub max_retries: u32,
-    /// How many ended runs are kept; the one that was applied last, and any that is Indeterminate, are kept besides. Default: `5`; at least
-    /// 1, at most 50.
+    /// How many ended runs to retain, in addition to the run that was applied last and all Indeterminate runs. Default:
+    /// `5`; at least 1, at most 50.
     #[serde(default = "default_history")]
     #[schemars(range(min = 1, max = 50))]
     pub run_history: u32,
-    /// What becomes of the layer's objects when it is deleted. Default: `Orphan`.
+    /// What happens to the layer's resources when it is deleted. Default: `Orphan`.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
-    /// Whether it makes no runs. Default: `false`.
+    /// Whether the layer creates no runs. Default: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 }
 
-/// A repository, of the layer's or run's own namespace or of one that admits it.
+/// A repository in the namespace of the layer or run, or in one that allows it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepositoryRef {
     /// Name of the `TerraformRepository`.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub name: String,
-    /// Its namespace, which has to name this one in `allowedNamespaces`. Default: the layer's own; at most 63 characters.
+    /// Its namespace, whose repository must list this namespace in `allowedNamespaces`. Default: the layer's own; at
+    /// most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
     pub namespace: Option<String>,
 }
 
-/// What becomes of a plan with changes.
+/// The handling of a plan with changes.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum Remediation {
-    /// It is shown, and never applied.
+    /// Shows it and never applies it.
     Dry,
-    /// It waits for a person, who approves its run.
+    /// Waits until a person approves its run.
     #[default]
     Manual,
-    /// It is applied. Creating such a layer needs the verb `autoapprove`.
+    /// Applies it. Creating such a layer requires the verb `autoapprove`.
     Automatic,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
-/// What becomes of a plan, by what set it off.
+/// The handling of a plan, by its trigger.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemediationStrategy {
-    /// Of a plan for a commit, for other settings, or for a person who asked. Default: `Manual`.
+    /// For a plan triggered by a commit, changed settings, or a person. Default: `Manual`.
     #[serde(default)]
     pub on_commit: Remediation,
-    /// Of a plan that found drift. Default: `Manual`.
+    /// For a plan that found drift. Default: `Manual`.
     #[serde(default)]
     pub on_drift: Remediation,
-    /// Of the plan that destroys everything, with `deletionPolicy: Destroy`. With `Dry` the layer waits until its policy is changed.
-    /// Default: `Manual`.
+    /// For the plan that destroys everything, with `deletionPolicy: Destroy`. With `Dry`, the layer waits until its
+    /// policy is changed. Default: `Manual`.
     #[serde(default)]
     pub on_delete: Remediation,
 }
 
-/// When the world is compared with the state: at an interval, or at the times of a cron line.
+/// When to detect drift: at an interval, or on a cron schedule.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DriftDetection {
-    /// How long after the last plan, give or take a tenth. Default: `24h`; at least 1m, at most 720h.
+    /// Time after the last plan, ±10 %. Default: `24h`; at least 1m, at most 720h.
     #[serde(default = "drift_interval")]
     pub interval: Span,
-    /// Times in place of the interval, as cron has them: minute, hour, day of month, month, day of week; at most 128 characters.
+    /// Cron schedule, replaces the interval: minute, hour, day of month, month, day of week; at most 128 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 9, max = 128))]
     pub schedule: Option<String>,
-    /// Time zone of the schedule, as `Europe/Paris`; at most 64 characters. Default: `UTC`.
+    /// Time zone of the schedule, such as `Europe/Paris`; at most 64 characters. Default: `UTC`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
-    /// Whether nobody looks for drift. Default: `false`.
+    /// Whether drift detection is off. Default: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 }
@@ -150,15 +152,16 @@ impl Default for DriftDetection {
     }
 }
 
-/// What becomes of what a layer made, when the layer is deleted.
+/// What happens to a layer's resources when the layer is deleted.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum DeletionPolicy {
-    /// It stays, and so does its state.
+    /// Resources and state remain.
     #[default]
     Orphan,
-    /// A run destroys it, as `remediation.onDelete` says; the layer stays until that run is applied. In a namespace that goes it stays.
+    /// A run destroys them, subject to `remediation.onDelete`; the layer remains until that run is applied. When its
+    /// namespace is being deleted, the resources remain.
     Destroy,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
@@ -185,12 +188,12 @@ const fn drift_interval() -> Span {
 }
 
 impl TerraformLayer {
-    /// Whether its author is unverified, so that it makes no runs until a person confirms it.
+    /// Whether its author is unverified. Such a layer creates no runs until a person confirms it.
     pub fn is_unverified(&self) -> bool {
         self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::UNVERIFIED))
     }
 
-    /// Whether its runs take rights that not everybody has who may make a layer, as the admission policy `pawl-layer` asks for them.
+    /// Whether its runs need rights beyond those to create a layer, as checked by the admission policy `pawl-layer`.
     pub fn asks_for_rights(&self) -> bool {
         let RemediationStrategy { on_commit, on_drift, on_delete } = self.spec.remediation;
         let waits = |remediation| matches!(remediation, Remediation::Dry | Remediation::Manual);
@@ -207,7 +210,7 @@ impl TerraformLayer {
         (namespace.clone().unwrap_or(own), name.clone())
     }
 
-    /// What `status.source` has to be of to be of this spec: ref, path and a digest of the trigger paths.
+    /// The identity of the spec that `status.source` must match: ref, path and a digest of the trigger paths.
     pub fn source_of(&self) -> String {
         let triggers = Sha256::digest(self.spec.trigger_paths.join("\n").as_bytes());
         format!("{}\n{}\n{}", self.spec.git_ref, self.spec.path, hex_digest(&triggers))

@@ -1,6 +1,6 @@
-//! What a layer says of itself.
+//! The status of a layer.
 //!
-//! `source` is written by `controller sources` (field manager `pawl-sources`), all else by `controller run`.
+//! `controller sources` writes `source` (field manager `pawl-sources`), `controller run` everything else.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use super::phase::RunResult;
 
-/// Where a layer is.
+/// The status of a layer.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformLayerStatus {
-    /// Generation of the spec that was looked at last.
+    /// Generation of the spec that was processed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What is to be done.
+    /// The pending action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<LayerState>,
-    /// What it waits for, for people; one line, empty when for nothing.
+    /// The obstacle that the layer waits for, as one line for people; empty when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub waits_for: Option<String>,
-    /// The revision that was planned last, as far as people need it: its first 12 digits.
+    /// The revision that was planned last, shortened to 12 digits for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub revision: Option<String>,
-    /// How the last run ended, for people: `NoChanges`, `Planned +1 ~0 -0`, `Applied +1 ~0 -0`.
+    /// The result of the last run, for people: `NoChanges`, `Planned +1 ~0 -0`, `Applied +1 ~0 -0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub last_result: Option<String>,
-    /// The one command to run next, for people; one line.
+    /// The next command to run, as one line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub next_step: Option<String>,
@@ -38,62 +38,62 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// What the repository has for it.
+    /// The layer's content in its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<LayerSource>,
-    /// The last plan that was made whole.
+    /// The last complete plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_plan: Option<LayerRun>,
-    /// The last run that left nothing to be done: it was applied, or had no changes.
+    /// The last run after which nothing was left to do: it was applied, or had no changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_apply: Option<LayerRun>,
     /// The plan that waits for a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<Pending>,
-    /// Drift that was found, and is still there as far as anybody looked.
+    /// Drift that was found and not seen resolved since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// When drift is looked for next.
+    /// Time of the next drift check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_drift_check: Option<Time>,
-    /// The run that is under way.
+    /// The run in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub current_run: Option<String>,
-    /// Runs that failed one after the other, as long as what they were made of is what is wanted.
+    /// Consecutive failed runs, while content and settings are still the desired ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<LayerFailures>,
-    /// Settings that its runs are made with, and where each is from: `PATH=VALUE (layer)`, one a line, without values that are long.
+    /// Settings of its runs with their origin: `PATH=VALUE (layer)`, one per line, without long values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 256)))]
     pub effective: Vec<String>,
-    /// Stack of the managed state that its last plan was of; none where the code keeps its state elsewhere.
+    /// Stack of the managed state of its last plan; empty when the code stores its state elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub stack: Option<String>,
-    /// The `pawl.run/plan` that was answered last.
+    /// The last handled value of `pawl.run/plan`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub last_handled_plan: Option<String>,
 }
 
-/// What is to be done for a layer. The words are Burrito's.
+/// The pending action for a layer. The names are Burrito's.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum LayerState {
-    /// Nothing.
+    /// No action.
     Idle,
     /// A plan.
     PlanNeeded,
-    /// An apply of the plan that there is.
+    /// An apply of the existing plan.
     ApplyNeeded,
-    /// A word of a newer version.
+    /// A value from a newer version.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl LayerState {
-    /// The word in the API.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "Idle",
@@ -104,77 +104,77 @@ impl LayerState {
     }
 }
 
-/// What the repository has for a layer.
+/// A layer's content in its repository.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerSource {
-    /// Ref and path that this is of: after a change of the spec it is looked for anew.
+    /// Ref and path that this belongs to. After a change of the spec it is determined again.
     #[schemars(length(max = 1400))]
     pub of: String,
-    /// The first commit that was seen with what is relevant as it is now: the one to plan. Its bundle is stored.
+    /// The first seen commit with the current relevant content: the one to plan. Its snapshot is stored.
     #[schemars(length(max = 64))]
     pub revision: String,
-    /// Digest over all that is relevant to the layer at that commit: its directory, local modules, variable files and trigger paths.
-    /// Two commits of one digest are one to the layer.
+    /// Digest of everything relevant to the layer at that commit: its directory, local modules, variable files and
+    /// trigger paths. Commits with equal digests are equal to the layer.
     #[schemars(length(max = 71))]
     pub content: String,
-    /// The first line of the commit's message.
+    /// The first line of the commit message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub subject: Option<String>,
-    /// Why there is nothing to plan: the path is not there; empty otherwise.
+    /// Why there is nothing to plan, for example that the path does not exist; empty otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub missing: Option<String>,
 }
 
-/// A run as its layer remembers it.
+/// A run as recorded in its layer's status.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerRun {
     /// Its name.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// The commit that it was made of.
+    /// Its commit.
     #[schemars(length(max = 64))]
     pub revision: String,
-    /// `status.source.content` that it was made of.
+    /// Its `status.source.content`.
     #[schemars(length(max = 71))]
     pub content: String,
-    /// Digest of the settings that it was made with.
+    /// Digest of its settings.
     #[schemars(length(max = 71))]
     pub settings: String,
-    /// What set it off.
+    /// Its trigger.
     pub trigger: Trigger,
-    /// How it ended; empty while its plan waits.
+    /// Its result; empty while its plan waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
     /// When its plan was made, or when it was applied.
     pub at: Time,
 }
 
-/// What sets off a run of a layer.
+/// The trigger of a layer's run.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, JsonSchema)]
 pub enum Trigger {
-    /// A person, by `pawl.run/plan`.
+    /// A person, through `pawl.run/plan`.
     Person,
-    /// A commit, or other settings.
+    /// A commit, or changed settings.
     #[default]
     Commit,
-    /// A plan that failed is made again.
+    /// The retry of a failed plan.
     Retry,
-    /// The time to look for drift.
+    /// A scheduled drift check.
     Drift,
-    /// The layer is deleted.
+    /// The deletion of the layer.
     Deletion,
-    /// A word of a newer version.
+    /// A value from a newer version.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl Trigger {
-    /// The word in the API.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Person => "Person",
@@ -186,7 +186,7 @@ impl Trigger {
         }
     }
 
-    /// The trigger of a word.
+    /// The trigger with this name.
     pub fn of(word: &str) -> Self {
         [Self::Person, Self::Commit, Self::Retry, Self::Drift, Self::Deletion]
             .into_iter()
@@ -202,7 +202,7 @@ pub struct Pending {
     /// Its run.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Its checksum, which an approval names.
+    /// Its checksum, which an approval must contain.
     #[schemars(length(max = 71))]
     pub checksum: String,
     /// Its changes, as `+1 ~0 -0`.
@@ -211,42 +211,42 @@ pub struct Pending {
     pub summary: Option<String>,
 }
 
-/// Drift that was found.
+/// Drift.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drift {
     /// When it was first found.
     pub since: Time,
-    /// The run that found it last.
+    /// The run that found it most recently.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Addresses, with the paths of the attributes that differ, as far as there is room; no values.
+    /// Addresses with the paths of differing attributes, as far as there is room; no values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 256)))]
     pub objects: Vec<String>,
 }
 
-/// Runs that failed one after the other.
+/// Consecutive failed runs.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerFailures {
-    /// How many.
+    /// Number of runs.
     pub times: u32,
-    /// The run that failed last.
+    /// The last failed run.
     #[schemars(length(max = 63))]
     pub run: String,
-    /// Its reason.
+    /// Its failure reason.
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// `status.source.content` that it was made of.
+    /// Its `status.source.content`.
     #[schemars(length(max = 71))]
     pub content: String,
-    /// Digest of the settings that it was made with.
+    /// Digest of its settings.
     #[schemars(length(max = 71))]
     pub settings: String,
     /// When it ended.
     pub at: Time,
-    /// When the next is made by itself; empty when a commit or a person has to ask.
+    /// Time of the next automatic retry; empty when only a commit or a person triggers one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Time>,
 }

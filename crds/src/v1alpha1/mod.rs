@@ -1,6 +1,6 @@
 //! `pawl.run/v1alpha1`.
 //!
-//! Fields are only ever added to this version; a reader that meets an unknown value waits, it does not guess.
+//! This version only ever gains fields. A reader that meets an unknown value waits instead of guessing.
 
 mod attempt;
 mod credentials;

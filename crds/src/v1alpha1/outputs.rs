@@ -1,45 +1,48 @@
-//! Outputs of a stack: where they are published, and how another stack takes them.
+//! Outputs of a stack: where they are published, and how another stack references them.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is published of the stack's outputs after an apply, and where. It takes a datastore, which writes the objects.
+/// Which of the stack's outputs are published after an apply, and where. Requires a datastore, which writes the
+/// objects.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Outputs {
-    /// A ConfigMap of the run's namespace. A sensitive output never gets there. The run's creator needs the right to create it.
+    /// A ConfigMap in the run's namespace. It never receives sensitive outputs. The run's creator needs the right to
+    /// create it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<OutputsObject>,
-    /// A Secret of the run's namespace, of the type `pawl.run/outputs`. The run's creator needs the right to create it.
+    /// A Secret in the run's namespace, of type `pawl.run/outputs`. The run's creator needs the right to create it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<OutputsObject>,
     /// Whether `status.outputs.values` shows outputs that are not sensitive. Default: `false`.
     #[serde(default)]
     pub status: bool,
-    /// What becomes of the objects when the stack is destroyed by a run with `outputs`. Default: `Delete`.
+    /// What happens to the objects when a run with `outputs` destroys the stack. Default: `Delete`.
     #[serde(default)]
     pub on_destroy: OnDestroy,
 }
 
-/// An object that holds outputs, and which ones.
+/// An object for outputs, and the outputs it receives.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsObject {
-    /// Name of the object. One that Pawl did not make, or that holds the outputs of another stack, is left as it is.
+    /// Name of the object. An object that Pawl did not create, or that has another stack's outputs, is not changed.
     #[schemars(
         length(min = 1, max = 253),
         regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
     )]
     pub name: String,
-    /// Which outputs, and under which keys; at most 128. When empty, all: in a ConfigMap those that are not sensitive.
+    /// The outputs and their keys; at most 128. When empty: all outputs, in a ConfigMap only those that are not
+    /// sensitive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub items: Vec<OutputItem>,
 }
 
-/// An output in an object. A string is written as it is, any other value as JSON.
+/// An output in an object. Strings are written as they are, other values as JSON.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputItem {
@@ -59,25 +62,25 @@ impl OutputItem {
     }
 }
 
-/// What becomes of published outputs when their stack is destroyed.
+/// What happens to published outputs when their stack is destroyed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum OnDestroy {
-    /// They are deleted.
+    /// Deletes them.
     #[default]
     Delete,
-    /// They stay as they are.
+    /// Leaves them unchanged.
     Keep,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
-/// An output that a stack of the same namespace publishes to a ConfigMap or a Secret.
+/// An output that a stack in the same namespace publishes to a ConfigMap or a Secret.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputRef {
-    /// Name of the stack: `spec.stack` of its runs, or what stands in its place. At most 63 characters.
+    /// Name of the stack: `spec.stack` of its runs, or its default. At most 63 characters.
     #[schemars(length(min = 1, max = 63))]
     pub stack: String,
     /// Its workspace. Default: `default`; at most 90 characters.
@@ -93,17 +96,17 @@ fn default_workspace() -> String {
     "default".into()
 }
 
-/// What became of the outputs that were to be published.
+/// The result of publishing the outputs.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputsStatus {
-    /// One word: `Published`, or why they are not.
+    /// `Published`, or the reason why they are not.
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// What was published, and what was not; one line.
+    /// What was and was not published; one line.
     #[schemars(length(max = 512))]
     pub message: String,
-    /// Outputs that are not sensitive, where `spec.outputs.status` asks for them; those that are too long are left out.
+    /// Outputs that are not sensitive, if `spec.outputs.status` requests them; long values are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, String>,
 }

@@ -1,39 +1,39 @@
-//! Where a run is, how it ended, and which steps between are legal.
+//! Phases and results of a run, and the legal transitions.
 
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a run is. A phase is written before its effect starts.
+/// The phase of a run. It is written before its work starts.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
 pub enum Phase {
-    /// No pod works on the run yet, or none at the moment: a further attempt follows.
+    /// No pod works on the run: none has started yet, or the next attempt follows.
     Pending,
-    /// The source is fetched, the tool found, variables are written.
+    /// Fetches the source, finds the tool, writes variables.
     Setup,
-    /// `init` runs.
+    /// Runs `init`.
     Init,
-    /// `plan` runs, or its result is read.
+    /// Runs `plan` and reads its result.
     Plan,
     /// A plan with changes waits for a person.
     AwaitingApproval,
-    /// The plan is claimed; `apply` runs or is about to.
+    /// The plan is claimed; `apply` runs or is about to run.
     Apply,
-    /// Ended as asked.
+    /// Ended successfully.
     Succeeded,
     /// Ended with a failure.
     Failed,
     /// Ended before anything was applied.
     Canceled,
-    /// A word of a newer version. Whoever meets it waits; it is never written, and the schema does not have it.
+    /// A value from a newer version. Readers wait. It is never written and is not in the schema.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl Phase {
-    /// All phases that can be written, in the order of a run.
+    /// All phases that can be written, in execution order.
     pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Setup,
@@ -51,10 +51,11 @@ impl Phase {
         matches!(self, Self::Succeeded | Self::Failed | Self::Canceled)
     }
 
-    /// The phases that may follow this one. The CEL rule of the CRD is generated from this table.
+    /// The phases that may follow this one. The CRD's CEL rule is generated from this table.
     ///
-    /// Back to `Pending` means that an attempt died before its claim and another follows; `Apply` is behind the claim, so
-    /// from there a run can only end, and never as `Canceled`, which promises that nothing was applied.
+    /// A transition back to `Pending` means that an attempt ended before its claim and another follows. `Apply` comes
+    /// after the claim, so from there a run can only end, and never as `Canceled`, which promises that nothing was
+    /// applied.
     pub const fn successors(self) -> &'static [Self] {
         match self {
             Self::Pending => &[Self::Setup, Self::Failed, Self::Canceled],
@@ -67,12 +68,12 @@ impl Phase {
         }
     }
 
-    /// Whether `next` may follow this phase; staying in a phase always may.
+    /// Whether `next` may follow this phase. Staying in a phase is always allowed.
     pub fn may_become(self, next: Self) -> bool {
         self == next || self.successors().contains(&next)
     }
 
-    /// The word in the API.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -95,32 +96,32 @@ impl fmt::Display for Phase {
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 pub enum RunResult {
-    /// The plan had nothing to do.
+    /// The plan has no changes.
     NoChanges,
-    /// A plan was asked for and made.
+    /// The run was to plan only, and the plan was made.
     Planned,
     /// The plan was applied.
     Applied,
     /// Everything was destroyed as planned.
     Destroyed,
-    /// A refresh-only plan found that the world differs from the state.
+    /// A refresh-only plan found that the infrastructure differs from the state.
     Drifted,
     /// A person denied the plan.
     Rejected,
     /// A person cancelled or deleted the run before its claim.
     Canceled,
-    /// Nobody approved the plan in time.
+    /// The plan was not approved in time.
     Expired,
-    /// A newer run took this one's place.
+    /// A newer run replaced this one.
     Superseded,
-    /// The run failed; `status.failure` says how, and whether anything was changed.
+    /// The run failed; `status.failure` gives the details and whether anything was changed.
     Failed,
-    /// The plan was claimed and nobody can say how its apply ended.
+    /// The plan was claimed, and the outcome of its apply is unknown.
     Indeterminate,
-    /// A word of a newer version: as [`Phase::Unknown`].
+    /// A value from a newer version, like [`Phase::Unknown`].
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
@@ -142,7 +143,7 @@ impl RunResult {
         Self::Indeterminate,
     ];
 
-    /// The phase in which a run with this result is.
+    /// The phase of a run with this result.
     pub const fn phase(self) -> Phase {
         match self {
             Self::NoChanges | Self::Planned | Self::Applied | Self::Destroyed | Self::Drifted => Phase::Succeeded,
@@ -152,12 +153,12 @@ impl RunResult {
         }
     }
 
-    /// Whether only a run with a claim can end so.
+    /// Whether only a run with a claim can have this result.
     pub const fn needs_claim(self) -> bool {
         matches!(self, Self::Applied | Self::Destroyed | Self::Indeterminate)
     }
 
-    /// The word in the API.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoChanges => "NoChanges",
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_claimed_can_be_canceled_or_begin_again() {
+    fn claimed_run_is_never_canceled_or_restarted() {
         assert!(!Phase::Apply.may_become(Phase::Canceled));
         assert!(!Phase::Apply.may_become(Phase::Pending));
         assert!(Phase::Apply.may_become(Phase::Apply));
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_newer_version_is_read_and_leads_nowhere() {
+    fn unknown_phase_is_parsed_and_has_no_successor() {
         let phase: Phase = serde_json::from_value("Paused".into()).unwrap();
         assert_eq!(phase, Phase::Unknown);
         assert!(!phase.is_terminal() && Phase::ALL.into_iter().all(|known| !phase.may_become(known) && !known.may_become(phase)));
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_are_those_of_serde() {
+    fn names_equal_those_of_serde() {
         for phase in Phase::ALL {
             assert_eq!(serde_json::to_value(phase).unwrap(), phase.as_str());
         }

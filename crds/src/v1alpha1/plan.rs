@@ -1,19 +1,19 @@
-//! What a run says of its plan.
+//! The plan in a run's status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The plan that waits, or that was made last.
+/// The waiting plan, or the last one.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStatus {
-    /// The digest a reviewer approves: `sha256:` and 64 hexadecimal digits.
+    /// The digest that a reviewer approves: `sha256:` and 64 hexadecimal digits.
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub checksum: String,
-    /// The attempt that made it; a plan changes only with its attempt.
+    /// The attempt that made it. The plan changes only with the attempt.
     pub attempt: u32,
-    /// Counts in short: `+2 ~0 -1, 1 output`.
+    /// The counts in short: `+2 ~0 -1, 1 output`.
     #[schemars(length(max = 160))]
     pub summary: String,
     /// Counts of changes.
@@ -33,33 +33,34 @@ pub struct PlanStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub platform: Option<String>,
-    /// Digest of what the datastore keeps of it: plan file, lock file and work directory. Empty when the plan lives and dies with
-    /// its pod.
+    /// Digest of the stored plan in the datastore: plan file, lock file and work directory. Empty when the plan exists
+    /// only in its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub bundle: Option<String>,
-    /// Digest of which state the plan is of: backend, without credentials, and workspace. Runs with the same key apply one after
-    /// the other, within a namespace and those that share its states.
+    /// Digest that identifies the plan's state: backend (without credentials) and workspace. Runs with the same key
+    /// apply one after the other, within a namespace and the namespaces that share its states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub state_key: Option<String>,
-    /// One line a change, destroys first; bounded, the last line says how many more there are.
+    /// One line per change, destroys first; the last line counts those left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 51), inner(length(max = 256)))]
     pub changes: Vec<String>,
 }
 
-/// How much a plan changes, in Terraform's words; a replaced resource counts in `replace`, `add` and `destroy`, as the tools count.
+/// The number of changes in a plan, in Terraform's terms. A replaced resource counts in `replace`, `add` and `destroy`,
+/// as in the tools.
 ///
-/// `moved` and `drifted` are left out when they are 0.
+/// `moved` and `drifted` are omitted when they are 0.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
-    /// Created, the new halves of replaced ones included.
+    /// Created, including the new instances of replaced resources.
     pub add: u32,
     /// Updated in place.
     pub change: u32,
-    /// Destroyed, the old halves of replaced ones included.
+    /// Destroyed, including the old instances of replaced resources.
     pub destroy: u32,
     /// Imported.
     pub import: u32,
@@ -69,10 +70,10 @@ pub struct Changes {
     pub forget: u32,
     /// Outputs that change.
     pub outputs: u32,
-    /// Resources that get another address.
+    /// Resources with a changed address.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub moved: u32,
-    /// Resources changed or deleted outside of the code since the last apply.
+    /// Resources that were changed or deleted outside the code since the last apply.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drifted: u32,
 }
@@ -83,12 +84,12 @@ const fn is_zero(count: &u32) -> bool {
 }
 
 impl Changes {
-    /// Operations on resources that an apply carries out; a replacement is one, among those that add.
+    /// Operations on resources that an apply performs. A replacement counts in `add` and `destroy`.
     pub const fn operations(&self) -> u32 {
         self.add + self.change + self.destroy + self.forget + self.import
     }
 
-    /// Counts in short: `+2 ~0 -1`, with further counts only where there are any; at most 160 characters.
+    /// The counts in short: `+2 ~0 -1`, with other counts only when they are not 0; at most 160 characters.
     pub fn summary(&self) -> String {
         let mut text = format!("+{} ~{} -{}", self.add, self.change, self.destroy);
         for (count, word) in [
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_names_what_there_is_and_fits() {
+    fn summary_omits_zero_counts_and_fits() {
         let counts = |value: serde_json::Value| {
             let mut whole = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 0});
             whole.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());

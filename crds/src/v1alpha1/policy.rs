@@ -1,4 +1,4 @@
-//! How a run may proceed: approval, deadlines, retries.
+//! Rules for the progress of a run: approval, deadlines, retries.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,51 +6,52 @@ use serde::{Deserialize, Serialize};
 use super::{phase::Phase, plan::Changes};
 use crate::duration::Span;
 
-/// Who lets a plan be applied.
+/// Who approves a plan.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum ApprovalMode {
-    /// A person, by the plan's checksum.
+    /// A person, with the plan's checksum.
     #[default]
     Manual,
-    /// Nobody: the plan is applied at once. Creating such a run needs the verb `autoapprove`.
+    /// Nobody: the plan is applied immediately. Creating such a run requires the verb `autoapprove`.
     Automatic,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
-/// Which plans of an Automatic run are applied without a person; any other waits for one, as in a Manual run.
+/// Which plans of an Automatic run are applied without a person. Any other plan waits for approval, as in a Manual run.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutomaticWhen {
-    /// The most objects that may be destroyed, those apart that are replaced. Default: `0`.
+    /// Maximum number of destroyed objects, not counting replaced ones. Default: `0`.
     #[serde(default)]
     pub max_destroy: u32,
-    /// The most objects that may be replaced. Default: `0`.
+    /// Maximum number of replaced objects. Default: `0`.
     #[serde(default)]
     pub max_replace: u32,
 }
 
-/// How a plan with changes comes to be applied.
+/// How a plan with changes is approved.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
-    /// Who lets the plan be applied. Default: `Manual`.
+    /// Who approves the plan. Default: `Manual`.
     #[serde(default)]
     pub mode: ApprovalMode,
-    /// With mode `Automatic`: which plans are applied without a person. Default: all of them.
+    /// For mode `Automatic`: which plans are applied without a person. Default: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_when: Option<AutomaticWhen>,
-    /// How long the pod is kept for an approval. Without a datastore it has no effect: the pod is kept until `expiresAfter`.
-    /// Default: `5m`; at most 24h.
+    /// How long the pod waits for an approval. Without a datastore it has no effect: the pod waits until
+    /// `expiresAfter`. Default: `5m`; at most 24h.
     #[serde(default = "hold_for")]
     pub hold_for: Span,
-    /// How long a plan may wait for an approval before the run ends as Expired. Default: `72h`; at least 1s, at most 720h.
+    /// How long a plan may wait for an approval before the run ends as Expired. Default: `72h`; at least 1s, at most
+    /// 720h.
     #[serde(default = "expires_after")]
     pub expires_after: Span,
-    /// Whether a plan may be applied although a Secret or ConfigMap that the run takes values from has changed since the plan.
-    /// Otherwise, as by default, the plan is stale then. The values of variables are those of the plan in either case.
+    /// Whether a plan may be applied after a change of a Secret or ConfigMap that the run takes values from. By default
+    /// such a plan is stale. In either case, variables keep the values that the plan was made with.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_rotation: bool,
 }
@@ -68,14 +69,16 @@ impl Default for Approval {
 }
 
 impl Approval {
-    /// Whether a plan with these changes is applied without a person. The admission policy asks the same of a claim.
+    /// Whether a plan with these changes is applied without a person. The admission policy applies the same rule to a
+    /// claim.
     pub fn is_automatic_for(&self, changes: &Changes) -> bool {
         let destroyed = changes.destroy.saturating_sub(changes.replace);
         self.mode == ApprovalMode::Automatic
             && self.automatic_when.is_none_or(|most| destroyed <= most.max_destroy && changes.replace <= most.max_replace)
     }
 
-    /// Who lets the plan be applied of a run in that phase: the plan of an Automatic run waits only where it is not harmless.
+    /// Who approves the plan of a run in this phase. The plan of an Automatic run is in `AwaitingApproval` only when it
+    /// exceeds `automaticWhen`, and then a person approves it.
     pub fn mode_in(&self, phase: Option<Phase>) -> ApprovalMode {
         match (self.mode, phase) {
             (ApprovalMode::Automatic, Some(Phase::AwaitingApproval)) => ApprovalMode::Manual,
@@ -84,7 +87,7 @@ impl Approval {
     }
 }
 
-/// The longest time each phase may take; at least 1 s, at most 24 h each.
+/// The deadlines of the phases; at least 1 s, at most 24 h each.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeouts {
@@ -97,7 +100,7 @@ pub struct Timeouts {
     /// `init`. Default: `10m`; at least 1s, at most 24h.
     #[serde(default = "init")]
     pub init: Span,
-    /// `plan`, its reading included. Default: `1h`; at least 1s, at most 24h.
+    /// `plan`, including reading its result. Default: `1h`; at least 1s, at most 24h.
     #[serde(default = "plan")]
     pub plan: Span,
     /// `apply`. Default: `6h`; at least 1s, at most 24h.
@@ -111,11 +114,11 @@ impl Default for Timeouts {
     }
 }
 
-/// How often an attempt that failed for a transient reason, or died, before the claim is followed by another.
+/// How many attempts follow one that failed for a transient reason, or died, before the claim.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Retry {
-    /// Retries after the first attempt, 10 s after it, doubling to 5 min. Default: `3`; at most 10.
+    /// Retries after the first attempt, with a wait of 10 s that doubles up to 5 min. Default: `3`; at most 10.
     #[serde(default = "limit")]
     #[schemars(range(min = 0, max = 10))]
     pub limit: u32,
@@ -158,7 +161,7 @@ mod tests {
     use ApprovalMode::{Automatic, Manual};
 
     #[test]
-    fn only_what_is_within_its_bounds_needs_no_person() {
+    fn plans_beyond_automatic_when_need_a_person() {
         let approval = |mode, automatic_when| Approval { mode, automatic_when, ..Approval::default() };
         let bounds = |max_destroy, max_replace| Some(AutomaticWhen { max_destroy, max_replace });
         let changes = |add, destroy, replace| Changes { add, destroy, replace, ..Changes::default() };

@@ -1,4 +1,4 @@
-//! `TerraformRepository`: a Git repository that layers are made of.
+//! `TerraformRepository`: a Git repository that layers use.
 #![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{failure::FailureClass, template::RunTemplate, values::SecretName};
 use crate::duration::Span;
 
-/// A Git repository that is followed: each ref that a layer names is looked at, and each revision that is wanted is stored once.
+/// A Git repository to follow: Pawl checks each ref that a layer uses and stores each needed revision once.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[kube(
     group = "pawl.run",
@@ -30,104 +30,105 @@ use crate::duration::Span;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRepositorySpec {
-    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or `user@host:path`, which need a key
-    /// in `secretRef`; at most 2048 characters.
+    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or
+    /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
         regex(pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
     )]
     pub url: String,
-    /// Secret of this namespace with the credentials: `username` and `password`, `bearerToken`, or the GitHub App's `githubAppID`,
-    /// `githubAppInstallationID` and `githubAppPrivateKey`, and `ca.crt` for a private certificate authority; for ssh `identity` and
-    /// `known_hosts`. They are sent to the URL's host alone.
+    /// Secret in this namespace with the credentials: `username` and `password`, `bearerToken`, or the GitHub App's
+    /// `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`, and `ca.crt` for a private certificate
+    /// authority; for SSH `identity` and `known_hosts`. They are sent only to the URL's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
-    /// How often its refs are looked at without being asked to, give or take a tenth. Default: `5m`; at least 30s, at most 24h.
+    /// Polling interval of its refs, ±10 %. Default: `5m`; at least 30s, at most 24h.
     #[serde(default = "interval")]
     pub interval: Span,
-    /// Settings of the runs of its layers, where a layer does not say otherwise. They hold no account, image, approval mode, hooks or
-    /// environment: those are of whoever may create the layer.
+    /// Default settings for runs of its layers. They cannot set account, image, approval mode, hooks or environment:
+    /// those are reserved to the layer's creator.
     #[serde(default, skip_serializing_if = "RunTemplate::is_empty")]
     pub defaults: RunTemplate,
-    /// How its forge tells of pushes. Default: nobody does, and the interval is all there is.
+    /// Webhook for pushes. Default: none, only polling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
     /// Other namespaces whose layers and runs may use it; at most 256.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")))]
     pub allowed_namespaces: Vec<String>,
-    /// The most attempts of runs of its layers that are open at once, besides the chart's own bounds; at least 1, at most 10000.
+    /// Maximum number of open attempts of its layers' runs, in addition to the chart's own bounds; at least 1, at most
+    /// 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub max_concurrent_runs: Option<u32>,
-    /// Whether its refs are not looked at. Layers keep what they have. Default: `false`.
+    /// Whether polling is suspended. Layers keep their content. Default: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
 }
 
-/// How a forge tells of pushes: `POST /hooks/UID` of `controller server`, signed.
+/// How a forge reports pushes: a signed `POST /hooks/UID` to `controller server`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
-    /// Secret of this namespace with the shared secret as `secret`, and the one before it, while it is changed, as `previous`.
+    /// Secret in this namespace with the shared secret as `secret`, and during a rotation the former one as `previous`.
     pub secret_ref: SecretName,
 }
 
-/// What is known of a repository.
+/// The status of a repository.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRepositoryStatus {
-    /// Generation of the spec that was looked at last.
+    /// Generation of the spec that was processed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: every ref that a layer names is known. `Synced`: the last look had an answer.
+    /// `Ready`: every ref that a layer uses is resolved. `Synced`: the last check succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// The refs that layers name.
+    /// The refs that layers use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub refs: Vec<RefStatus>,
-    /// The `pawl.run/poke` that was answered last.
+    /// The last handled value of `pawl.run/poke`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub last_handled_poke: Option<String>,
 }
 
-/// What is known of a ref.
+/// The status of a ref.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RefStatus {
-    /// The ref, as layers name it.
+    /// The ref as written in layers.
     #[schemars(length(max = 255))]
     pub name: String,
-    /// The commit that it is at, with what is known of it.
+    /// Its current commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<Commit>,
-    /// When it was first seen there.
+    /// When the ref was first seen at that commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// How long it took from the look to the stored bundle, as `1.2s`.
+    /// Duration from the check to the stored snapshot, such as `1.2s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub took: Option<String>,
-    /// The commit that it was at before, when the new one does not follow from that: a push by force.
+    /// The previous commit, if the current one does not descend from it: a force push.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub forced_from: Option<String>,
-    /// Why the last look at it failed; empty when it did not.
+    /// The failure of the last check; empty when it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RefFailure>,
 }
 
-/// A commit, and the bundle of its tree.
+/// A commit and the snapshot of its tree.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Commit {
     /// Its full id.
     #[schemars(length(max = 64))]
     pub revision: String,
-    /// Who wrote it, as `NAME <ADDRESS>`.
+    /// Its author, as `NAME <ADDRESS>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub author: Option<String>,
@@ -138,33 +139,33 @@ pub struct Commit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub subject: Option<String>,
-    /// `sha256:` and the digest of the bundle that the datastore has of it.
+    /// `sha256:` and the digest of its snapshot in the datastore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 71))]
     pub digest: Option<String>,
-    /// Size of the bundle in bytes.
+    /// Size of the snapshot in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
 
-/// Why a ref could not be looked at.
+/// Why the check of a ref failed.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RefFailure {
     /// Its class.
     pub class: FailureClass,
-    /// One word of `reasons.md`.
+    /// Its reason, listed in `reasons.md`.
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// What failed, for people.
+    /// The error, for people.
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// What to do, for people.
+    /// The next step, for people.
     #[schemars(length(max = 1024))]
     pub next_step: String,
-    /// Since when it fails.
+    /// Time of the first failure in a row.
     pub since: Time,
-    /// How often in a row, at most 1000.
+    /// Number of failures in a row, at most 1000.
     pub times: u32,
 }
 
@@ -173,7 +174,7 @@ const fn interval() -> Span {
 }
 
 impl TerraformRepository {
-    /// Whether layers and runs of a namespace may use it.
+    /// Whether layers and runs in a namespace may use it.
     pub fn admits(&self, namespace: &str) -> bool {
         self.metadata.namespace.as_deref() == Some(namespace) || self.spec.allowed_namespaces.iter().any(|name| name == namespace)
     }

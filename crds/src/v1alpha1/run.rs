@@ -1,4 +1,4 @@
-//! `TerraformRun`: one plan, and at most one apply of it.
+//! `TerraformRun`: one plan and at most one apply of it.
 #![allow(clippy::duplicated_attributes, reason = "each printcolumn is a column of its own")]
 
 use kube::CustomResource;
@@ -25,26 +25,27 @@ use super::{
 pub enum Operation {
     /// Plan and stop.
     Plan,
-    /// Plan, and apply that plan when it is approved.
+    /// Plan, and apply the plan after its approval.
     #[default]
     Apply,
-    /// Plan the destruction of everything, and apply that plan when it is approved.
+    /// Plan the destruction of everything, and apply that plan after its approval.
     Destroy,
-    /// Look whether the world differs from the state, and stop: `Drifted` or `NoChanges`. Nothing is applied, the state neither.
+    /// Check whether the infrastructure differs from the state, and stop: `Drifted` or `NoChanges`. Neither
+    /// infrastructure nor state is changed.
     RefreshOnly,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl Operation {
-    /// Whether a plan of it is ever applied. Only such a run claims.
+    /// Whether its plans are ever applied. Only such runs claim.
     pub const fn applies(self) -> bool {
         matches!(self, Self::Apply | Self::Destroy)
     }
 
-    /// The word in the API.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Plan => "Plan",
@@ -56,26 +57,26 @@ impl Operation {
     }
 }
 
-/// The tool that runs.
+/// The tool.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
 pub enum ToolName {
     /// OpenTofu (`tofu`).
     OpenTofu,
     /// Terraform (`terraform`).
     Terraform,
-    /// Terragrunt (`terragrunt`), which runs one of the others.
+    /// Terragrunt (`terragrunt`), which runs one of the other two.
     Terragrunt,
-    /// A word of a newer version: nothing is begun.
+    /// A value from a newer version; nothing starts.
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
 }
 
 impl ToolName {
-    /// Those that this version knows.
+    /// The tools that this version supports.
     pub const KNOWN: [Self; 3] = [Self::OpenTofu, Self::Terraform, Self::Terragrunt];
 
-    /// The name as the project writes it.
+    /// The name in the project's own spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OpenTofu => "OpenTofu",
@@ -91,55 +92,55 @@ impl ToolName {
             Self::OpenTofu => "tofu",
             Self::Terraform => "terraform",
             Self::Terragrunt => "terragrunt",
-            // Nobody asks: a run that names another tool is left alone.
+            // Never used: a run with an unknown tool is not started.
             Self::Unknown => "unknown",
         }
     }
 
-    /// Name of the directory with its versions, in the image and in a cache.
+    /// Name of the directory of its versions, in the image and in a cache.
     pub const fn directory(self) -> &'static str {
         match self {
             Self::OpenTofu => "opentofu",
             Self::Terraform => "terraform",
             Self::Terragrunt => "terragrunt",
-            // Nobody asks: a run that names another tool is left alone.
+            // Never used: a run with an unknown tool is not started.
             Self::Unknown => "unknown",
         }
     }
 }
 
-/// Which tool runs, and in which version. Both are detected from the code when they are not given.
+/// The tool and its version. Both are detected from the code when they are not set.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tool {
     /// The tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<ToolName>,
-    /// Exact version or constraint, in HashiCorp's grammar: `1.10.6`, `~> 1.10`, `>= 1.8, < 2`; at most 128 characters.
+    /// Exact version or constraint, in HashiCorp's syntax: `1.10.6`, `~> 1.10`, `>= 1.8, < 2`; at most 128 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub version: Option<String>,
 }
 
 impl Tool {
-    /// Whether it leaves the choice to the code.
+    /// Whether the code selects tool and version.
     pub const fn is_empty(&self) -> bool {
         self.name.is_none() && self.version.is_none()
     }
 }
 
-/// Whose objects a run takes into the state.
+/// The run whose objects a recovery run imports into the state.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Recover {
-    /// Name of a run of the same namespace that ended without its state: what it created and the state does not know is imported
-    /// by the plan. At most 52 characters.
+    /// Name of a run in the same namespace that ended without saving its state. The plan imports the objects that it
+    /// created and that the state lacks. At most 52 characters.
     #[schemars(length(min = 1, max = 52))]
     pub from_run: String,
 }
 
-/// One run of Terraform or OpenTofu: one plan, and at most one apply of it. The spec never changes; annotate the run with
-/// `pawl.run/rerun=true` for a fresh run of the same spec.
+/// One run of Terraform or OpenTofu: one plan and at most one apply of it. The spec never changes; the annotation
+/// `pawl.run/rerun=true` requests a new run of the same spec.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[kube(
     group = "pawl.run",
@@ -168,31 +169,31 @@ pub struct TerraformRunSpec {
     /// What the run does. Default: `Apply`.
     #[serde(default)]
     pub operation: Operation,
-    /// Where the configuration comes from.
+    /// Source of the configuration.
     pub source: Source,
-    /// Which tool runs, and in which version.
+    /// The tool and its version.
     #[serde(default, skip_serializing_if = "Tool::is_empty")]
     pub tool: Tool,
-    /// Workspace of the state; an Apply makes it when it is missing, and any other operation fails. Default: `default`; at most 90
-    /// characters.
+    /// Workspace of the state. An Apply creates it if it is missing; any other operation fails. Default: `default`; at
+    /// most 90 characters.
     #[serde(default = "default_workspace")]
     #[schemars(length(min = 1, max = 90), regex(pattern = r"^[A-Za-z0-9_.-]+$"))]
     pub workspace: String,
-    /// Name of the stack: runs of one stack and workspace in a namespace share one managed state, which is used when neither
-    /// the code nor `backend` says where the state is kept. Default: what names the repository and path of a git source; the
-    /// run's own name for an inline one. At most 63 characters; dots are allowed, as they are in names of runs.
+    /// Name of the stack. Runs of one stack and workspace in a namespace share one managed state, which is used when
+    /// neither the code nor `backend` configures a backend. Default: derived from repository and path of a git source;
+    /// the run's own name for an inline one. At most 63 characters; dots are allowed, as in names of runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"))]
     pub stack: Option<String>,
-    /// Where the state is kept, in place of what the code says.
+    /// Where the state is stored; overrides the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
     /// Variables of the stack; at most 256.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub variables: Vec<Variable>,
-    /// Files with variables, in their order: of a variable that several give, the last one counts. `variables` win over all of them, and
-    /// they over the files that the tool finds by itself and over `TF_VAR_…`. At most 32.
+    /// Files with variables, in order: later files override earlier ones. `variables` override all files, and the files
+    /// override those that the tool finds by itself and `TF_VAR_…`. At most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub variable_files: Vec<VariableFile>,
@@ -200,18 +201,18 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub env: Vec<EnvVar>,
-    /// What `init` asks registries and git servers with.
+    /// Credentials of `init` for registries and git servers, and workload identities.
     #[serde(default, skip_serializing_if = "Credentials::is_empty")]
     pub credentials: Credentials,
-    /// Scripts around the phases, in the order in which those of one moment run; at most 16.
+    /// Scripts around the phases; hooks for the same moment run in this order; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub hooks: Vec<Hook>,
-    /// What is published of the stack's outputs after an apply, and where.
+    /// Which of the stack's outputs are published after an apply, and where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Outputs>,
-    /// Secrets and ConfigMaps of which all keys become variables of the environment, in their order: the last one counts, and `env` wins
-    /// over all. At most 16.
+    /// Secrets and ConfigMaps whose keys all become environment variables, in order: later ones override earlier ones,
+    /// and `env` overrides all. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub env_from: Vec<EnvFrom>,
@@ -219,41 +220,43 @@ pub struct TerraformRunSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub files: Vec<InputFile>,
-    /// Addresses of what alone is planned, with what it depends on, as the tool's `-target`; at most 64.
+    /// Addresses to restrict the plan to, including their dependencies, as the tool's `-target`; at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub targets: Vec<String>,
-    /// Addresses of objects that are made anew, as the tool's `-replace`; at most 64.
+    /// Addresses of objects to replace, as the tool's `-replace`; at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub replace: Vec<String>,
-    /// Whether the plan reads what exists first, as the tool's `-refresh`. Default: true.
+    /// Whether the plan refreshes the state first, as the tool's `-refresh`. Default: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh: Option<bool>,
-    /// How many operations the tool carries out at once, in plan and apply; at least 1, at most 256. Default: the tool's own, which is 10.
+    /// Number of concurrent operations of the tool, in plan and apply; at least 1, at most 256. Default: the tool's
+    /// own, which is 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 256))]
     pub parallelism: Option<u16>,
-    /// Further arguments of `init`, `plan` and `apply`.
+    /// Additional arguments of `init`, `plan` and `apply`.
     #[serde(default, skip_serializing_if = "Arguments::is_empty")]
     pub arguments: Arguments,
-    /// Takes what another run created and did not record into the state, by `import` blocks that the plan shows.
+    /// Imports into the state the objects that another run created and did not record, with `import` blocks that the
+    /// plan shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recover: Option<Recover>,
-    /// How a plan with changes comes to be applied.
+    /// How a plan with changes is approved.
     #[serde(default)]
     pub approval: Approval,
-    /// The longest time each phase may take.
+    /// The deadlines of the phases.
     #[serde(default)]
     pub timeouts: Timeouts,
-    /// How often an attempt is followed by another.
+    /// How many attempts follow a failed one.
     #[serde(default)]
     pub retry: Retry,
     /// Settings of the pods.
     #[serde(default)]
     pub runner: Runner,
-    /// Seconds after its end until the run is deleted; at most 315360000, which is ten years. Default: the chart's
-    /// `controller.ttlSecondsAfterFinished`. An Indeterminate run is kept.
+    /// Seconds from its end until the run is deleted; at most 315360000, which is ten years. Default: the chart's
+    /// `controller.ttlSecondsAfterFinished`. An Indeterminate run is retained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -264,13 +267,13 @@ fn default_workspace() -> String {
 }
 
 impl TerraformRun {
-    /// Who lets the plan be applied that the run has now.
+    /// Who approves the run's current plan.
     pub fn approval_mode(&self) -> ApprovalMode {
         self.spec.approval.mode_in(self.status.as_ref().and_then(|status| status.phase))
     }
 
-    /// Where the run has a word that this version does not know. Whoever meets one waits: nothing of the run is decided, begun
-    /// or written, since what the word means may change what everything else means.
+    /// The field with a value that this version does not know, if any. Readers then wait and neither decide, start nor
+    /// write anything for this run, since the value may change the meaning of all others.
     pub fn unknown_word(&self) -> Option<&'static str> {
         let status = self.status.as_ref();
         let words = [
@@ -287,12 +290,12 @@ impl TerraformRun {
         words.into_iter().find(|(_, unknown)| *unknown).map(|(field, _)| field)
     }
 
-    /// That the plan is denied, by whom, as far as that was said, and why: `denied by alice: not on a Friday`.
+    /// If the plan is denied: by whom, as far as known, and why: `denied by alice: not on a Friday`.
     pub fn denied(&self) -> Option<String> {
         self.stopped("denied", names::DENY, names::DENIED_BY)
     }
 
-    /// That the run is cancelled, by whom, as far as that was said, and why.
+    /// If the run is cancelled: by whom, as far as known, and why.
     pub fn cancelled(&self) -> Option<String> {
         self.stopped("cancelled", names::CANCEL, names::CANCELED_BY)
     }
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_words_of_a_newer_version_is_read_and_says_where_they_are() {
+    fn unknown_values_in_a_run_are_parsed_and_located() {
         assert_eq!(run(|_| ()).unknown_word(), None);
         for pointer in [
             "/status/phase",
@@ -341,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stopped_a_run_is_named_where_he_said_it() {
+    fn denial_and_cancellation_name_their_author() {
         let of = |annotations: Value| {
             let run = run(|run| run["metadata"]["annotations"] = annotations);
             (run.denied(), run.cancelled())
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_how_it_failed_may_be_newer_and_keeps_nobody_waiting() {
+    fn unknown_failure_values_do_not_block_a_run() {
         let failure = json!({"class": "Quota", "reason": "Newer", "message": "m", "changes": "Reverted", "how": "newer"});
         let run = run(|run| run["status"]["failure"] = failure);
         let failure = run.status.as_ref().unwrap().failure.clone().unwrap();

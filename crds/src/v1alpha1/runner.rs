@@ -1,4 +1,4 @@
-//! The typed allow-list of what a run may say about its pods.
+//! The typed allow-list of pod settings in a run's spec.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A Secret with credentials for a registry.
 pub type RunnerSecretName = super::values::SecretName;
 
-/// Settings of the pods of a run. Nothing here can weaken their security context.
+/// Settings of a run's pods. None can weaken their security context.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Runner {
@@ -21,30 +21,30 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), regex(pattern = r"^(Always|IfNotPresent|Never)$"))]
     pub image_pull_policy: Option<String>,
-    /// Secrets of the run's namespace with credentials for the image's registry; at most 8.
+    /// Secrets in the run's namespace with credentials for the image's registry; at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<RunnerSecretName>,
-    /// ServiceAccount of the pods; naming one needs the verb `use` on it. By default each attempt gets its own, with no rights
-    /// but those on this run.
+    /// ServiceAccount of the pods; requires the verb `use` on it. By default each attempt gets its own, with rights on
+    /// this run only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub service_account_name: Option<String>,
-    /// ServiceAccount of the pods that make plans, where it is to be another than that of the pods that apply them: one whose
-    /// rights end at reading. Needs `approval.mode` Manual and a datastore, and the verb `use` on the account: no pod that made a
-    /// plan applies it then, so each apply begins in a pod of its own.
+    /// ServiceAccount of the pods that make plans, if it differs from that of the pods that apply them, for example one
+    /// with read-only rights. Requires `approval.mode` Manual, a datastore, and the verb `use` on the account. No pod
+    /// that made a plan then applies it, so each apply starts in its own pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub plan_service_account_name: Option<String>,
-    /// Resources of the runner's container; the default requests 100m, 512Mi and what the chart says of
-    /// the node's disk, and sets no limits.
+    /// Resources of the runner's container; the default requests 100m, 512Mi and the chart's amount of node disk, and
+    /// sets no limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Labels a node must have; at most 64.
+    /// Labels that a node must have; at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 32))]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints the pods tolerate; at most 32.
+    /// Taints that the pods tolerate; at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub tolerations: Vec<Toleration>,
@@ -63,16 +63,16 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub runtime_class_name: Option<String>,
-    /// Further labels of the pods, at most 64; those of `pawl.run/` and `app.kubernetes.io/` are the controller's.
+    /// Additional labels of the pods, at most 64; `pawl.run/` and `app.kubernetes.io/` are reserved to the controller.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 32))]
     pub labels: BTreeMap<String, String>,
-    /// Further annotations of the pods; at most 64.
+    /// Additional annotations of the pods; at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 32))]
     pub annotations: BTreeMap<String, String>,
-    /// Seconds between the pod's SIGTERM and its SIGKILL: the time an apply has to save its state.
-    /// Default: `600`; at least 30, at most 86400.
+    /// Seconds between SIGTERM and SIGKILL of the pod: the time in which an apply must save its state. Default: `600`;
+    /// at least 30, at most 86400.
     #[serde(default = "grace")]
     #[schemars(range(min = 30, max = 86400))]
     pub termination_grace_period_seconds: i64,
@@ -83,7 +83,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// The account that a user names for the pods of attempts that restore a plan, or make one.
+    /// The user's account for pods of attempts that restore a plan, or make one.
     pub fn account(&self, restores: bool) -> Option<&str> {
         let plan = self.plan_service_account_name.as_deref().filter(|_| !restores);
         plan.or(self.service_account_name.as_deref())

@@ -1,4 +1,4 @@
-//! Where the configuration of a run comes from.
+//! The source of a run's configuration.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,46 @@ use serde::{Deserialize, Serialize};
 
 use super::values::SecretName;
 
-/// Where the configuration comes from: exactly one of the fields.
+/// The source of the configuration: exactly one of the fields.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     /// A directory of a git repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitSource>,
-    /// Files in the run itself, for a stack that fits in one screen.
+    /// Files in the run itself, for small stacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline: Option<InlineSource>,
-    /// The files of a ConfigMap of the run's namespace.
+    /// The files of a ConfigMap in the run's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<Box<ObjectSource>>,
-    /// The files of a Secret of the run's namespace. They are code then, which the plan, its checksum and its bundle hold as any other.
+    /// The files of a Secret in the run's namespace. They are treated as code: the plan, its checksum and the stored
+    /// plan contain them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<Box<ObjectSource>>,
-    /// An archive on a web server, as Flux's source-controller serves it. Needs `spec.stack`: no URL says which stack it holds.
+    /// An archive on a web server, such as Flux's source-controller. Requires `spec.stack`, because no URL identifies
+    /// the stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Box<ArtifactSource>>,
-    /// A revision of a `TerraformRepository`, as the datastore has it: the pod needs no credentials for it. Needs `spec.stack`.
+    /// A revision of a `TerraformRepository` from the datastore: the pod needs no credentials for it. Requires
+    /// `spec.stack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<Box<RepositorySource>>,
 }
 
-/// A revision of a repository that Pawl follows.
+/// A revision of a `TerraformRepository`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepositorySource {
     /// Name of the `TerraformRepository`.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub name: String,
-    /// Its namespace, which has to name this one in `allowedNamespaces`. Default: the run's own; at most 63 characters.
+    /// Its namespace, whose repository must list this namespace in `allowedNamespaces`. Default: the run's own; at most
+    /// 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
     pub namespace: Option<String>,
-    /// Full id of the commit, in hexadecimal digits; at most 64 characters.
+    /// Full commit id, in hexadecimal digits; at most 64 characters.
     #[schemars(length(min = 40, max = 64), regex(pattern = r"^([0-9a-f]{40}|[0-9a-f]{64})$"))]
     pub revision: String,
     /// Directory of the stack, relative to the top of the repository. Default: `.`; at most 1024 characters.
@@ -51,7 +55,7 @@ pub struct RepositorySource {
     pub path: String,
 }
 
-/// The one field that a source has.
+/// The one field that a source sets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SourceKind<'a> {
     /// `git`.
@@ -69,7 +73,7 @@ pub enum SourceKind<'a> {
 }
 
 impl Source {
-    /// What it is. `None` unless exactly one of its fields is set, as in a run whose source this version does not know.
+    /// The source; `None` unless exactly one field is set. A source from a newer version also gives `None`.
     pub fn kind(&self) -> Option<SourceKind<'_>> {
         let Self { git, inline, config_map_ref, secret_ref, artifact, repository } = self;
         let kinds = [
@@ -84,7 +88,7 @@ impl Source {
         kinds.next().filter(|_| kinds.next().is_none())
     }
 
-    /// The field of the spec that has the code, or fixes it by a digest: no run of the same spec has other code.
+    /// The spec field that contains the code or its digest, so that runs of the same spec never have other code.
     pub fn fixed_by(&self) -> Option<&'static str> {
         match self.kind()? {
             SourceKind::Inline(_) => Some("spec.source.inline.files"),
@@ -105,15 +109,15 @@ impl Source {
     }
 }
 
-/// The files of a ConfigMap or Secret: one each key.
+/// The files of a ConfigMap or Secret: one per key.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectSource {
     /// Name of the ConfigMap or Secret; at most 253 characters.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub name: String,
-    /// The keys that are taken, and the paths of their files; at most 64. Default: every key, as a file of its name beside the others,
-    /// since no key holds a `/`.
+    /// The keys to use and the paths of their files; at most 64. Default: every key, as a file with the key's name
+    /// (keys contain no `/`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub items: Vec<KeyPath>,
@@ -135,20 +139,20 @@ pub struct KeyPath {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactSource {
-    /// Its URL, `https://` or `http://`, without credentials: a `.tar.gz`, `.tar` or `.zip`, told by its bytes and not by its name.
-    /// At most 2048 characters.
+    /// Its URL, `https://` or `http://`, without credentials: a `.tar.gz`, `.tar` or `.zip`, recognized by its content,
+    /// not its name. At most 2048 characters.
     #[schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s@/?#]+([/?#]\S*)?$"))]
     pub url: String,
-    /// SHA-256 of the archive, as `sha256:` and 64 hexadecimal digits, at most 71 characters; Flux has it in `status.artifact.digest`.
-    /// Other bytes are not unpacked. It is in `status.plan.revision`.
+    /// SHA-256 of the archive, as `sha256:` and 64 hexadecimal digits, at most 71 characters; Flux publishes it in
+    /// `status.artifact.digest`. An archive with another digest is not unpacked. `status.plan.revision` shows it.
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub digest: String,
     /// Directory of the stack, relative to the top of the archive. Default: `.`; at most 1024 characters.
     #[serde(default = "default_path")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
-    /// Secret of the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt` for a
-    /// private certificate authority. They are sent to the URL's own host alone, and not where it redirects to.
+    /// Secret in the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt`
+    /// for a private certificate authority. They are sent only to the URL's own host, not to redirect targets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
 }
@@ -157,15 +161,15 @@ pub struct ArtifactSource {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or `user@host:path`, which need a key
-    /// in `secretRef`; at most 2048 characters.
+    /// URL of the repository: `https://` or `http://` without credentials, or `ssh://user@host/path` or
+    /// `user@host:path`, which need a key in `secretRef`; at most 2048 characters.
     #[schemars(
         length(min = 5, max = 2048),
         regex(pattern = r"^(https?://[^\s@]+|ssh://([A-Za-z0-9._+~-]+@)?[^\s@]+|[A-Za-z0-9._+~-]+@[A-Za-z0-9._-]+:[^\s]+)$")
     )]
     pub url: String,
-    /// Branch, tag or full commit id; the commit that was used is in `status.plan.revision`. Default: `HEAD`;
-    /// at most 255 characters.
+    /// Branch, tag or full commit id; `status.plan.revision` shows the commit used. Default: `HEAD`; at most 255
+    /// characters.
     #[serde(default = "default_revision")]
     #[schemars(length(min = 1, max = 255), regex(pattern = r"^[A-Za-z0-9_.][A-Za-z0-9_./+@#-]*$"))]
     pub revision: String,
@@ -173,9 +177,10 @@ pub struct GitSource {
     #[serde(default = "default_path")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
-    /// Secret of the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt` for a
-    /// private certificate authority of that host alone; for ssh `identity` (or `ssh-privatekey`), a private key without a passphrase, and `known_hosts`, besides
-    /// the public forges, whose keys are built in (the keys that Flux, `kubernetes.io/basic-auth` and `kubernetes.io/ssh-auth` use).
+    /// Secret in the run's namespace with the credentials: `username` and `password`, or `bearerToken`, and `ca.crt`
+    /// for a private certificate authority of that host only; for SSH `identity` (or `ssh-privatekey`), a private key
+    /// without a passphrase, and `known_hosts`, which extends the built-in keys of the public forges. These are the
+    /// keys that Flux, `kubernetes.io/basic-auth` and `kubernetes.io/ssh-auth` use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretName>,
 }
@@ -184,7 +189,7 @@ pub struct GitSource {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InlineSource {
-    /// Contents by path, relative to the stack's directory; at most 64 files of at most 128 KiB.
+    /// File contents by path, relative to the stack's directory; at most 64 files of at most 128 KiB.
     #[schemars(length(min = 1, max = 64))]
     pub files: BTreeMap<String, String>,
 }
@@ -204,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_one_thing_or_nothing_that_is_known() {
+    fn source_has_a_kind_only_with_exactly_one_field() {
         let of = |source| serde_json::from_value::<Source>(source).unwrap();
         let (inline, secret) = (json!({"files": {}}), json!({"name": "a"}));
         assert!(matches!(of(json!({"secretRef": secret})).kind(), Some(SourceKind::Secret(object)) if object.name == "a"));

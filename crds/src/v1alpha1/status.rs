@@ -1,6 +1,6 @@
-//! What a run says of itself.
+//! The status of a run.
 //!
-//! Each field has one writer at a time: [`crate::fields`] says which (`design/0002-status-ownership.md`).
+//! Each field has one writer at a time, listed in [`crate::fields`] (`design/0002-status-ownership.md`).
 
 use std::collections::BTreeMap;
 
@@ -20,25 +20,25 @@ use super::{
     plan::PlanStatus,
 };
 
-/// Where a run is and how it went.
+/// The progress and the result of a run.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRunStatus {
-    /// Where the run is.
+    /// The current phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// How it ended; empty until then.
+    /// The result; empty until the run has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
-    /// What is going on, for people; one line.
+    /// The current activity, as one line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
-    /// The one command to run next, for people; one line.
+    /// The next command to run, as one line for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub next_step: Option<String>,
-    /// What happened, for people: one line a phase, with time and duration.
+    /// Past events for people: one line per phase, with time and duration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 48), inner(length(max = 256)))]
     pub history: Vec<String>,
@@ -51,61 +51,65 @@ pub struct TerraformRunStatus {
     /// The plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,
-    /// The approval in force; frozen by the claim.
+    /// The current approval; frozen by the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalRecord>,
     /// The newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<Attempt>,
-    /// The process that works for the newest attempt.
+    /// The process of the newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Adopted>,
-    /// The one write that permits the one apply.
+    /// The record that permits the run's only apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
-    /// How far the tool is.
+    /// The progress of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// The commands that ran.
+    /// The executed commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub steps: Vec<Step>,
-    /// What went wrong: of the run when it has ended, otherwise of the newest attempt; while its pod does not start, why not.
+    /// The failure: of the run when it has ended, otherwise of the newest attempt; while its pod does not start, the
+    /// reason for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// The last hook that failed without ending the run: one after the apply or at the end, or one that lets its phase go on.
+    /// The last hook that failed without ending the run: one after the apply, at the end of an attempt, or with
+    /// `onFailure: Continue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_hook: Option<FailedHook>,
-    /// What became of the objects of an apply that did not end well; of the open attempt's pod, otherwise the controller's.
+    /// The effect on the objects of an apply that failed. Written by the open attempt's pod, otherwise by the
+    /// controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<Journal>,
-    /// What became of the outputs that `spec.outputs` asks for; none before the end of a run that publishes them.
+    /// The result of publishing `spec.outputs`; empty before the end of a run that publishes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<OutputsStatus>,
-    /// Who holds the lock of the state, when that keeps this run waiting.
+    /// The holder of the state's lock, while this run waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_lock: Option<StateLock>,
-    /// Code of the stack was not confined in some attempt, for want of Landlock.
+    /// Whether code of the stack ran unconfined in some attempt because the node lacks Landlock.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfined: bool,
-    /// The controller's word that a state lock was left by an ended process of ours and may be released.
+    /// The controller's permission to release a state lock that an ended process of Pawl left behind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_release: Option<LockRelease>,
-    /// The lease on the state that this run applies to; without it there is no claim.
+    /// The lease on the state that this run applies to, required for the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<StateLease>,
-    /// Name of the run that answered `pawl.run/recover=true`.
+    /// Name of the run created for `pawl.run/recover=true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 52))]
     pub recovery: Option<String>,
-    /// Proof of how an Indeterminate apply ended, when it arrived after all; recorded once, phase and result stay.
+    /// Evidence of the outcome of an Indeterminate apply, if it arrives later. Recorded once; phase and result do not
+    /// change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Settled>,
-    /// Name of the run that answered `pawl.run/rerun=true`.
+    /// Name of the run created for `pawl.run/rerun=true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 52))]
     pub rerun: Option<String>,
-    /// Generation of the spec that this status is of.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Planned Approved StateLeased Succeeded Finished Stalled`.
@@ -114,18 +118,18 @@ pub struct TerraformRunStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// The approval in force.
+/// The current approval.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApprovalRecord {
-    /// The plan that was approved; none in Automatic mode, where the claim is the record.
+    /// The approved plan; empty in Automatic mode, where the claim is the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 71, max = 71))]
     pub checksum: Option<String>,
-    /// Who approved, or `automatic`.
+    /// The approver, or `automatic`.
     #[schemars(length(max = 512))]
     pub by: String,
-    /// What he said.
+    /// The approver's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub comment: Option<String>,
@@ -133,79 +137,79 @@ pub struct ApprovalRecord {
     pub at: Time,
 }
 
-/// How far the tool is.
+/// The progress of the tool.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// Resources that are done.
+    /// Number of finished resources.
     pub done: u32,
-    /// Resources in all; 0 when it is not known.
+    /// Total number of resources; 0 when unknown.
     pub total: u32,
-    /// Address of a resource that is worked on.
+    /// Address of a resource in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub current: Option<String>,
-    /// Since when nothing has happened, once that is longer than a minute: no line of output and no event of the tool, besides its word
-    /// that it still waits.
+    /// Start of a period of inactivity longer than one minute: no output line and no event of the tool, except its
+    /// reports that it still waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_since: Option<Time>,
 }
 
-/// What became of the objects of an apply that did not end well: the tool's own events, compared with the state. Lines are
-/// `ADDRESS` or `ADDRESS id=ID`, with what was begun in brackets where the end is not known: `ADDRESS (create)`. Each list is bounded, its
-/// last line then says how many more there are, and the datastore has all.
+/// The effect on the objects of an apply that failed: the tool's own events, compared with the state. Lines are
+/// `ADDRESS` or `ADDRESS id=ID`, followed by the action in brackets when its end is unknown: `ADDRESS (create)`. Each
+/// list is bounded and its last line counts those left out; the datastore has the complete list.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Journal {
     /// In short: `3 created and not recorded, 1 uncertain; state serial 4`, or why the state could not be read.
     #[schemars(length(max = 512))]
     pub summary: String,
-    /// Whether the events could be compared with the state.
+    /// Whether the events were compared with the state.
     pub compared: bool,
-    /// Objects that were created and are in the state.
+    /// Number of objects that were created and are in the state.
     pub recorded: u32,
-    /// Objects that were created and are not in the state: a recovery run imports them.
+    /// Objects that were created and are not in the state. A recovery run imports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 21), inner(length(max = 256)))]
     pub not_recorded: Vec<String>,
-    /// Objects whose creation, change or destruction was begun, and whose end nobody saw.
+    /// Objects whose creation, change or destruction was begun, with an unknown end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 21), inner(length(max = 256)))]
     pub uncertain: Vec<String>,
-    /// Objects that were destroyed and are still in the state: the next plan's refresh finds them gone.
+    /// Objects that were destroyed and are still in the state. The next plan's refresh detects this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 21), inner(length(max = 256)))]
     pub still_recorded: Vec<String>,
 }
 
-/// The lock of a state, as its holder describes itself.
+/// The lock of a state, as described by its holder.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StateLock {
     /// The lock's ID.
     #[schemars(length(max = 128))]
     pub id: String,
-    /// `user@host` of the holder; the host of a pod of ours is its name.
+    /// `user@host` of the holder; for a pod of Pawl, the host is the pod's name.
     #[schemars(length(max = 256))]
     pub who: String,
-    /// What the holder does: `OperationTypeApply`.
+    /// The holder's operation: `OperationTypeApply`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub operation: Option<String>,
-    /// Since when, as the holder wrote it.
+    /// When the lock was taken, as written by the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub created: Option<String>,
 }
 
-/// The controller's word that a lock may be released: its holder's pod is confirmed gone, and its attempt closed.
+/// The controller's permission to release a lock: its holder's pod is confirmed gone, and its attempt is closed.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LockRelease {
-    /// The lock's ID; no other lock is meant.
+    /// The lock's ID. The permission applies to no other lock.
     #[schemars(length(max = 128))]
     pub id: String,
-    /// Whose it was: `NAMESPACE/RUN, attempt 1`.
+    /// The former holder: `NAMESPACE/RUN, attempt 1`.
     #[schemars(length(max = 256))]
     pub holder: String,
 }
@@ -214,7 +218,7 @@ pub struct LockRelease {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StateLease {
-    /// The state: equal to `plan.stateKey` of the run that may claim.
+    /// The state's key; equal to `plan.stateKey` of the run that may claim.
     #[schemars(length(min = 71, max = 71), regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub state_key: String,
     /// Name of the Lease object in the controller's namespace.
@@ -224,24 +228,25 @@ pub struct StateLease {
     pub at: Time,
 }
 
-/// A command that ran.
+/// An executed command.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`, `force-unlock`, or `hook` and the name of one.
+    /// `source`, `init`, `workspace`, `plan`, `show`, `apply`, `force-unlock`, or `hook` followed by the hook's name.
     #[schemars(length(max = 32))]
     pub name: String,
-    /// The attempt it belongs to.
+    /// Number of its attempt.
     pub attempt: u32,
     /// When it was started.
     pub started_at: Time,
     /// When it ended; empty while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
-    /// Its exit code; 128 and the signal's number when a signal ended it.
+    /// Its exit code; 128 plus the signal number when a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// What a newer version says of it besides: the list is written whole, and holds what earlier attempts wrote.
+    /// Fields of a newer version. The list is written as a whole, including the entries of earlier attempts, so unknown
+    /// fields must be preserved.
     #[serde(flatten)]
     #[schemars(skip)]
     pub newer: BTreeMap<String, serde_json::Value>,
@@ -254,7 +259,7 @@ impl TerraformRunStatus {
     }
 }
 
-/// Rounded to whole seconds, as the API server stores times.
+/// Truncates to whole seconds, as the API server stores times.
 pub fn whole_seconds(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }

@@ -1,4 +1,4 @@
-//! What a layer and its repository say about the runs that are made of them.
+//! Settings in a layer and its repository for the runs created from them.
 
 use std::borrow::Cow;
 
@@ -6,20 +6,19 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Fields of a run's spec, as they were written: a field that nobody set is absent, so that two templates can be merged field by field.
-/// Its schema in the definition is made from the run's own (`crd::template`).
+/// Fields of a run's spec as written. Unset fields are absent, so that two templates can be merged field by field. The
+/// CRD's schema for it is derived from the run's (`crd::template`).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(transparent)]
 pub struct RunTemplate(pub Map<String, Value>);
 
 impl RunTemplate {
-    /// Whether it says nothing.
+    /// Whether no field is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// This template where it says something, and `defaults` elsewhere, field by field: objects are merged, lists and single values are
-    /// taken as a whole.
+    /// Merges field by field; this template overrides `defaults`. Objects are merged, lists and scalars are replaced.
     #[must_use]
     pub fn over(&self, defaults: &Self) -> Self {
         let mut merged = defaults.0.clone();

@@ -1,4 +1,4 @@
-//! Values that are given to a stack: variables, environment, backend, and where their contents come from.
+//! Values for a stack: variables, environment, backend, and references to their contents.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,12 +21,12 @@ pub struct KeyRef {
     /// Name of the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub name: String,
-    /// Key in it.
+    /// Key in that object.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z0-9._-]+$"))]
     pub key: String,
 }
 
-/// Where a value comes from when it is not in the run: exactly one of the fields.
+/// The source of a value outside the run: exactly one of the fields.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ValueFrom {
@@ -36,7 +36,7 @@ pub struct ValueFrom {
     /// A key of a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<KeyRef>,
-    /// An output that another stack of the namespace publishes, with its type. When it changes, a plan made before is stale.
+    /// An output that another stack in the namespace publishes, with its type. A change makes earlier plans stale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_of: Option<OutputRef>,
 }
@@ -48,21 +48,21 @@ pub struct Variable {
     /// Name of the variable in the configuration.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_-]*$"))]
     pub name: String,
-    /// Any JSON value; given to the tool in a `.auto.tfvars.json` file with its type intact.
+    /// Any JSON value; passed to the tool in a `.auto.tfvars.json` file, with its type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<serde_json::Value>,
-    /// A key of a Secret or ConfigMap, whose text is given as a string, or an output of another stack.
+    /// A key of a Secret or ConfigMap, passed as a string, or an output of another stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
 
-/// A variable of the tool's environment. Exactly one of `value` and `valueFrom`.
+/// An environment variable of the tool. Exactly one of `value` and `valueFrom`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVar {
-    /// Name in the environment. Names that steer the tool's command line (`TF_CLI_ARGS*`, `TF_DATA_DIR`, `TF_WORKSPACE`),
-    /// those of Pawl (`PAWL_*`), and those by which programs load other code (`LD_*`, `BASH_ENV`, `PYTHONPATH`, `TF_REATTACH_PROVIDERS`)
-    /// are refused by the agent.
+    /// Name of the environment variable. The agent rejects names that control the tool's command line (`TF_CLI_ARGS*`,
+    /// `TF_DATA_DIR`, `TF_WORKSPACE`), names of Pawl (`PAWL_*`), and names that make programs load other code (`LD_*`,
+    /// `BASH_ENV`, `PYTHONPATH`, `TF_REATTACH_PROVIDERS`).
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[A-Za-z_][A-Za-z0-9_]*$"))]
     pub name: String,
     /// The value; at most 32768 characters.
@@ -74,15 +74,15 @@ pub struct EnvVar {
     pub value_from: Option<ValueFrom>,
 }
 
-/// Where the stack keeps its state, in place of what its code says.
+/// Where the stack stores its state; overrides the code.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Backend {
-    /// The backend's type, in the tool's words: `s3`, `http`, `kubernetes`, …; at most 64 characters.
+    /// The backend's type, as in the tool: `s3`, `http`, `kubernetes`, …; at most 64 characters.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 64), regex(pattern = r"^[a-z][a-z0-9_]*$"))]
     pub kind: String,
-    /// Its arguments, any JSON object. Credentials belong in `env`, from a Secret.
+    /// Its arguments, any JSON object. Put credentials into `env`, from a Secret.
     #[serde(default)]
     pub config: serde_json::Map<String, serde_json::Value>,
 }

@@ -1,4 +1,4 @@
-//! Whether a pod may do what it asks for: a pure decision on the run as it is.
+//! Authorizes requests of pods: a pure decision on the run's current state.
 
 use crds::{
     Operation,
@@ -10,37 +10,37 @@ use serving::{auth::PodIdentity, problem::problem};
 
 use crate::cluster::RunView;
 
-/// What a pod asks for.
+/// A request of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Write an object of its attempt.
     Put(ObjectKind),
-    /// Read an object of an attempt of its run.
+    /// Read an object of any attempt of its run.
     Get(ObjectKind),
-    /// Read one back that it wrote.
+    /// Read back an object that it wrote.
     Digest(ObjectKind),
     /// Append to the log of a phase.
     Log(&'static str),
-    /// Read the journal of the run that its own spec names.
+    /// Read the journal of the run in its own spec.
     Recover,
     /// Prove that a claim can be recorded.
     Intent,
     Claim,
     /// Publish outputs.
     Publish,
-    /// Read the outputs of other stacks that its own spec names.
+    /// Read the outputs of other stacks that its own spec references.
     Outputs,
-    /// Read the bundle of the revision that its own spec names.
+    /// Read the snapshot of the revision in its own spec.
     Source,
     ReadState,
-    /// Write the state; behind the claim only.
+    /// Write the state; only after the claim.
     WriteState,
     Lock,
     Unlock,
 }
 
 impl Ask {
-    /// The word in logs and metrics.
+    /// The name in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Put(_) => "put_object",
@@ -60,7 +60,7 @@ impl Ask {
         }
     }
 
-    /// The largest body of such a request, in bytes.
+    /// Maximum size of the request's body, in bytes.
     pub const fn limit(self) -> u64 {
         match self {
             Self::Put(kind) => kind.limit(),
@@ -79,7 +79,8 @@ impl Ask {
         }
     }
 
-    /// Whether the process that holds the claim may do so when its attempt is closed: this is how proof arrives late.
+    /// Whether the claiming process may do this after its attempt was closed. Evidence of an apply's outcome arrives
+    /// late this way.
     const fn is_proof(self) -> bool {
         match self {
             Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
@@ -90,23 +91,23 @@ impl Ask {
     }
 }
 
-/// Whether the process of that nonce in `pod` has claimed the plan of its run's newest attempt.
+/// Whether the process with this nonce in `pod` holds the claim of its run's newest attempt.
 pub fn holds_claim(run: &RunView, pod: &PodIdentity, nonce: &str) -> bool {
     let newest = run.newest();
     run.claim.as_ref().is_some_and(|claim| claim.attempt == newest && claim.pod_uid == pod.uid && claim.nonce == nonce)
 }
 
-/// Decides whether `pod`, in the process of that nonce, may do so with `attempt` of the run.
+/// Authorizes a request of `pod`, by the process with this nonce, for `attempt` of the run.
 ///
 /// # Errors
-/// `Forbidden` when pod, process or run is another's, `AttemptReplaced` when the attempt is over.
+/// `Forbidden` when pod, process or run do not match, `AttemptReplaced` when the attempt is over.
 pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: Ask) -> Result<(), Problem> {
     let forbidden = |message: &str| Err(problem(FORBIDDEN, message));
     if pod.namespace != run.namespace {
         return forbidden("the run is of another namespace");
     }
     let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
-    // Objects are read for a later attempt than the one that wrote them; all else names the caller's own.
+    // A later attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
     let own = if matches!(ask, Ask::Get(_)) { *newest } else { attempt };
     if attempt > *newest {
         return forbidden("the run has no such attempt");
@@ -136,7 +137,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     if !(*open || late) {
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
-    // Whatever runs in the pod before the claim, nobody approved it; and of a run that only plans nobody ever will.
+    // Before the claim, nothing that runs in the pod is approved. A run that only plans is never approved.
     if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
         return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
     }
@@ -228,7 +229,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_adopted_process_of_the_open_attempt_may_do_everything_but_write_the_state_before_its_claim() {
+    fn adopted_process_may_do_all_but_write_state_before_claim() {
         let run = view(2, true);
         let claimed = RunView { claim: Some(claim(2)), ..run.clone() };
         for ask in ALL {
@@ -239,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_state_is_written_behind_the_claim_of_this_very_process_and_never_by_a_run_that_only_plans() {
+    fn state_write_needs_the_claim_of_the_same_process() {
         let write = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::WriteState));
         for open in [true, false] {
             let claimed = RunView { claim: Some(claim(2)), ..view(2, open) };
@@ -254,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn outputs_are_published_behind_the_claim_and_before_it_by_a_run_that_applies() {
+    fn outputs_need_a_claim_or_a_run_that_applies() {
         let publish = |run: &RunView| reason(decide(run, &pod(run, 2), 2, NONCE, Ask::Publish));
         let destroys = RunView { operation: Operation::Destroy, ..view(2, true) };
         assert_eq!((publish(&view(2, true)), publish(&destroys)), ("", FORBIDDEN));
@@ -263,7 +264,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_later_attempt_reads_what_an_earlier_one_wrote_and_writes_nothing_of_it() {
+    fn later_attempt_reads_but_never_writes_earlier_objects() {
         let run = view(3, true);
         for ask in ALL {
             let expected = if matches!(ask, Ask::Get(_)) { "" } else { FORBIDDEN };
@@ -272,7 +273,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_replaced_attempt_may_do_nothing() {
+    fn replaced_attempt_is_rejected() {
         let run = view(2, true);
         for ask in ALL {
             assert_eq!(reason(decide(&run, &pod(&run, 1), 1, NONCE, ask)), REPLACED, "{ask:?}");
@@ -281,7 +282,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn others_may_do_nothing() {
+    fn other_pods_and_runs_are_rejected() {
         let run = view(2, true);
         let (own, mut foreign, mut elsewhere, mut again) = (pod(&run, 2), pod(&run, 2), pod(&run, 2), pod(&run, 2));
         foreign.name = "other-abcde-a1".into();
@@ -299,7 +300,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn behind_a_closed_attempt_only_the_claims_holder_delivers_and_only_proof() {
+    fn closed_attempt_accepts_only_evidence_of_the_claim_holder() {
         let closed = view(2, false);
         let claimed = RunView { claim: Some(claim(2)), ..closed.clone() };
         let others = RunView { claim: Some(Claim { nonce: "f".repeat(32), ..claim(2) }), ..closed.clone() };

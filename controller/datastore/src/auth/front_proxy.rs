@@ -1,12 +1,12 @@
-//! Requests that the API server passes on. It proves itself by its client certificate; then, and only then, its headers say for
-//! whom it asks. What that person may do the API server has decided before (RBAC of the group `read.pawl.run`).
+//! Requests forwarded by the API server. Its client certificate authenticates it; only then its headers are trusted for
+//! the user's name. The API server has already authorized the user (RBAC of the group `read.pawl.run`).
 
 use axum::http::HeaderMap;
 
 use crate::cluster::FrontProxyConfig;
 
-/// The person that the API server asks for; none when the certificate's common name is not its own, or it names nobody.
-/// `common_name` is of a certificate that was verified against [`FrontProxyConfig::authority`].
+/// The user that the API server forwards for; `None` when the certificate's common name is not allowed or no user is
+/// given. `common_name` must come from a certificate verified against [`FrontProxyConfig::authority`].
 pub fn user(config: &FrontProxyConfig, common_name: Option<&str>, headers: &HeaderMap) -> Option<String> {
     let common_name = common_name?;
     if !config.names.is_empty() && !config.names.iter().any(|name| name == common_name) {
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_certificate_with_its_name_speaks_for_people() {
+    fn front_proxy_needs_an_allowed_common_name() {
         let config = FrontProxyConfig { names: vec!["front-proxy-client".into()], ..FrontProxyConfig::default() };
         let mut headers = HeaderMap::new();
         assert_eq!(user(&config, Some("front-proxy-client"), &headers), None, "nobody is named");

@@ -1,4 +1,4 @@
-//! Runs, read live; for pieces of logs at most a second old.
+//! Reads runs live; for appends to logs a cached read of at most one second is enough.
 
 use std::{
     collections::HashMap,
@@ -11,14 +11,14 @@ use serving::problem::{not_found, unavailable};
 
 use crate::cluster::{Cluster, RunView};
 
-/// How old a look may be where one is enough.
+/// Maximum age of a cached run.
 const FRESH: Duration = Duration::from_secs(1);
-/// The most runs that are kept.
+/// Maximum number of cached runs.
 const KEPT: usize = 1024;
 
-/// UIDs of namespaces by the UID of a run in them. A run has one namespace for all its life.
+/// UIDs of namespaces by the UID of a run. A run stays in one namespace.
 type Homes = HashMap<String, Arc<str>>;
-/// Runs by namespace and name, and when each was read.
+/// Runs by namespace and name, with the time of the read.
 type Seen = HashMap<(String, String), (Instant, Arc<RunView>)>;
 
 pub struct Lookup {
@@ -32,7 +32,7 @@ impl Lookup {
         Self { cluster, seen: Mutex::default(), homes: Mutex::default() }
     }
 
-    /// Reads a run, live; none when there is none.
+    /// Reads a run live; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -65,7 +65,7 @@ impl Lookup {
         found.ok_or_else(|| not_found(format!("there is no run {name} in namespace {namespace}")))
     }
 
-    /// The UID of the namespace of a run that was just read, live.
+    /// The UID of the namespace of a run that was just read.
     ///
     /// # Errors
     /// `Unavailable`, `NotFound`.
@@ -91,7 +91,7 @@ impl Lookup {
         found.ok_or_else(|| not_found(format!("there is no namespace {name}")))
     }
 
-    /// A run as it was at most a second ago.
+    /// A run, at most one second old.
     ///
     /// # Errors
     /// `Unavailable`, `NotFound`.

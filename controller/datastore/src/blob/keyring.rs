@@ -1,5 +1,5 @@
-//! Whether the keys are those of the store. A Secret without keys is filled once, and only while the store is empty; keys that do
-//! not open what the store holds are refused as a whole, before anything is written with them.
+//! Checks that the keys belong to the store. A Secret without keys is filled once, and only while the store is empty.
+//! Keys that do not decrypt the store's content are rejected as a whole, before any write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,19 @@ use crate::{
     settings::SecretName,
 };
 
-/// What runs, repositories and states leave in a store. Probes and marks are not among it.
+/// Directories with data of runs, repositories and states. Probes and key marks do not count.
 const CONTENT: [&str; 6] = ["runs", "claims", "gone", "states", "repositories", "outputs"];
-/// Where a mark of each key stands that wrote to the store: an object that only that key opens.
+/// Directory with one mark per key that was used for writing: an object that only this key decrypts.
 const MARKS: &str = "keys";
-/// How many namespaces, and objects of each, are looked at in a store without marks, as one may be that was restored in part.
+/// Number of namespaces, and of objects in each, to sample in a store without marks, for example after a partial
+/// restore.
 const SAMPLES: usize = 4;
 
-/// Makes sure of the keys, those of the Secret where one is named. It may be repeated until it succeeds.
+/// Checks the keys, from the Secret if one is set. May be repeated until it succeeds.
 ///
 /// # Errors
-/// `KeyMissing` when the store holds what these keys do not open; `Unavailable`. Nothing was written to the store then.
+/// `KeyMissing` when these keys do not decrypt the store's content; `Unavailable`. In both cases nothing was written to
+/// the store.
 pub async fn settle(sealed: &Sealed, cluster: &dyn Cluster, secret: Option<&SecretName>) -> Result<(), Problem> {
     let keys = sealed.keys();
     let place = if let Some(secret) = secret {
@@ -40,7 +42,7 @@ pub async fn settle(sealed: &Sealed, cluster: &dyn Cluster, secret: Option<&Secr
     check(sealed, &place).await
 }
 
-/// Takes the keys of the Secret. One without keys gets a new one while the store is empty.
+/// Loads the keys of the Secret. Adds a new key if it has none and the store is empty.
 async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &SecretName) -> Result<(), Problem> {
     let unusable = |error: &dyn std::fmt::Display| problem(KEY_MISSING, format!("the keys of {secret} cannot be used: {error}"));
     let mut read_again = false;
@@ -51,7 +53,7 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
             return keys.take(&read.data).map_err(|error| unusable(&error));
         }
         if !is_empty(store).await? {
-            // Another replica may have filled the Secret, and written, since it was read.
+            // Another replica may have filled the Secret and written to the store since the read.
             if !std::mem::replace(&mut read_again, true) {
                 continue;
             }
@@ -66,10 +68,10 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
         let entries = Keys::make().map_err(|error| unusable(&error))?;
         keys.take(&entries).map_err(|error| unusable(&error))?;
         if cluster.fill(secret, &read, &entries).await.map_err(|error| unavailable("the API server", &error))? {
-            tracing::info!(%secret, "the keys of the store were made; keep a copy of this Secret");
+            tracing::info!(%secret, "the keys of the store were created; back up this Secret");
             return Ok(());
         }
-        // Another replica was ahead: its keys count.
+        // Another replica was first: use its keys.
     }
     Err(problem(KEY_MISSING, format!("others change the Secret {secret} all the time")))
 }
@@ -83,7 +85,7 @@ async fn is_empty(store: &Store) -> Result<bool, Problem> {
     Ok(true)
 }
 
-/// Opens the marks of all keys, and leaves one of the key that is written with.
+/// Decrypts the marks of all keys, and writes one for the active key.
 async fn check(sealed: &Sealed, place: &str) -> Result<(), Problem> {
     let marks = names::top(MARKS);
     let (_, ids) = sealed.store().children(&marks).await?;
@@ -96,7 +98,7 @@ async fn check(sealed: &Sealed, place: &str) -> Result<(), Problem> {
     mark(sealed).await
 }
 
-/// Leaves a mark of the key that is written with: before its first use, and after a rotation.
+/// Writes a mark for the active key: before its first use, and after a rotation.
 ///
 /// # Errors
 /// `Unavailable`; `KeyMissing` when there is no such key.
@@ -105,7 +107,7 @@ pub async fn mark(sealed: &Sealed) -> Result<(), Problem> {
     sealed.mark(&names::below(&names::top(MARKS), active.id()), &active).await.map(drop)
 }
 
-/// A key is another one when it opens nothing of what names it: a single object may be damaged.
+/// A key is wrong when it decrypts none of the objects that reference it. A single failure may be a damaged object.
 fn judge(fits: &[Fit], place: &str) -> Result<(), Problem> {
     let mut differ = BTreeMap::new();
     let mut missing = BTreeSet::new();
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_damaged_object_is_no_other_key() {
+    fn one_damaged_object_is_not_a_wrong_key() {
         let of = |fits: &[Fit]| judge(fits, "here").map_err(|problem| problem.message);
         let (opens, differs) = (Fit::Opens("k1".into()), Fit::Differs("k1".into()));
         assert_eq!(of(&[]), Ok(()));

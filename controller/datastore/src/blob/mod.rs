@@ -1,4 +1,4 @@
-//! What stands in the store: bytes, sealed.
+//! The store's content: encrypted bytes.
 
 pub mod keyring;
 pub mod sealed;

@@ -1,5 +1,5 @@
-//! The store as everything above sees it: what is written is sealed, what is read is opened. A *record* is a small JSON document
-//! with, perhaps, a small content beside it; a *blob* is a large content under a name of its own.
+//! The store as other modules use it: encrypts on write, decrypts on read. A *record* is a small JSON document with an
+//! optional small content; a *blob* is a large content under its own name.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ use crate::{
     names::Name,
 };
 
-/// The largest content that stands in its record: one write, and one read, in place of two.
+/// Maximum size of content inside its record: needs one write and one read instead of two.
 pub const INLINE: usize = 128 << 10;
-/// The largest record without its content, in bytes.
+/// Maximum size of a record without content, in bytes.
 const RECORD: usize = 256 << 10;
 
 /// A store with its keys.
@@ -39,22 +39,22 @@ pub struct Content {
     pub digest: String,
     /// Bytes.
     pub size: u64,
-    /// Its first bytes, at most [`INLINE`].
+    /// The first bytes of the content, at most [`INLINE`].
     pub head: Bytes,
-    /// The blob, or none when `head` is all of it and belongs into the record.
+    /// The blob; `None` when `head` is the whole content and belongs into the record.
     pub blob: Option<Name>,
 }
 
-/// How the keys fit an object.
+/// Whether a key decrypts an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// There is none, or none that names a key.
+    /// The object does not exist, or references no key.
     Nothing,
-    /// The key of that id opens it.
+    /// The key with this id decrypts it.
     Opens(String),
-    /// There is no key of that id.
+    /// The key with this id does not exist.
     Missing(String),
-    /// The key of that id does not open it.
+    /// The key with this id does not decrypt it.
     Differs(String),
 }
 
@@ -73,7 +73,7 @@ impl Sealed {
         Self { store, keys }
     }
 
-    /// The store below, for lists and deletions.
+    /// The underlying store, for lists and deletions.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -87,29 +87,29 @@ impl Sealed {
         stream::seal(&active, name.as_str(), content).map_err(|error| of_crypt(name, error))
     }
 
-    /// Creates small bytes that only this key opens; false when some are there.
+    /// Creates an empty object that only this key decrypts; false when it exists.
     ///
     /// # Errors
-    /// `Unavailable`; they may have been created.
+    /// `Unavailable`; it may have been created.
     pub async fn mark(&self, name: &Name, key: &MasterKey) -> Result<bool, Problem> {
         let bytes = stream::seal(key, name.as_str(), b"").map_err(|error| of_crypt(name, error))?;
         self.store.create(name, bytes).await
     }
 
-    /// Whether the keys open a record or a mark.
+    /// Whether the keys decrypt a record or a mark.
     ///
     /// # Errors
     /// `Unavailable`.
     pub async fn fit(&self, name: &Name) -> Result<Fit, Problem> {
         let bytes = self.store.read(name, sealed_len((RECORD + INLINE) as u64)).await?.unwrap_or_default();
-        // What is cut off there says nothing of any key.
+        // A truncated header does not identify a key.
         let Ok(header) = Header::parse(&bytes) else { return Ok(Fit::Nothing) };
         let id = header.key_id.clone();
         let Ok(key) = self.keys.find(&id) else { return Ok(Fit::Missing(id)) };
         Ok(if stream::open(&key, &header, name.as_str(), &bytes).is_ok() { Fit::Opens(id) } else { Fit::Differs(id) })
     }
 
-    /// Creates a record; false when one of that name exists.
+    /// Creates a record; false when the name exists.
     ///
     /// # Errors
     /// `Unavailable`; it may have been created.
@@ -117,7 +117,7 @@ impl Sealed {
         self.store.create(name, self.seal(name, &encode(name, record, content)?)?).await
     }
 
-    /// Reads a record and its content; none when there is none.
+    /// Reads a record and its content; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -126,15 +126,15 @@ impl Sealed {
         decode(&plain).map(Some).ok_or_else(|| corrupt(format!("{name} is no such record")))
     }
 
-    /// Writes small bytes, whatever is there.
+    /// Creates or replaces a small object.
     ///
     /// # Errors
-    /// `Unavailable`; they may have been written.
+    /// `Unavailable`; it may have been written.
     pub async fn overwrite_bytes(&self, name: &Name, content: &[u8]) -> Result<(), Problem> {
         self.store.overwrite(name, self.seal(name, content)?).await
     }
 
-    /// Reads small bytes; none when there are none.
+    /// Reads a small object; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -145,11 +145,11 @@ impl Sealed {
         opened.map(|plain| Some(plain.into())).map_err(|error| of_crypt(name, error))
     }
 
-    /// Writes content of any size in one pass: a small one is kept for its record, a large one becomes a blob of the name that is
-    /// given. At most two parts of it are in memory.
+    /// Writes content of any size in one pass: small content is returned for its record, large content becomes a blob
+    /// with the given name. Holds at most two parts in memory.
     ///
     /// # Errors
-    /// Those of the content's stream; `TooLarge`; `Unavailable`. Nothing is left then.
+    /// Those of the content's stream; `TooLarge`; `Unavailable`. Nothing is left behind then.
     pub async fn write(
         &self,
         content: impl Stream<Item = Result<Bytes, Problem>>,
@@ -203,10 +203,12 @@ impl Sealed {
         Ok(Content { digest: hex_digest(&digest.finalize()), size, head: head.into(), blob })
     }
 
-    /// Opens a blob. Its first segment is opened before this returns, so that a wrong key is known before anything is answered.
+    /// Opens a blob. Decrypts its first segment before it returns, so that a wrong key is detected before the response
+    /// starts.
     ///
     /// # Errors
-    /// `Unavailable`, `KeyMissing`, `Corrupt`: also when there is no such blob, or it has another size; later ones in the stream.
+    /// `Unavailable`, `KeyMissing`, `Corrupt`, also when the blob does not exist or has another size. Later errors are
+    /// in the stream.
     pub async fn open(&self, name: &Name, size: u64) -> Result<ByteStream, Problem> {
         let gone = || corrupt(format!("{name} is named by its record and is not there"));
         let mut raw = self.store.stream(name).await?.ok_or_else(gone)?;
@@ -244,7 +246,7 @@ async fn give_up(writer: Option<BlobWriter>) {
     }
 }
 
-/// Length of the JSON in four bytes, the JSON, the content.
+/// Encodes as: length of the JSON in four bytes, the JSON, the content.
 fn encode<T: Serialize>(name: &Name, record: &T, content: &[u8]) -> Result<Vec<u8>, Problem> {
     let json = serde_json::to_vec(record).map_err(|error| corrupt(format!("{name} cannot be written: {error}")))?;
     let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= RECORD && content.len() <= INLINE);
@@ -285,7 +287,7 @@ impl BlobWriter {
         Ok(())
     }
 
-    /// All parts but the last have the same size, which some stores insist on.
+    /// All parts except the last have equal sizes, as some stores require.
     async fn send_full(&mut self) -> Result<(), Problem> {
         if self.part.len() < self.part_size {
             return Ok(());
@@ -313,10 +315,10 @@ impl BlobWriter {
 struct Reader {
     raw: ByteStream,
     opener: Option<Opener>,
-    /// Bytes that were read with the header.
+    /// Bytes read together with the header.
     ahead: Option<Bytes>,
     name: Name,
-    /// Content that is still to come.
+    /// Remaining content, in bytes.
     left: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The bytes below everything: a folder, or a bucket of S3, GCS or Azure. Two kinds of writes: a small object that is created
-//! if nobody did (the one primitive that all these stores have), and a large one in parts.
+//! The underlying storage: a folder, or a bucket of S3, GCS or Azure. It uses two kinds of writes: create-if-absent for
+//! small objects (the one primitive that all these stores share), and multipart uploads.
 
 use std::{
     collections::HashMap,
@@ -22,15 +22,15 @@ use serving::problem::{corrupt, unavailable};
 
 use crate::names::Name;
 
-/// How long a call about a small object may take, retries of the store's library included.
+/// Timeout of a call for a small object, including the library's retries.
 const CALL: Duration = Duration::from_secs(30);
-/// How long one part of a large object may take.
+/// Timeout of one part of a large object.
 const PART: Duration = Duration::from_secs(120);
-/// The part of a large object in a bucket: the least that S3 takes is 5 MiB, the most are 10,000 parts.
+/// Part size of a large object in a bucket. S3 requires at least 5 MiB and at most 10,000 parts.
 const REMOTE_PART: usize = 8 << 20;
-/// The part of a large object in a folder.
+/// Part size of a large object in a folder.
 const LOCAL_PART: usize = 1 << 20;
-/// How much of a file is read at once.
+/// Chunk size for reading files.
 const READ: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -43,17 +43,17 @@ pub enum OpenError {
     Store(#[from] StoreError),
 }
 
-/// Something that the store listed.
+/// An entry of a listing.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: Name,
-    /// Bytes as stored.
+    /// Size as stored, in bytes.
     pub size: u64,
     pub modified: SystemTime,
 }
 
 impl Entry {
-    /// Whether it was written longer ago, in the store's time.
+    /// Whether it is older than `age`, by its time of modification in the store.
     pub fn is_older(&self, age: Duration) -> bool {
         SystemTime::now().duration_since(self.modified).is_ok_and(|passed| passed > age)
     }
@@ -64,16 +64,17 @@ pub type ByteStream = BoxStream<'static, Result<Bytes, Problem>>;
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
-    /// The folder, when it is one.
+    /// The folder, if the store is one.
     folder: Option<Arc<FilePath>>,
 }
 
 impl Store {
-    /// Opens `file:///DIRECTORY` (made when it is missing; every write is synced before it is acknowledged), `s3://BUCKET/PREFIX`,
-    /// `gs://…` or `az://…`. The last three take what they need from variables, such as `AWS_ENDPOINT`, `GOOGLE_…`, `AZURE_…`.
+    /// Opens `file:///DIRECTORY` (created if missing; every write is synced before it is acknowledged),
+    /// `s3://BUCKET/PREFIX`, `gs://…` or `az://…`. The last three read variables such as `AWS_ENDPOINT`, `GOOGLE_…`,
+    /// `AZURE_…`.
     ///
     /// # Errors
-    /// When the URL or the variables make no store. A bucket is not asked for yet.
+    /// When URL or variables are invalid. Does not access the bucket.
     pub fn open(url: &str, variables: &HashMap<String, String>) -> Result<Self, OpenError> {
         let parsed = Url::parse(url).map_err(|_| OpenError::Url(url.to_owned()))?;
         if parsed.scheme() == "file" {
@@ -91,12 +92,12 @@ impl Store {
         Ok(Self { inner, folder: None })
     }
 
-    /// The part of a large object, in bytes.
+    /// Part size of a large object, in bytes.
     pub fn part_size(&self) -> usize {
         if self.folder.is_some() { LOCAL_PART } else { REMOTE_PART }
     }
 
-    /// Creates a small object; false when one of that name exists, which may be this very one after a lost answer.
+    /// Creates a small object; false when the name exists. After a lost response, the existing object may be this one.
     ///
     /// # Errors
     /// `Unavailable`; it may have been created.
@@ -109,7 +110,7 @@ impl Store {
         }
     }
 
-    /// Writes a small object, whatever is there.
+    /// Creates or replaces a small object.
     ///
     /// # Errors
     /// `Unavailable`; it may have been written.
@@ -118,7 +119,7 @@ impl Store {
         written.map(drop).map_err(|error| unavailable("the store", &error))
     }
 
-    /// Begins a large object. Nothing can be seen of it until it is completed.
+    /// Starts a large object. It is invisible until it is completed.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -127,7 +128,7 @@ impl Store {
         Ok(Upload { parts: parts.map_err(|error| unavailable("the store", &error))?, sending: None })
     }
 
-    /// Reads a small object whole; none when there is none.
+    /// Reads a small object; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`; `Corrupt` when it is larger than `limit` bytes.
@@ -147,7 +148,7 @@ impl Store {
         }
     }
 
-    /// Reads an object of any size; none when there is none.
+    /// Reads an object of any size; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, also in the stream.
@@ -162,7 +163,7 @@ impl Store {
         }
     }
 
-    /// Everything below a name, in no order.
+    /// All objects below a name, unordered.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -175,7 +176,7 @@ impl Store {
         within(PART, listing.try_collect()).await.map_err(|error| unavailable("the store", &error))
     }
 
-    /// The next segments below a name that have something below them, sorted; and those that are objects.
+    /// The segments directly below a name: those with further objects below, sorted, and those that are objects.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -194,7 +195,7 @@ impl Store {
         Ok((directories, objects))
     }
 
-    /// Deletes an object; one that is not there is deleted already.
+    /// Deletes an object. A missing object is no error.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -205,8 +206,8 @@ impl Store {
         }
     }
 
-    /// Removes what writes that were killed left in a folder, when it is older than `age`; returns how many files that were. The
-    /// store's library writes to `NAME#1` first, and lists nothing of that kind.
+    /// Removes temporary files of killed writes from a folder when they are older than `age`; returns their number. The
+    /// store's library writes to `NAME#1` first and hides these files from listings.
     pub async fn remove_leftovers(&self, age: Duration) -> usize {
         let Some(folder) = self.folder.clone() else { return 0 };
         tokio::task::spawn_blocking(move || leftovers(&folder, age)).await.unwrap_or_default()
@@ -233,7 +234,7 @@ fn leftovers(folder: &FilePath, age: Duration) -> usize {
     removed
 }
 
-/// A file in pieces of [`READ`] bytes; the library's own are of 8 KiB, with a change of threads for each.
+/// Reads a file in chunks of [`READ`] bytes. The library's own chunks have 8 KiB and cost a thread switch each.
 fn file_stream(file: std::fs::File) -> ByteStream {
     let stream = futures::stream::try_unfold(file, |mut file| async move {
         let read = tokio::task::spawn_blocking(move || {
@@ -251,7 +252,7 @@ fn file_stream(file: std::fs::File) -> ByteStream {
     stream.boxed()
 }
 
-/// A call with a bound; what it says is the store library's error.
+/// Runs a call with a timeout. A timeout becomes an error of the store's library.
 async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer,
@@ -259,25 +260,25 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, StoreEr
     }
 }
 
-/// A large object that is being written. Dropped before [`Self::complete`], nothing is left of it that can be seen.
+/// A large object in progress. When dropped before [`Self::complete`], nothing visible remains.
 pub struct Upload {
     parts: Box<dyn MultipartUpload>,
-    /// The part before, on its way while the next is filled.
+    /// The previous part, which is sent while the next one is filled.
     sending: Option<tokio::task::JoinHandle<Result<(), StoreError>>>,
 }
 
 impl Upload {
-    /// Sends a part; all but the last have [`Store::part_size`] bytes.
+    /// Sends a part. All parts except the last have [`Store::part_size`] bytes.
     ///
     /// # Errors
-    /// `Unavailable`, also of the part before.
+    /// `Unavailable`, also for the previous part.
     pub async fn part(&mut self, content: Vec<u8>) -> Result<(), Problem> {
         self.settle().await?;
         self.sending = Some(tokio::spawn(within(PART, self.parts.put_part(content.into()))));
         Ok(())
     }
 
-    /// Makes the object visible, whole.
+    /// Makes the complete object visible.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -288,10 +289,10 @@ impl Upload {
     }
 
     pub async fn abort(mut self) {
-        // What fails here is left to the sweep, or to the bucket's own rule for uploads that nobody completed.
+        // If this fails, the sweep, or the bucket's rule for incomplete uploads, cleans up.
         let _ = self.settle().await;
         if let Err(error) = within(CALL, self.parts.abort()).await {
-            tracing::debug!(%error, "an upload could not be given up");
+            tracing::debug!(%error, "an upload could not be aborted");
         }
     }
 
@@ -306,7 +307,7 @@ impl Upload {
     }
 }
 
-/// All of a stream; for tests and small things.
+/// Collects a stream into memory; for tests and small contents.
 ///
 /// # Errors
 /// Those of the stream.

@@ -1,4 +1,4 @@
-//! What the datastore asks of the API server, behind a trait, so that tests can stand in for it.
+//! The datastore's calls to the API server, behind a trait that tests implement.
 
 pub mod publish;
 
@@ -30,16 +30,16 @@ use crate::settings::SecretName;
 
 use publish::{Owner, Published};
 
-/// Owns the fields that [`Cluster::fill`] writes.
+/// Field manager of [`Cluster::fill`].
 const MANAGER: &str = "pawl-datastore";
 
-/// What of a run decides about requests.
+/// The part of a run that requests are authorized by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunView {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// Number, pod and openness of the newest attempt.
+    /// The newest attempt: number, pod, and whether it is open.
     pub attempt: Option<(u32, String, bool)>,
     pub adopted: Option<Adopted>,
     pub claim: Option<Claim>,
@@ -48,13 +48,14 @@ pub struct RunView {
     pub state: StateId,
     /// The run whose journal it may read.
     pub recovers: Option<String>,
-    /// What of its stack's outputs is to be published.
+    /// The outputs to publish.
     pub outputs: Option<Outputs>,
-    /// Outputs of other stacks that it takes.
+    /// The outputs of other stacks that it reads.
     pub takes: Vec<OutputRef>,
-    /// The revision of a repository that it is of.
+    /// The repository revision of its source.
     pub source: Option<Box<RepositorySource>>,
-    /// ID of the lock that the controller says was left by an ended process of ours, and that this run may release.
+    /// ID of a lock that, according to the controller, an ended process of Pawl left behind, and that this run may
+    /// release.
     pub released: Option<String>,
 }
 
@@ -80,7 +81,7 @@ impl RunView {
         }
     }
 
-    /// The newest attempt's number; 0 before the first.
+    /// Number of the newest attempt; 0 before the first.
     pub fn newest(&self) -> u32 {
         self.attempt.as_ref().map_or(0, |(number, ..)| *number)
     }
@@ -91,7 +92,7 @@ impl RunView {
     }
 }
 
-/// The outputs of other stacks that a run takes, each once.
+/// The outputs of other stacks that a run reads, without duplicates.
 fn takes(run: &TerraformRun) -> Vec<OutputRef> {
     let variables = run.spec.variables.iter().map(|variable| &variable.value_from);
     let all = variables.chain(run.spec.env.iter().map(|variable| &variable.value_from));
@@ -101,53 +102,54 @@ fn takes(run: &TerraformRun) -> Vec<OutputRef> {
     found
 }
 
-/// How the API server proves itself when it passes requests on, and which headers say for whom.
+/// How the API server authenticates when it forwards requests, and the headers with the user's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrontProxyConfig {
-    /// The authority of its client certificate, as PEM.
+    /// The authority of its client certificate, PEM.
     pub authority: String,
-    /// Common names of that certificate; any when empty.
+    /// Allowed common names of that certificate; any when empty.
     pub names: Vec<String>,
     /// Headers with the user's name.
     pub user_headers: Vec<String>,
 }
 
-/// A Secret of the datastore's own, as it was read.
+/// A Secret of the datastore itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entries {
     /// Its resourceVersion.
     pub version: String,
-    /// What it holds; nothing until it is filled.
+    /// Its entries; empty until it is filled.
     pub data: BTreeMap<String, Vec<u8>>,
 }
 
-/// The API server. It reviews tokens of the audience [`AUDIENCE`].
+/// The API server. Reviews tokens of the audience [`AUDIENCE`].
 pub trait Cluster: Reviewer {
-    /// Reads a run, live; none when there is none.
+    /// Reads a run live; `None` when it does not exist.
     fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>>;
-    /// UIDs of the runs of a namespace. For finding candidates; what is not among them is read live.
+    /// UIDs of the runs in a namespace, to find candidates for deletion. A run that is not listed is then read live.
     fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
-    /// Reads a repository, live; none when there is none.
+    /// Reads a repository live; `None` when it does not exist.
     fn repository<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>>;
-    /// UIDs of the repositories of a namespace.
+    /// UIDs of the repositories in a namespace.
     fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
-    /// How the API server passes requests on, now and whenever that changes; none when the cluster has not set that up.
+    /// The front proxy's configuration, now and after each change; `None` when the cluster has none.
     fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>>;
-    /// The UID of a namespace, read live; none when there is none.
+    /// The UID of a namespace, read live; `None` when it does not exist.
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>>;
-    /// Reads a Secret of the datastore's own; none when there is none.
+    /// Reads a Secret of the datastore itself; `None` when it does not exist.
     fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>>;
-    /// That the admission policy refuses an object that is none with outputs: an error with its refusal. Nothing is written.
+    /// Probes the admission policy with a dry run of an object without outputs. Returns the policy's rejection as an
+    /// error.
     fn probe<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<(), CallError>>;
-    /// Makes an object with outputs what it is to be; its UID.
+    /// Creates or updates an object with outputs; returns its UID.
     fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>>;
-    /// Deletes an object with outputs that this process wrote; one that is gone, or another by now, is deleted already.
+    /// Deletes an object with outputs that this process wrote. A missing or recreated object is no error.
     fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>>;
-    /// Adds entries to a Secret that is still as it was read; false when somebody else was ahead.
+    /// Adds entries to a Secret if it is unchanged since the read; false on a conflict.
     fn fill<'a>(
         &'a self,
         name: &'a SecretName,
@@ -156,11 +158,11 @@ pub trait Cluster: Reviewer {
     ) -> BoxFuture<'a, Result<bool, CallError>>;
 }
 
-/// The real one.
+/// The implementation for a real cluster.
 pub struct Kube(Client, Reviews);
 
 impl Kube {
-    /// Asks with this client, whose answers tell the time.
+    /// Creates it. The client's responses set `clock`.
     pub fn new(client: Client, clock: ServerClock) -> Self {
         Self(client.clone(), Reviews::new(client, clock, AUDIENCE))
     }
@@ -215,7 +217,7 @@ impl Cluster for Kube {
         let api: Api<ConfigMap> = Api::namespaced(self.0.clone(), "kube-system");
         let seen = watch_object(api, "extension-apiserver-authentication").default_backoff();
         let said = seen.filter_map(|seen| {
-            let seen = seen.inspect_err(|error| tracing::warn!(%error, "how the API server proves itself is not known"));
+            let seen = seen.inspect_err(|error| tracing::warn!(%error, "the front proxy's configuration is not known"));
             std::future::ready(seen.ok())
         });
         said.map(|map| map.and_then(|map| front_proxy(&map.data.unwrap_or_default()))).boxed()
@@ -271,7 +273,7 @@ impl Cluster for Kube {
     }
 }
 
-/// The UIDs of all objects of a kind and namespace.
+/// The UIDs of all objects of a kind in a namespace.
 async fn uids<K>(what: &'static str, api: Api<K>) -> Result<HashSet<String>, CallError>
 where
     K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
@@ -287,13 +289,14 @@ where
     }
 }
 
-/// A 404 for the object itself. While its definition is missing, the API server knows no such kind and its 404 names no object.
+/// Whether a 404 is for the object itself. While the CRD is missing, the API server's 404 names no object.
 fn is_gone(error: &CallError, name: &str) -> bool {
     let details = error.status().filter(|status| status.code == 404).and_then(|status| status.details.as_ref());
     details.is_some_and(|details| details.name == name)
 }
 
-/// None without an authority; also when anyone with a client certificate of the cluster would count as the API server.
+/// Parses the configuration. `None` without an authority, and when any client certificate of the cluster would be
+/// accepted as the API server's.
 fn front_proxy(data: &BTreeMap<String, String>) -> Option<FrontProxyConfig> {
     let list = |key: &str| -> Vec<String> {
         let parsed: Vec<String> = data.get(key).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
@@ -302,7 +305,7 @@ fn front_proxy(data: &BTreeMap<String, String>) -> Option<FrontProxyConfig> {
     let authority = data.get("requestheader-client-ca-file").filter(|pem| !pem.trim().is_empty())?.clone();
     let names = list("requestheader-allowed-names");
     if names.is_empty() && data.get("client-ca-file").is_some_and(|clients| clients.trim() == authority.trim()) {
-        tracing::warn!("the front proxy has the authority of all clients and no names; nothing is read through it");
+        tracing::warn!("the front proxy has the authority of all clients and no names; the read API is off");
         return None;
     }
     Some(FrontProxyConfig { authority, names, user_headers: list("requestheader-username-headers") })
@@ -315,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_that_anyone_could_be_is_none() {
+    fn front_proxy_open_to_any_client_is_ignored() {
         let data = |ca: &str, names: &str| {
             BTreeMap::from([
                 ("client-ca-file".to_owned(), "A".to_owned()),
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_kind_is_no_missing_run() {
+    fn missing_kind_is_not_a_missing_run() {
         let refused = |details: serde_json::Value| CallError::Refused {
             what: "read the run",
             status: Box::new(serde_json::from_value(json!({"code": 404, "reason": "NotFound", "details": details})).unwrap()),

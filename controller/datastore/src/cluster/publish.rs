@@ -1,5 +1,5 @@
-//! Objects that hold published outputs. This process may create, patch and delete such objects and read none: it applies each whole
-//! (server-side apply) and is answered with what it wrote. An admission policy keeps it from all others.
+//! Objects with published outputs. This process may create, patch and delete such objects, but not read any: it applies
+//! each as a whole (server-side apply) and uses the response. An admission policy denies it all other objects.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use super::MANAGER;
 /// The kind of an object with outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// For outputs that everybody may read who reads ConfigMaps.
+    /// For outputs that every reader of ConfigMaps may see.
     ConfigMap,
-    /// For all.
+    /// For all outputs.
     Secret,
 }
 
 impl Kind {
-    /// The word of the API.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ConfigMap => "ConfigMap",
@@ -36,32 +36,32 @@ impl Kind {
     }
 }
 
-/// An object with outputs, as it is to be.
+/// The desired content of an object with outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     pub kind: Kind,
     pub name: String,
     pub data: BTreeMap<String, String>,
-    /// UID of the object that was written last; none before.
+    /// UID of the object as last written; `None` before the first write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
 
 impl Published {
-    /// Whether both are of one kind and name.
+    /// Whether both have the same kind and name.
     pub fn is(&self, other: &Self) -> bool {
         self.kind == other.kind && self.name == other.name
     }
 }
 
-/// Whose outputs an object holds.
+/// The owner of an object with outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
     /// Namespace of stack and object.
     pub namespace: &'a str,
     /// `STACK/WORKSPACE`.
     pub of: &'a str,
-    /// The run that published them.
+    /// The publishing run.
     pub by: &'a str,
 }
 
@@ -86,7 +86,7 @@ fn manifest(owner: Owner<'_>, object: &Published) -> Value {
     manifest
 }
 
-/// Takes away what others added: it would be taken for an output.
+/// A patch that removes keys added by others: they would be mistaken for outputs.
 fn without_others(object: &Published, data: Vec<String>, binary: Vec<String>) -> Option<Value> {
     let none = |keys: Vec<String>, own: bool| -> Map<String, Value> {
         keys.into_iter().filter(|key| !own || !object.data.contains_key(key)).map(|key| (key, Value::Null)).collect()
@@ -148,13 +148,13 @@ pub(super) async fn withdraw(client: &Client, namespace: &str, object: &Publishe
         }
     };
     match deleted {
-        // Gone, or another object by now.
+        // The object is gone or was recreated.
         Err(error) if matches!(error.code(), 404 | 409) => Ok(()),
         other => other,
     }
 }
 
-/// A ConfigMap that is none of ours: only the policy refuses it.
+/// Probes with a ConfigMap that has no outputs: only the policy rejects it.
 pub(super) async fn probe(client: &Client, namespace: &str) -> Result<(), CallError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let metadata = ObjectMeta { generate_name: Some("pawl-outputs-probe-".into()), ..ObjectMeta::default() };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_says_whose_it_is() {
+    fn published_object_names_its_owner() {
         let owner = Owner { namespace: "team", of: "net/default", by: "net-1" };
         let secret = manifest(owner, &object(Kind::Secret));
         assert_eq!((&secret["type"], &secret["data"]["id"]), (&json!("pawl.run/outputs"), &json!("dnBjLTE=")));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_added_is_taken_away() {
+    fn keys_added_by_others_are_removed() {
         let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
         assert_eq!(without_others(&object(Kind::ConfigMap), keys(&["id"]), keys(&[])), None);
         let patch = without_others(&object(Kind::ConfigMap), keys(&["id", "x"]), keys(&["id"]));

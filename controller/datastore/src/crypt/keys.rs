@@ -1,6 +1,6 @@
-//! The master keys: a directory (a mounted Secret) with one file per key id, each the base64 of 32 bytes, and the file `active`
-//! that names the key to write with. A key never changes under its id while a process runs: other bytes in its place are no
-//! rotation, and would make unreadable what it wrote.
+//! The master keys: a directory (a mounted Secret) with one file per key id (base64 of 32 bytes) and the file `active`
+//! with the id of the key for writing. The bytes of a key id never change while a process runs: a replacement under the
+//! same id would make existing content unreadable.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +14,11 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 use super::CryptError;
 
-/// How long keys are used before their directory is read again.
+/// How long keys are cached before their directory is read again.
 const FRESH: Duration = Duration::from_secs(60);
-/// How soon the directory is read again for a key that is missing.
+/// Minimum interval between reads of the directory for a missing key.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The file that names the key to write with.
+/// The file with the id of the key for writing.
 const ACTIVE: &str = "active";
 
 pub struct MasterKey {
@@ -27,15 +27,16 @@ pub struct MasterKey {
 }
 
 impl MasterKey {
-    /// The longest id, in bytes.
+    /// Maximum length of an id, in bytes.
     pub const MAX_ID: usize = 63;
 
-    /// A key of that id; none when that is no id.
+    /// A key with this id; `None` when the id is invalid.
     pub fn new(id: &str, bytes: [u8; 32]) -> Option<Self> {
         Self::is_id(id).then(|| Self { id: id.to_owned(), bytes })
     }
 
-    /// Letters, digits and `-_.`, at most 63, as the keys of a Secret; not `active`, and no dot first.
+    /// Whether an id is valid: letters, digits and `-_.`, at most 63, as for keys of a Secret; not `active`, no leading
+    /// dot.
     pub fn is_id(id: &str) -> bool {
         (1..=Self::MAX_ID).contains(&id.len())
             && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -63,7 +64,7 @@ pub enum KeysError {
     /// The directory or one of its files cannot be read.
     #[error("{path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    /// A file does not hold the base64 of 32 bytes.
+    /// A file is not the base64 of 32 bytes.
     #[error("the key `{0}` is not the base64 of 32 bytes")]
     NoKey(String),
     #[error("nothing is called `active` and names the key to write with")]
@@ -78,28 +79,28 @@ struct Ring {
     read_at: Instant,
 }
 
-/// The files of a directory, or the entries of the Secret that is mounted there.
+/// The files of a directory, or the entries of the Secret mounted there.
 pub type Entries = BTreeMap<String, Vec<u8>>;
 
-/// The keys of a directory, read again once a minute and when one is missing.
+/// The keys of a directory, reloaded once a minute and when one is missing.
 pub struct Keys {
     directory: PathBuf,
-    /// None until there is a key to write with.
+    /// `None` until there is a key for writing.
     ring: Mutex<Option<Ring>>,
 }
 
 impl Keys {
-    /// Reads the keys.
+    /// Loads the keys.
     ///
     /// # Errors
-    /// When there is no usable key to write with.
+    /// When there is no usable key for writing.
     pub fn open(directory: &Path) -> Result<Self, KeysError> {
         let keys = Self::waiting(directory);
         keys.reload()?;
         Ok(keys)
     }
 
-    /// No keys yet: they come by [`Self::take`] or [`Self::reload`].
+    /// Starts without keys: [`Self::take`] or [`Self::reload`] adds them.
     pub fn waiting(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), ring: Mutex::default() }
     }
@@ -108,19 +109,19 @@ impl Keys {
         &self.directory
     }
 
-    /// Takes the keys of the directory, whatever was there before.
+    /// Replaces the keys with those of the directory.
     ///
     /// # Errors
-    /// When there is no usable key to write with.
+    /// When there is no usable key for writing.
     pub fn reload(&self) -> Result<(), KeysError> {
         self.set(read(&self.directory)?);
         Ok(())
     }
 
-    /// Takes these keys, whatever was there before: the directory follows the Secret a minute later.
+    /// Replaces the keys with these. The kubelet updates the directory from the Secret up to a minute later.
     ///
     /// # Errors
-    /// When there is no usable key to write with among them.
+    /// When there is no usable key for writing among them.
     pub fn take(&self, entries: &Entries) -> Result<(), KeysError> {
         self.set(ring(entries)?);
         Ok(())
@@ -130,15 +131,15 @@ impl Keys {
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
     }
 
-    /// Whether these entries have a key to write with.
+    /// Whether these entries have a key for writing.
     pub fn are_in(entries: &Entries) -> bool {
         entries.contains_key(ACTIVE)
     }
 
-    /// A new key, as the entries of a Secret. Its id is new as well, so that it is never taken for one that was lost.
+    /// Creates a key, as the entries of a Secret. The id is random too, so it cannot be confused with a lost key's.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// When the system provides no random bytes.
     pub fn make() -> Result<Entries, CryptError> {
         let (mut key, mut id) = ([0; 32], [0; 4]);
         let random = ring::rand::SystemRandom::new();
@@ -149,7 +150,7 @@ impl Keys {
         Ok(Entries::from([(ACTIVE.to_owned(), id.clone().into_bytes()), (id, BASE64_STANDARD.encode(key).into_bytes())]))
     }
 
-    /// The key to write with.
+    /// The key for writing.
     ///
     /// # Errors
     /// [`CryptError::NoKey`] when there is none yet.
@@ -159,10 +160,10 @@ impl Keys {
         ring.as_ref().map(|ring| ring.active.clone()).ok_or(CryptError::NoKey)
     }
 
-    /// The key of that id.
+    /// The key with this id.
     ///
     /// # Errors
-    /// [`CryptError::KeyMissing`] when it is not there, after another look.
+    /// [`CryptError::KeyMissing`] when it does not exist after a reload.
     pub fn find(&self, id: &str) -> Result<Arc<MasterKey>, CryptError> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let known = ring.as_ref().is_some_and(|ring| ring.keys.contains_key(id));
@@ -171,24 +172,25 @@ impl Keys {
         found.ok_or_else(|| CryptError::KeyMissing(id.to_owned()))
     }
 
-    /// A directory that cannot be used leaves the keys as they were: a Secret that is half written must not stop what works.
+    /// Keeps the current keys when the directory is unusable: a partially written Secret must not interrupt the
+    /// service.
     fn refresh(&self, ring: &mut Option<Ring>, fresh: Duration) {
         let Some(ring) = ring.as_mut().filter(|ring| ring.read_at.elapsed() >= fresh) else { return };
         match read(&self.directory) {
             Ok(new) => {
                 let other = |(id, key): &(&String, &Arc<MasterKey>)| ring.keys.get(*id).is_some_and(|old| old.bytes != key.bytes);
                 if let Some((id, _)) = new.keys.iter().find(other) {
-                    tracing::error!(key = id, "another key stands under this id; the one before is used until this process ends");
+                    tracing::error!(key = id, "the bytes of this key id have changed; the previous key is used until this process ends");
                     ring.read_at = Instant::now();
                     return;
                 }
                 if new.active.id != ring.active.id {
-                    tracing::info!(key = new.active.id, "another key is written with");
+                    tracing::info!(key = new.active.id, "the active key has changed");
                 }
                 *ring = new;
             }
             Err(error) => {
-                tracing::warn!(%error, "the keys cannot be read again");
+                tracing::warn!(%error, "the keys cannot be reloaded");
                 ring.read_at = Instant::now();
             }
         }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_named_and_a_new_one_is_found() {
+    fn missing_key_is_named_and_a_new_one_is_loaded() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "k1", 1);
         std::fs::write(directory.path().join("active"), "k1\n").unwrap();
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_half_written_changes_nothing() {
+    fn partially_written_key_directory_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "k1", 1);
         assert!(matches!(Keys::open(directory.path()), Err(KeysError::NoActive)));
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_under_the_same_id_are_not_taken() {
+    fn changed_bytes_of_a_key_id_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path(), "k1", 1);
         std::fs::write(directory.path().join("active"), "k1").unwrap();
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_made_is_one_and_no_two_have_an_id() {
+    fn created_keys_are_valid_with_unique_ids() {
         let (one, two) = (Keys::make().unwrap(), Keys::make().unwrap());
         let keys = Keys::waiting(Path::new("/nowhere"));
         assert_eq!(keys.active().err(), Some(CryptError::NoKey));
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_show_itself() {
+    fn debug_output_hides_the_key() {
         assert!(!format!("{:?}", MasterKey::new("k", [77; 32])).contains("77"));
     }
 }

@@ -1,4 +1,4 @@
-//! Encryption at rest: AES-256-GCM, a key of its own for each object, in segments (the STREAM construction).
+//! Encryption at rest: AES-256-GCM in segments (the STREAM construction), with a separate key for each object.
 
 pub mod keys;
 pub mod stream;
@@ -9,10 +9,10 @@ pub enum CryptError {
     KeyMissing(String),
     #[error("there is no key to write with")]
     NoKey,
-    /// It was changed, cut off, is another object's, or was written with another key of that id.
+    /// It was modified, truncated, moved from another name, or encrypted with another key under this id.
     #[error("it does not open: changed, cut off, another object's, or of another key")]
     Corrupt,
-    /// The cipher refused to work; more than 2^32 segments, for one.
+    /// The cipher failed, for example after 2^32 segments.
     #[error("the cipher failed")]
     Cipher,
 }

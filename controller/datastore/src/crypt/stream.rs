@@ -1,18 +1,19 @@
-//! How an object lies in the store:
+//! The format of an encrypted object:
 //!
 //! ```text
 //! header:   "PAWL" 0x01, length of the key's id (1 byte), the id, salt (32 bytes)
 //! segments: at most 64 KiB of content and a tag of 16 bytes each; the last one may be empty
 //! ```
 //!
-//! The key is HKDF-SHA256(master key, salt, name of the object). The nonce of a segment is its number and whether it is the last.
-//! Header and name are associated data of every segment. So nothing opens that was changed, reordered, cut off at any byte,
-//! continued, or moved to another name.
+//! The object key is HKDF-SHA256(master key, salt, name of the object). The nonce of a segment contains its number and
+//! whether it is the last. Header and name are associated data of every segment. So decryption fails for an object that
+//! was modified, reordered, truncated at any byte, extended, or moved to another name.
 //!
-//! This is STREAM (Hoang, Reyhanitabar, Rogaway, Vizár 2015) in the layout of RustCrypto's `aead-stream`, `EncryptorBE32`: a prefix of
-//! seven bytes, which are zero here as every object has a key of its own, four bytes of counter, one that is 1 for the last segment.
-//! That crate does not do it here because it takes ciphers of RustCrypto only, which would be a second AES-GCM beside ring's; and
-//! the cutting into segments, which is most of this file, it leaves to its caller.
+//! This is STREAM (Hoang, Reyhanitabar, Rogaway, Vizár 2015) in the layout of RustCrypto's `aead-stream`,
+//! `EncryptorBE32`: a prefix of seven bytes (zero here, because every object has its own key), a counter of four bytes,
+//! and one byte that is 1 for the last segment. That crate is not used because it accepts only RustCrypto's ciphers,
+//! which would add a second AES-GCM beside ring's, and because it leaves the segmentation, which is most of this file,
+//! to its caller.
 
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
@@ -21,16 +22,16 @@ use ring::{
 
 use super::{CryptError, keys::MasterKey};
 
-/// Content of a segment, in bytes.
+/// Maximum content of a segment, in bytes.
 pub const SEGMENT: usize = 64 << 10;
-/// Bytes that a segment is longer than its content.
+/// Overhead of a segment, in bytes.
 const TAG: usize = 16;
 const MAGIC: &[u8; 5] = b"PAWL\x01";
 const SALT: usize = 32;
-/// The longest header, in bytes.
+/// Maximum length of a header, in bytes.
 pub const MAX_HEADER: usize = MAGIC.len() + 1 + MasterKey::MAX_ID + SALT;
 
-/// The most bytes that so much content takes in the store.
+/// Maximum size in the store for this much content, in bytes.
 pub fn sealed_len(content: u64) -> u64 {
     let segments = content / SEGMENT as u64 + 1;
     MAX_HEADER as u64 + content + segments * TAG as u64
@@ -54,20 +55,20 @@ fn nonce(counter: u32, last: bool) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Seals one object, piece by piece.
+/// Encrypts one object incrementally.
 pub struct Sealer {
     key: LessSafeKey,
     associated: Vec<u8>,
     counter: u32,
-    /// Content that is not sealed yet: only the end of the object makes a segment the last.
+    /// Content that is not encrypted yet: whether a segment is the last is known only at the end of the object.
     pending: Vec<u8>,
 }
 
 impl Sealer {
-    /// Begins the object of that name and writes its header to `out`.
+    /// Starts an object with this name and writes its header to `out`.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// When the system provides no random bytes.
     pub fn new(master: &MasterKey, name: &str, out: &mut Vec<u8>) -> Result<Self, CryptError> {
         let mut salt = [0; SALT];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut salt).map_err(|_| CryptError::Cipher)?;
@@ -86,7 +87,7 @@ impl Sealer {
         })
     }
 
-    /// Takes content and writes the segments that are full to `out`.
+    /// Takes content and writes complete segments to `out`.
     ///
     /// # Errors
     /// After 2^32 segments.
@@ -124,7 +125,7 @@ impl Sealer {
     }
 }
 
-/// The first bytes of an object.
+/// The header of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     pub key_id: String,
@@ -133,10 +134,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads a header from the first [`MAX_HEADER`] bytes of an object, or from all of it when it is shorter.
+    /// Parses a header from the first [`MAX_HEADER`] bytes of an object, or from a whole shorter object.
     ///
     /// # Errors
-    /// [`CryptError::Corrupt`] when that is none.
+    /// [`CryptError::Corrupt`] when it is not a header.
     pub fn parse(bytes: &[u8]) -> Result<Self, CryptError> {
         let rest = bytes.strip_prefix(MAGIC.as_slice()).ok_or(CryptError::Corrupt)?;
         let (length, rest) = rest.split_first().ok_or(CryptError::Corrupt)?;
@@ -148,14 +149,14 @@ impl Header {
         Ok(Self { key_id: key_id.to_owned(), salt: *salt, bytes: header.to_vec() })
     }
 
-    /// Its length, in bytes.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// Opens one object, piece by piece. What it gives out is authentic up to there; that nothing is missing is known when
-/// [`Self::finish`] succeeds.
+/// Decrypts one object incrementally. All output is authentic; only success of [`Self::finish`] proves that it is
+/// complete.
 pub struct Opener {
     key: LessSafeKey,
     associated: Vec<u8>,
@@ -164,7 +165,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Begins behind the header of the object of that name.
+    /// Starts after the header of the object with this name.
     ///
     /// # Errors
     /// [`CryptError::Cipher`], which does not happen with keys of this module.
@@ -177,10 +178,10 @@ impl Opener {
         })
     }
 
-    /// Takes bytes of the store and writes the content of segments that are whole to `out`.
+    /// Takes stored bytes and writes the content of complete segments to `out`.
     ///
     /// # Errors
-    /// [`CryptError::Corrupt`] at the first segment that is not what was written there.
+    /// [`CryptError::Corrupt`] at the first segment that fails authentication.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CryptError> {
         while !bytes.is_empty() {
             if self.pending.len() == SEGMENT + TAG {
@@ -193,10 +194,10 @@ impl Opener {
         Ok(())
     }
 
-    /// Opens the last segment.
+    /// Decrypts the last segment.
     ///
     /// # Errors
-    /// [`CryptError::Corrupt`] when it is not the one that was written last.
+    /// [`CryptError::Corrupt`] when it fails authentication as the last one.
     pub fn finish(mut self, out: &mut Vec<u8>) -> Result<(), CryptError> {
         self.open(true, out)
     }
@@ -212,10 +213,10 @@ impl Opener {
     }
 }
 
-/// Seals a small object at once.
+/// Encrypts a small object.
 ///
 /// # Errors
-/// When the system gives no random bytes.
+/// When the system provides no random bytes.
 pub fn seal(master: &MasterKey, name: &str, content: &[u8]) -> Result<Vec<u8>, CryptError> {
     let mut out = Vec::with_capacity(content.len() + MAX_HEADER + (content.len() / SEGMENT + 1) * TAG);
     let mut sealer = Sealer::new(master, name, &mut out)?;
@@ -224,10 +225,10 @@ pub fn seal(master: &MasterKey, name: &str, content: &[u8]) -> Result<Vec<u8>, C
     Ok(out)
 }
 
-/// Opens a small object at once.
+/// Decrypts a small object.
 ///
 /// # Errors
-/// When its header is no header, or anything of it is not what was written under that name with that key.
+/// When the header is invalid, or the object is not authentic for this name and key.
 pub fn open(master: &MasterKey, header: &Header, name: &str, bytes: &[u8]) -> Result<Vec<u8>, CryptError> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut opener = Opener::new(master, header, name)?;
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_whatever_its_length_and_its_pieces() {
+    fn sealed_content_opens_with_any_length_and_chunks() {
         let mut rng = StdRng::seed_from_u64(1);
         for length in [0, 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, 3 * SEGMENT, 3 * SEGMENT + 5] {
             let content: Vec<u8> = (0..length).map(|_| rng.random()).collect();
@@ -276,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn the_same_content_never_looks_the_same() {
+    fn equal_content_has_different_ciphertext() {
         assert_ne!(seal(&key(1), "a", b"x").unwrap(), seal(&key(1), "a", b"x").unwrap());
     }
 
     #[test]
-    fn neither_another_name_nor_another_key_opens_it() {
+    fn other_name_or_key_does_not_open_an_object() {
         let sealed = seal(&key(1), "a", b"secret").unwrap();
         assert_eq!(read(&key(1), "a", &sealed).unwrap(), b"secret");
         assert_eq!(read(&key(1), "b", &sealed), Err(CryptError::Corrupt));
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_off_anywhere_it_does_not_open() {
+    fn truncated_object_does_not_open() {
         let content = vec![7; 2 * SEGMENT];
         let sealed = seal(&key(1), "a", &content).unwrap();
         let header = Header::parse(&sealed).unwrap().length();
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(read(&key(1), "a", &reordered), Err(CryptError::Corrupt), "reordered");
     }
 
-    /// Thousands of damaged objects: none panics, and none gives a byte that was not written there under that name.
+    /// Decrypts thousands of damaged objects: none panics, and none yields a byte that was not written under that name.
     #[test]
     fn damaged_objects_never_open() {
         let mut rng = StdRng::seed_from_u64(42);
@@ -333,7 +334,7 @@ mod tests {
             let body = bytes.get(header.length()..).unwrap_or_default();
             let whole = opener.push(body, &mut out).and_then(|()| opener.finish(&mut out));
             assert!(content.starts_with(&out), "round {round} gave bytes that nobody wrote there");
-            // Two changes may have taken each other back.
+            // Two changes may cancel each other out.
             assert!(whole.is_err() || bytes == sealed, "round {round} opened");
         }
     }

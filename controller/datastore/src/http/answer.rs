@@ -1,4 +1,4 @@
-//! Answers with content, and those without.
+//! Responses with and without content.
 
 use axum::{
     body::Body,
@@ -18,10 +18,10 @@ pub fn empty(status: StatusCode) -> Response {
     response
 }
 
-/// An answer with content whose length and digest are known.
+/// A response with content of known length and digest.
 ///
 /// # Errors
-/// `Corrupt` when the digest is none; `Unavailable` when the service ends.
+/// `Corrupt` when the digest is invalid; `Unavailable` when the service shuts down.
 pub async fn content(service: &Service, stored: &Stored, stream: ByteStream) -> Result<Response, Problem> {
     let (metrics, permit) = (service.metrics.clone(), service.download(stored.size).await?);
     let counted = stream.inspect_ok(move |piece| {
@@ -29,7 +29,7 @@ pub async fn content(service: &Service, stored: &Stored, stream: ByteStream) -> 
         metrics.sent(piece.len());
     });
     let counted = counted.inspect_err(|problem| {
-        // The client sees a connection that ends too early.
+        // The client sees a truncated response.
         tracing::error!(reason = problem.reason, "{}", problem.message);
     });
     let mut response = Response::new(Body::from_stream(counted));

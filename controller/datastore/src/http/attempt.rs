@@ -33,7 +33,7 @@ use super::{
     sources,
 };
 
-/// A pod's request whose path was understood.
+/// A pod's request with a parsed path.
 pub struct Request<'a> {
     pub namespace: &'a str,
     pub run: &'a str,
@@ -42,10 +42,10 @@ pub struct Request<'a> {
     pub query: &'a Parameters,
 }
 
-/// Answers it.
+/// Handles the request.
 ///
 /// # Errors
-/// Whatever the answer is when it is no success.
+/// Every response that is not a success.
 pub async fn answer(service: &Service, request: &Request<'_>, parts: &Parts, body: Body) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
     let pod = identity.pod.as_ref().ok_or_else(|| problem(FORBIDDEN, "the token is bound to no pod"))?;
@@ -66,14 +66,14 @@ async fn authorize(
     pod: &PodIdentity,
     nonce: &str,
 ) -> Result<std::sync::Arc<RunView>, Problem> {
-    // Before anything is said of the run: who is of another namespace learns not even whether it exists.
+    // Check the namespace before the lookup, so a pod of another namespace cannot probe whether a run exists.
     if pod.namespace != request.namespace {
         return Err(problem(FORBIDDEN, "the run is of another namespace"));
     }
     let decide = |run: &RunView| caller::decide(run, pod, request.attempt, nonce, request.ask);
     if matches!(request.ask, Ask::Log(_)) {
         let run = service.lookup.recent(request.namespace, request.run).await?;
-        // A refusal is decided on what is now: the attempt may just have been adopted.
+        // Before a rejection, read the run live: the attempt may just have been adopted.
         if decide(&run).is_ok() {
             return Ok(run);
         }
@@ -135,7 +135,7 @@ async fn carry_out(
             let said = body.collect().await?;
             let namespace = service.lookup.namespace(run).await?;
             let found = if said.is_empty() {
-                // Whatever runs in the pod before the claim, nobody approved it: it says nothing of the values.
+                // Before the claim, nothing that runs in the pod is approved, so the pod may not supply values.
                 match service.states.get_for(&state()?, &namespace).await? {
                     None => StateOutputs::default(),
                     Some((_, content)) => journal::read_state(content, StateOutputs::read).await?,
@@ -158,7 +158,7 @@ async fn carry_out(
         },
         Ask::WriteState => {
             let key = state()?;
-            // Refused before the body is read, and again when it is there.
+            // Reject before reading the body. The lock is checked again after the body has arrived.
             let newest = service.states.newest(&key).await?;
             if !holder.holds(&newest.head, lock) {
                 return Err(newest.head.locked());

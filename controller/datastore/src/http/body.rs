@@ -1,4 +1,4 @@
-//! The body of a request: never longer than its limit, and never slower than a client that works.
+//! The body of a request, with bounds on length, idle time and rate.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use serving::problem::{invalid, problem};
 
 use crate::metrics::Metrics;
 
-/// How long a client may send nothing.
+/// Maximum time without data from the client.
 const IDLE: Duration = Duration::from_secs(30);
-/// From then on a body has to be faster than [`SLOWEST`].
+/// After this time, the average rate must exceed [`SLOWEST`].
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes a second.
+/// Bytes per second.
 const SLOWEST: u64 = 16 << 10;
-/// What is read and thrown away after a refusal, so that a client which is still sending reads the answer.
+/// How many bytes to read and discard after a rejection, so that a client that is still sending reads the response.
 const DRAINED: u64 = 4 << 20;
-/// How long that may take.
+/// Maximum time for that.
 const DRAINING: Duration = Duration::from_secs(2);
 
 pub struct Incoming<'a> {
@@ -38,7 +38,7 @@ impl<'a> Incoming<'a> {
         Self { body, limit, read: 0, begun: Instant::now(), ended: false, metrics }
     }
 
-    /// The next piece; none at the end.
+    /// The next chunk; `None` at the end.
     ///
     /// # Errors
     /// `TooLarge`; `Invalid` when the client stopped or is too slow.
@@ -68,7 +68,7 @@ impl<'a> Incoming<'a> {
         Ok(None)
     }
 
-    /// All of it.
+    /// Collects the whole body.
     ///
     /// # Errors
     /// Those of [`Self::next`].
@@ -84,7 +84,7 @@ impl<'a> Incoming<'a> {
         futures::stream::try_unfold(self, |body| async move { Ok(body.next().await?.map(|piece| (piece, body))) })
     }
 
-    /// Reads on after a refusal, within bounds.
+    /// Reads on after a rejection, within bounds.
     pub async fn drain(&mut self) {
         self.limit = self.read.saturating_add(DRAINED);
         let drained = async { while let Ok(Some(_)) = self.next().await {} };

@@ -1,4 +1,4 @@
-//! Requests of the controller: results and claims of any run, and the deletion of what a run left.
+//! Requests of the controller: results and claims of any run, and the deletion of a run's data.
 
 use axum::{
     http::{StatusCode, request::Parts},
@@ -20,10 +20,10 @@ use super::{
     route::UidAsk,
 };
 
-/// Answers one.
+/// Handles one.
 ///
 /// # Errors
-/// Whatever the answer is when it is no success.
+/// Every response that is not a success.
 pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
     if identity.user != service.controller {
@@ -43,7 +43,8 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
         }
         UidAsk::ReleaseLock => {
             let (view, key) = journal::state_of(service, run).await?;
-            // The word on its process is the controller's; an attempt that is open could take the lock again.
+            // Only the controller vouches that the process has ended. With an open attempt, a process could take the
+            // lock again.
             if view.is_open() {
                 return Err(problem(FORBIDDEN, "the run's attempt is open"));
             }

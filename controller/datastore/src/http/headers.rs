@@ -1,14 +1,14 @@
-//! What a request says in its headers.
+//! Headers of requests.
 
 use axum::http::HeaderMap;
 
 use crds::datastore::{HEADER_DIGEST, Problem};
 use serving::problem::invalid;
 
-/// The digest that a body is said to have.
+/// The announced digest of the body.
 ///
 /// # Errors
-/// `Invalid` for what is none.
+/// `Invalid` when it is not a digest.
 pub fn digest(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let is_digest = |text: &&str| {
         text.strip_prefix("sha256:")
@@ -22,10 +22,10 @@ pub fn digest(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// A header that may be there once.
+/// A header that may occur once.
 ///
 /// # Errors
-/// `Invalid` when it is there twice, or is no text.
+/// `Invalid` when it occurs twice or is not text.
 pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {

@@ -1,4 +1,4 @@
-//! Requests: the one place where they come in, their paths, their bodies, and what they set off.
+//! HTTP requests: routing, paths, bodies and handlers.
 
 pub mod answer;
 pub mod attempt;
@@ -21,7 +21,7 @@ use crate::service::{Service, busy};
 
 use route::Route;
 
-/// The way in for requests, each with the [`serving::connections::CommonName`] of its connection.
+/// The router of all requests. Each request carries the [`serving::connections::CommonName`] of its connection.
 pub fn router(service: Arc<Service>) -> Router {
     route::router(move |route, request| {
         let service = service.clone();
@@ -31,7 +31,7 @@ pub fn router(service: Arc<Service>) -> Router {
 
 async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    // Of anything but a Status, `kubectl` tells nobody what it says.
+    // `kubectl` shows error messages only from a Status object.
     let by_api_server = parts.uri.path().starts_with("/apis");
     let refuse = |problem: &Problem| if by_api_server { problem::failure(problem) } else { problem::response(problem) };
     let route = match route {
@@ -42,7 +42,7 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
         }
     };
     let kind = route.kind();
-    // Whoever asks how it is gets an answer however many wait.
+    // Probes are answered even when all places are taken.
     let probe = matches!(route, Route::Health | Route::Ready);
     let permit = service.requests.try_acquire();
     let refused = match (&*service.unfit.borrow(), &permit) {

@@ -1,4 +1,4 @@
-//! What a request says in its path and its parameters, before anything of it is believed.
+//! Untrusted path segments and parameters of a request.
 
 use axum::{extract::RawPathParams, http::Uri};
 use url::form_urlencoded;
@@ -6,27 +6,27 @@ use url::form_urlencoded;
 use crds::datastore::Problem;
 use serving::problem::{invalid, not_found};
 
-/// The segments that a path was matched by, and its parameters; the library decodes both.
+/// The matched path segments and the parameters; the library decodes both.
 pub struct RequestParts<'a> {
     pub(super) segments: &'a RawPathParams,
     pub(super) uri: &'a Uri,
 }
 
 pub type Read<T> = fn(&RequestParts<'_>) -> Result<T, Problem>;
-/// Verb and path of a request, the path below a base, and how the rest is read.
+/// Verb and path of a request, relative to a base, and the function that parses the rest.
 pub type Row<T> = (&'static str, &'static str, Read<T>);
 
 impl RequestParts<'_> {
-    /// A segment of the path by its name there; it holds whatever was sent.
+    /// A path segment by its name in the pattern; contains unvalidated input.
     pub fn segment(&self, name: &str) -> &str {
         self.segments.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value)
     }
 
-    /// The parameters.
+    /// The query parameters.
     ///
     /// # Errors
-    /// `Invalid` for escapes that are none, and for values that are no UTF-8 or hold control characters: the library would take the
-    /// former as they stand, and put `U+FFFD` in place of the latter.
+    /// `Invalid` for malformed escapes, and for values that are not UTF-8 or contain control characters: the library
+    /// would keep the former unchanged and replace the latter by `U+FFFD`.
     pub fn parameters(&self) -> Result<Vec<(String, String)>, Problem> {
         let is_escape = |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let is_text = |text: &str| !text.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
@@ -37,7 +37,7 @@ impl RequestParts<'_> {
     }
 }
 
-/// There is no such path.
+/// The error for an unknown path.
 pub fn nothing() -> Problem {
     not_found("there is no such path, or not for this method")
 }
@@ -51,7 +51,7 @@ pub fn number(text: &str, most: u64) -> Result<u64, Problem> {
     text.parse().ok().filter(|n| legal && *n <= most).ok_or_else(|| invalid(format!("that is no number up to {most}")))
 }
 
-/// `true` or `false`; nothing means `true`.
+/// `true` or `false`; an empty value means `true`.
 ///
 /// # Errors
 /// `Invalid`.

@@ -1,4 +1,4 @@
-//! What a request asks for: a pure function of its method and path. Every segment is checked here, without its escapes.
+//! Parses requests: a pure function of method and path. Every segment is validated here, after unescaping.
 
 use std::collections::BTreeMap;
 
@@ -23,71 +23,71 @@ use super::{
     request_parts::{Read, RequestParts, Row, boolean, nothing, number},
 };
 
-/// The longest path with its query, in bytes.
+/// Maximum length of path and query, in bytes.
 const LONGEST: usize = 2048;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The process is alive.
+    /// The liveness probe.
     Health,
-    /// The service can do its work.
+    /// The readiness probe.
     Ready,
-    /// Something of an attempt, by its pod.
+    /// A pod's request for its attempt.
     Attempt { namespace: String, run: String, attempt: u32, ask: Ask, query: Parameters },
-    /// Something of a run by its UID, by the controller.
+    /// The controller's request for a run, by UID.
     Uid { run: RunKey, ask: UidAsk },
-    /// Bundles of a repository, by whoever follows it.
+    /// A request of `controller sources` for a repository's snapshots.
     Bundles { of: RepositoryKey, ask: BundleAsk },
-    /// The revisions that runs wait for; from now on.
+    /// The revisions that runs wait for.
     Wanted {
-        /// Whether to go on saying so.
+        /// Whether to stream changes.
         follow: bool,
     },
-    /// Something that the API server passes on.
+    /// A request that the API server forwards.
     Read(Reading),
 }
 
-/// What the controller asks for.
+/// A request of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UidAsk {
     /// An attempt's result.
     Result(u32),
     /// An attempt's journal, compared with the run's managed state.
     Journal(u32),
-    /// Whether the log of an attempt is whole.
+    /// Whether the log of an attempt is complete.
     Log(u32),
     Claim,
-    /// Release the lock that it left on its managed state.
+    /// Release the lock that the run left on its managed state.
     ReleaseLock,
-    /// Delete everything but the claim.
+    /// Delete all data except the claim.
     Delete,
     DeleteBundles,
 }
 
-/// What whoever follows repositories asks for; commits by their full ids.
+/// A request of `controller sources`. Commits are full ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BundleAsk {
-    /// Store the bundle of a commit.
+    /// Store the snapshot of a commit.
     Put(String),
-    /// Digest and size of one.
+    /// Digest and size of a snapshot.
     Digest(String),
-    /// The commits that there are bundles of.
+    /// The commits with a stored snapshot.
     List,
     Delete(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// Where a piece of a log belongs.
+    /// The offset of an append to a log.
     pub offset: u64,
     /// Whether the log ends with it.
     pub end: bool,
-    /// ID of the lock.
+    /// The lock's ID.
     pub lock: Option<String>,
 }
 
 impl Route {
-    /// The word in metrics; of a small set.
+    /// The name in metrics, from a small set.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Health | Self::Ready => "probe",
@@ -149,7 +149,7 @@ const OF_UID: [Row<Route>; 6] = [
         let ask = match asked.uri.query() {
             None => UidAsk::Delete,
             Some("only=bundle") => UidAsk::DeleteBundles,
-            // A parameter that is not understood must not become the deletion of everything.
+            // An unknown parameter must not turn into the deletion of everything.
             Some(_) => return Err(invalid("`only=bundle` is the one parameter")),
         };
         Ok(Route::Uid { run: asked.run_key()?, ask })
@@ -164,10 +164,10 @@ const OF_BUNDLES: [Row<Route>; 4] = [
     ("DELETE", "/{revision}", |asked| asked.of_sources(BundleAsk::Delete(asked.revision()?))),
 ];
 
-/// A router that hands each request to `carry`, with what it asks for, or why that is nothing: `NotFound` for a path that is none or
-/// not for this verb, `Invalid` for one with a part that is no name, number or parameter.
+/// A router that passes each request to `carry` with its parsed route, or with the error: `NotFound` for an unknown
+/// path or verb, `Invalid` for an invalid name, number or parameter.
 ///
-/// Verbs are matched here: the library would answer a wrong one with 405, and `HEAD` in place of `GET`.
+/// The verb is matched here: axum would answer a wrong verb with 405, and serve `HEAD` as `GET`.
 pub fn router<C>(carry: C) -> Router
 where
     C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
@@ -260,7 +260,7 @@ impl RequestParts<'_> {
         self.alone(Route::Uid { run, ask })
     }
 
-    /// Without parameters.
+    /// Accepts no parameters.
     fn alone(&self, route: Route) -> Result<Route, Problem> {
         if self.uri.query().is_some() { Err(nothing()) } else { Ok(route) }
     }

@@ -1,4 +1,5 @@
-//! Bundles of repositories: written by whoever follows them, and read by the pods of runs that name one of their revisions.
+//! Snapshots of repositories: written by `controller sources`, read by the pods of runs that reference one of their
+//! revisions.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -21,15 +22,15 @@ use super::{
     route::BundleAsk,
 };
 
-/// How often what runs wait for is said anew, so that each side knows that the other is there.
+/// Interval at which the list is sent again, so that each side detects a dead connection.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How long it is said to one who has proven once who he is.
+/// Maximum duration of a stream without a new authentication.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Answers whoever follows repositories.
+/// Handles a request of `controller sources`.
 ///
 /// # Errors
-/// Whatever the answer is when it is no success.
+/// Every response that is not a success.
 pub async fn answer(
     service: &Service,
     of: &RepositoryKey,
@@ -64,20 +65,20 @@ pub async fn answer(
     }
 }
 
-/// Tells whoever follows repositories what runs wait for.
+/// Lists the revisions that runs wait for.
 ///
 /// # Errors
-/// Whatever the answer is when it is no success.
+/// Every response that is not a success.
 pub async fn wanted(service: &Service, parts: &Parts) -> Result<Response, Problem> {
     of_sources(service, parts).await?;
     Ok(problem::json(StatusCode::OK, &service.wanted.list()))
 }
 
-/// Tells whoever follows repositories what runs wait for, again and again: a list in each line, at once when another run asks. So nobody is
-/// asked while nothing happens, neither for that list nor for whose the token is. It ends with the token.
+/// Streams the revisions that runs wait for: one list per line, immediately after each new request. So neither the list
+/// nor the token is requested while nothing happens. The stream ends when the token expires.
 ///
 /// # Errors
-/// Whatever the answer is when it is no success.
+/// Every response that is not a success.
 pub async fn follow_wanted(service: &Arc<Service>, parts: &Parts) -> Result<Response, Problem> {
     of_sources(service, parts).await?;
     let until = Instant::now() + service.callers.life(&parts.headers).min(LONGEST);
@@ -105,11 +106,11 @@ async fn of_sources(service: &Service, parts: &Parts) -> Result<(), Problem> {
     if service.sources.as_ref() == Some(&identity.user) {
         return Ok(());
     }
-    Err(problem(FORBIDDEN, "that is for whoever follows repositories"))
+    Err(problem(FORBIDDEN, "only `controller sources` may do this"))
 }
 
-/// The bundle of the revision that a run's own spec names, if its repository, as it is now, lets the run's namespace have it. Of another
-/// namespace's repository nobody learns whether it is there who is not named by it.
+/// The snapshot of the revision in a run's own spec, if the repository currently allows the run's namespace. The
+/// response does not reveal whether another namespace's repository exists unless it allows the caller.
 ///
 /// # Errors
 /// `RepositoryNotAllowed`, `SourceNotReady`, `Invalid`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -120,7 +121,7 @@ pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Proble
     let is_own = *namespace == run.namespace;
     let repository = match service.cluster.repository(namespace, name).await {
         Ok(repository) => repository,
-        // The operator has not let the datastore see that namespace: nobody of it is named there.
+        // The datastore lacks rights in that namespace, so treat the repository as not allowing the run.
         Err(error) if error.code() == 403 && !is_own => None,
         Err(error) => return Err(unavailable("the API server", &error)),
     };

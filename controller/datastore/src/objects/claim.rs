@@ -1,4 +1,4 @@
-//! The record of the claim: written once, and kept when its run is gone.
+//! The record of the claim: written once, and retained after its run is gone.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Record {
     pub at: Timestamp,
 }
 
-/// What is written before the claim. Nobody reads it.
+/// The object written before the claim. It is never read.
 #[derive(Debug, Serialize)]
 struct Intent {
     attempt: u32,
@@ -27,7 +27,7 @@ struct Intent {
     at: Timestamp,
 }
 
-/// Records the claim of a run that was just read, live.
+/// Records the claim of a run that was just read live.
 ///
 /// # Errors
 /// `Forbidden` when the API server has another claim or none, `AlreadyClaimed`, `Unavailable`.
@@ -46,11 +46,11 @@ pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> 
     }
 }
 
-/// Proves that a claim can be recorded: what the record needs of the store is done under another name, each time anew.
+/// Proves that a claim can be recorded: performs the same kind of write under another name, anew each time.
 ///
 /// # Errors
-/// `AlreadyClaimed` when there is a record, though the run has no claim: the cluster was restored from before it. `Unavailable`,
-/// `Corrupt`, `KeyMissing`.
+/// `AlreadyClaimed` when there is a record although the run has no claim: the cluster was restored from an earlier
+/// backup. `Unavailable`, `Corrupt`, `KeyMissing`.
 pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> Result<(), Problem> {
     if get(sealed, key).await?.is_some() {
         let text =
@@ -59,13 +59,13 @@ pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> 
     }
     let intent = Intent { attempt, nonce: nonce.to_owned(), at: Timestamp::now() };
     if !sealed.create(&key.intent(), &intent, &[]).await? {
-        // It is there of an earlier time; that it could be written then says nothing of now.
+        // It exists from an earlier proof, which tells nothing about the store's current state.
         sealed.overwrite_bytes(&key.intent(), &serde_json::to_vec(&intent).unwrap_or_default()).await?;
     }
     Ok(())
 }
 
-/// Reads the record; none when there is none.
+/// Reads the record; `None` when it does not exist.
 ///
 /// # Errors
 /// `Unavailable`, `Corrupt`, `KeyMissing`.

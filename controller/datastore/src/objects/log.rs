@@ -1,7 +1,8 @@
-//! Logs: each phase of an attempt has one, in segments that are named by the bytes they hold.
+//! Logs: one per phase of an attempt, stored in segments whose names contain their byte ranges.
 //!
-//! The last segment grows until it has 256 KiB: the longer one is written, then the shorter one deleted. So a writer that was
-//! stopped in between, or another replica that knew less, never takes away what was acknowledged; readers take the longest.
+//! The last segment grows up to 256 KiB: a longer one is written, then the shorter one deleted. So neither a writer
+//! that was stopped in between nor a replica with an outdated view removes acknowledged bytes. Readers use the longest
+//! segment.
 
 use std::{
     collections::HashMap,
@@ -22,26 +23,27 @@ use crate::{
     names::{LogKey, RunKey},
 };
 
-/// The most that the last segment grows to, in bytes.
+/// Maximum size of the growing last segment, in bytes.
 const TAIL: u64 = 256 << 10;
-/// The most logs whose tails are in memory.
+/// Maximum number of logs with a cached last segment.
 const ACTIVE: usize = 256;
 
-/// What the store holds of a log.
+/// The stored segments of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    /// Segments in order: where the reading begins, first and last byte of the segment.
+    /// Segments in order: read offset, first and last byte of the segment.
     pub segments: Vec<(u64, u64)>,
-    /// Bytes that can be read from the beginning.
+    /// Bytes readable from the start without a gap.
     pub length: u64,
-    /// Whether the writer said that this is all.
+    /// Whether the writer has marked the end.
     pub ended: bool,
-    /// Whether something stands behind a gap.
+    /// Whether there are bytes after a gap.
     pub gap: bool,
 }
 
 impl Index {
-    /// Of the bounds that were listed: the chain from byte 0, always by the segment that leads furthest.
+    /// Builds the index from listed bounds: the chain from byte 0, taking the segment that reaches furthest at each
+    /// step.
     pub fn of(mut bounds: Vec<(u64, u64)>, ended: bool) -> Self {
         bounds.sort_unstable();
         let (mut index, mut next) = (Self { ended, ..Self::default() }, 0);
@@ -69,7 +71,7 @@ struct End {
 }
 
 struct Tail {
-    /// Where the last segment begins.
+    /// Offset of the last segment.
     start: u64,
     bytes: Vec<u8>,
     ended: bool,
@@ -102,10 +104,12 @@ impl Logs {
         self.grown.subscribe()
     }
 
-    /// Appends a piece at its offset. A piece that is there is acknowledged; of one that is there in part, the rest is appended.
+    /// Appends bytes at an offset. Bytes that are already stored are acknowledged; of a partially stored piece, the
+    /// rest is appended.
     ///
     /// # Errors
-    /// `WrongOffset` with the length when there would be a gap; `TooLarge`; `AlreadyExists` behind the end; `Unavailable`.
+    /// `WrongOffset` with the length when there would be a gap; `TooLarge`; `AlreadyExists` after the end;
+    /// `Unavailable`.
     pub async fn append(&self, key: &LogKey, offset: u64, piece: &[u8], end: bool) -> Result<Length, Problem> {
         if piece.len() as u64 > MAX_APPEND {
             return Err(problem(TOO_LARGE, format!("a piece has at most {MAX_APPEND} bytes")));
@@ -114,10 +118,10 @@ impl Logs {
         let upto = upto.ok_or_else(|| problem(TOO_LARGE, format!("a log has at most {MAX_LOG} bytes")))?;
         let active = self.active(key);
         let mut guard = active.tail.lock().await;
-        // Taken out while it is changed: whatever stops this in between, the next one asks the store.
+        // Take the cache entry out during the change. If the change is interrupted, the next append reads the store.
         let mut tail = match guard.take() {
             Some(tail) if tail.length() == offset => tail,
-            // Another replica may have written more.
+            // Another replica may have appended.
             Some(_) | None => self.load(key).await?,
         };
         let length = tail.length();
@@ -150,7 +154,7 @@ impl Logs {
         Ok(Length { length })
     }
 
-    /// One write: the last segment, longer, or the next one.
+    /// Performs one write: extends the last segment, or starts the next one.
     async fn grow(&self, key: &LogKey, tail: &mut Tail, new: &[u8]) -> Result<(), Problem> {
         let length = tail.length();
         let (room, added) = (TAIL.saturating_sub(tail.bytes.len() as u64), new.len() as u64);
@@ -159,7 +163,7 @@ impl Logs {
             tail.bytes.extend_from_slice(new);
             self.sealed.overwrite_bytes(&key.segment(tail.start, tail.length()), &tail.bytes).await?;
             let store = self.sealed.store().clone();
-            // Nobody waits for it, and what stays is passed over by readers.
+            // Delete in the background. Readers ignore the shorter segment if it remains.
             tokio::spawn(async move { store.delete(&shorter).await });
             return Ok(());
         }
@@ -183,7 +187,7 @@ impl Logs {
         Ok(Tail { start, bytes, ended: index.ended })
     }
 
-    /// What the store holds of a log.
+    /// The stored segments of a log.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -193,8 +197,8 @@ impl Logs {
         Ok(Index::of(words.iter().filter_map(|word| LogKey::bounds(word)).collect(), ended))
     }
 
-    /// How the log of an attempt stands. Its agent says that a phase's is at its end when the next one begins, and the last one's when it
-    /// ends itself.
+    /// The completeness of an attempt's logs. The agent marks the end of a phase's log when the next phase starts, and
+    /// that of the last one when the agent exits.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -220,7 +224,7 @@ impl Logs {
         if bytes.len() == length { Ok(bytes) } else { Err(corrupt(format!("{name} has another length than it says"))) }
     }
 
-    /// Reads a log from byte `from` up to what the index knows.
+    /// Reads a log from byte `from` up to the end of the index.
     pub fn read(self: &Arc<Self>, key: &LogKey, index: &Index, from: u64) -> BoxStream<'static, Result<Bytes, Problem>> {
         let segments: Vec<(u64, u64)> = index.segments.iter().copied().filter(|(_, end)| *end > from).collect();
         let (logs, key) = (self.clone(), key.clone());
@@ -229,7 +233,7 @@ impl Logs {
             let Some((start, end)) = segments.next() else { return Ok(None) };
             let bytes = match logs.segment(&key, start, end).await {
                 Ok(bytes) => bytes,
-                // The last segment was replaced by a longer one between the list and the read.
+                // A longer segment replaced this one between the list and the read.
                 Err(problem) => match logs.longer(&key, start, end).await? {
                     Some(bytes) => bytes,
                     None => return Err(problem),
@@ -241,7 +245,7 @@ impl Logs {
         .boxed()
     }
 
-    /// Where the last so many lines of a log begin.
+    /// The offset at which the last `lines` lines of a log start.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -255,7 +259,7 @@ impl Logs {
                 Ok(bytes) => bytes,
                 Err(problem) => self.longer(key, start, end).await?.ok_or(problem)?,
             };
-            // The end of the log's last line begins no further line.
+            // A line feed at the end of the log starts no further line.
             let upto = if end == index.length && bytes.ends_with(b"\n") { bytes.len() - 1 } else { bytes.len() };
             for (at, _) in bytes[..upto].iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
                 left = left.saturating_sub(1);
@@ -281,7 +285,7 @@ impl Logs {
         Ok(None)
     }
 
-    /// Forgets the tails of a run that is deleted.
+    /// Drops the cached segments of a deleted run.
     pub fn forget(&self, run: &RunKey) {
         self.active.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| key.run != *run);
     }
@@ -299,7 +303,7 @@ impl Logs {
                 Arc::strong_count(entry) > 1 || now.duration_since(last_used(entry)) < Duration::from_secs(60)
             });
             while active.len() >= ACTIVE {
-                // One that is being written to is only forgotten here; two writers of one log meet in the store.
+                // Dropping an entry in use is safe: two writers of one log synchronize through the store.
                 let Some(oldest) = active.iter().min_by_key(|(_, entry)| last_used(entry)).map(|(key, _)| key.clone()) else {
                     break;
                 };
@@ -317,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_take_the_segments_that_lead_furthest() {
+    fn readers_use_the_segments_that_reach_furthest() {
         let index = Index::of(vec![(0, 5), (0, 9), (9, 20), (9, 12), (4, 7), (20, 21)], false);
         assert_eq!(index.segments, [(0, 9), (9, 20), (20, 21)]);
         assert_eq!((index.length, index.gap), (21, false));
@@ -326,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_gap_nothing_is_read() {
+    fn bytes_after_a_gap_are_not_read() {
         let index = Index::of(vec![(0, 5), (6, 9)], false);
         assert_eq!((index.length, index.gap), (5, true));
         assert_eq!(Index::of(vec![(1, 5)], false).length, 0);

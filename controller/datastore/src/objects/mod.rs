@@ -1,4 +1,4 @@
-//! What is written once: an attempt's bundle, plan, plan as JSON and result, and the [bundles](sources) of repositories.
+//! Write-once objects: an attempt's bundle, plan, JSON plan and result, and the [snapshots](sources) of repositories.
 
 pub mod claim;
 pub mod log;
@@ -24,14 +24,14 @@ use crate::{
     names::{self, Name, RunKey},
 };
 
-/// How many runs are remembered whose name is in the store.
+/// Maximum number of cached runs whose name is recorded.
 const NAMED: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     #[serde(flatten)]
     pub stored: Stored,
-    /// The last word of the blob's name; none when the content stands in the record.
+    /// The last segment of the blob's name; `None` when the record has the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<String>,
     pub at: Timestamp,
@@ -41,7 +41,7 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub name: String,
-    /// When something was first written for it.
+    /// When the first object of the run was written.
     pub at: Timestamp,
 }
 
@@ -50,7 +50,7 @@ pub struct Object {
     pub content: ByteStream,
 }
 
-/// Whether an object was written now or stood there, the same.
+/// Whether an object was created now or existed with the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
     Created,
@@ -67,7 +67,7 @@ impl Objects {
         Self { sealed, named: Mutex::default() }
     }
 
-    /// Writes down under which name the run of that UID is found; the sweep needs it. Comes before everything else of a run.
+    /// Records the name of the run with this UID, for the sweep. Must precede all other writes for a run.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -84,10 +84,10 @@ impl Objects {
         Ok(())
     }
 
-    /// Writes an object once. `digest` is what the writer says of its content.
+    /// Writes an object once. `digest` is the digest announced by the writer.
     ///
     /// # Errors
-    /// Those of the content; `AlreadyExists` for another content, `WrongDigest`, `TooLarge`, `Unavailable`.
+    /// Those of the content; `AlreadyExists` for different content, `WrongDigest`, `TooLarge`, `Unavailable`.
     pub async fn put(
         &self,
         run: &RunKey,
@@ -101,7 +101,7 @@ impl Objects {
         write_once(&self.sealed, slot, digest, content, is_same).await
     }
 
-    /// Reads an object; none when there is none.
+    /// Reads an object; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
@@ -109,10 +109,10 @@ impl Objects {
         read_once(&self.sealed, &run.object(attempt, kind), &run.blobs()).await
     }
 
-    /// Reads an object back from the store, to its end, and compares its digest.
+    /// Reads an object from the store to its end and verifies its digest.
     ///
     /// # Errors
-    /// Those of [`Self::get`]; `NotFound`; `Corrupt` when the content is another.
+    /// Those of [`Self::get`]; `NotFound`; `Corrupt` when the content differs.
     pub async fn verify(&self, run: &RunKey, attempt: u32, kind: ObjectKind) -> Result<Stored, Problem> {
         let object = self.get(run, attempt, kind).await?.ok_or_else(|| none(attempt, kind))?;
         let (mut digest, mut size, mut content) = (Sha256::new(), 0_u64, object.content);
@@ -142,20 +142,20 @@ impl Objects {
         .await
     }
 
-    /// Deletes everything of a run but its claim.
+    /// Deletes all data of a run except its claim.
     ///
     /// # Errors
     /// `Unavailable`; some may be deleted.
     pub async fn delete_all(&self, run: &RunKey) -> Result<(), Problem> {
         self.delete_bundles(run).await?;
-        // The name goes last: while anything is left, the sweep can say whose it is.
+        // Delete the name last: the sweep needs it while other data remains.
         self.delete_where(run, |below| below != "run").await?;
         self.sealed.store().delete(&run.name_record()).await?;
         self.named.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
         Ok(())
     }
 
-    /// Records before blobs: a record never names what is gone.
+    /// Deletes records before blobs, so that a record never references a deleted blob.
     async fn delete_where(&self, run: &RunKey, chosen: impl Fn(&str) -> bool) -> Result<(), Problem> {
         let prefix = format!("{}/", run.prefix());
         let mut found: Vec<_> = self.sealed.store().list(&run.prefix()).await?.into_iter().map(|entry| entry.name).collect();
@@ -169,7 +169,7 @@ impl Objects {
     }
 }
 
-/// What is said of an object that is not there.
+/// The error for a missing object.
 pub fn none(attempt: u32, kind: ObjectKind) -> Problem {
     not_found(format!("attempt {attempt} has stored no {}", kind.as_str()))
 }
@@ -181,17 +181,18 @@ fn existing(there: &Record, kind: ObjectKind, digest: &str) -> Result<(), Proble
     Err(problem(ALREADY_EXISTS, format!("another {} is stored: {}", kind.as_str(), there.stored.digest)))
 }
 
-/// Where something is written once.
+/// The location of a write-once object.
 struct Slot {
     /// Its record.
     name: Name,
-    /// Its content, when that is large.
+    /// Its content, if large.
     blob: Name,
-    /// The most bytes.
+    /// Maximum size, in bytes.
     limit: u64,
 }
 
-/// Writes content once; what is there then. `is_same` judges what was there before. `digest` is what the writer says of its content.
+/// Writes content once and returns the stored result. `is_same` compares with an existing record. `digest` is the
+/// digest announced by the writer.
 async fn write_once(
     sealed: &Sealed,
     Slot { name, blob, limit }: Slot,
@@ -202,7 +203,7 @@ async fn write_once(
     if let Some((record, _)) = sealed.read::<Record>(&name).await? {
         let mut content = std::pin::pin!(content);
         is_same(&record)?;
-        // A client that is still sending would not read the answer.
+        // Drain the body: a client that is still sending would not read the response.
         while let Some(piece) = content.next().await {
             piece?;
         }
@@ -221,7 +222,7 @@ async fn write_once(
         return Ok((stored, Wrote::Created));
     }
     let (there, _) = sealed.read::<Record>(&name).await?.ok_or_else(|| not_found("it was deleted meanwhile"))?;
-    // After a lost answer to a creation that was sent again, the record may be this one.
+    // After a lost response and a retry, the record may be this one.
     if there.blob != record.blob {
         discard(sealed, written.blob.as_ref()).await;
     }
@@ -231,12 +232,12 @@ async fn write_once(
 
 async fn discard(sealed: &Sealed, blob: Option<&Name>) {
     if let Some(blob) = blob {
-        // What cannot be deleted now, the sweep deletes.
+        // The sweep deletes it if this fails.
         let _ = sealed.store().delete(blob).await;
     }
 }
 
-/// Reads what was written once; none when there is none.
+/// Reads a write-once object; `None` when it does not exist.
 async fn read_once(sealed: &Sealed, name: &Name, blobs: &Name) -> Result<Option<Object>, Problem> {
     let Some((record, inline)) = sealed.read::<Record>(name).await? else { return Ok(None) };
     let content = match &record.blob {

@@ -1,5 +1,5 @@
-//! Bundles of repositories: the tree of each commit that is wanted, by the UID of the repository. One that was made again under the name of
-//! another has none of that one's.
+//! Snapshots of repositories: the tree of each requested commit, by the repository's UID. A repository recreated under
+//! the same name does not get its predecessor's snapshots.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ impl Bundles {
         Self { sealed }
     }
 
-    /// Stores the bundle of a commit; what is there then. The first one stays: what is in it follows from the commit, and whoever unpacks
-    /// it proves that; another release may have packed it to other bytes.
+    /// Stores the snapshot of a commit and returns the stored one. The first write wins: the commit determines the
+    /// content, and the reader verifies it; another release may have packed it into different bytes.
     ///
     /// # Errors
     /// Those of the content; `WrongDigest`, `TooLarge`, `Unavailable`.
@@ -39,7 +39,7 @@ impl Bundles {
         write_once(&self.sealed, slot, digest, content, |_| Ok(())).await.map(|(stored, _)| stored)
     }
 
-    /// Reads the bundle of a commit; none when there is none.
+    /// Reads the snapshot of a commit; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
@@ -47,7 +47,7 @@ impl Bundles {
         read_once(&self.sealed, &of.bundle(revision), &of.blobs()).await
     }
 
-    /// What is there of a commit; none when there is nothing.
+    /// Digest and size of a commit's snapshot; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -55,7 +55,7 @@ impl Bundles {
         Ok(self.sealed.read::<Record>(&of.bundle(revision)).await?.map(|(record, _)| record.stored))
     }
 
-    /// The commits that there are bundles of.
+    /// The commits with a stored snapshot.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -63,10 +63,10 @@ impl Bundles {
         self.sealed.store().children(&of.bundles()).await.map(|(_, names)| names)
     }
 
-    /// Deletes the bundle of a commit. The record goes first: it never names what is gone.
+    /// Deletes the snapshot of a commit, the record first, so that it never references a deleted blob.
     ///
     /// # Errors
-    /// `Unavailable`; its blob may be left, for the sweep.
+    /// `Unavailable`; its blob may remain, for the sweep.
     pub async fn delete(&self, of: &RepositoryKey, revision: &str) -> Result<(), Problem> {
         let name = of.bundle(revision);
         let Some((record, _)) = self.sealed.read::<Record>(&name).await? else { return Ok(()) };
@@ -77,7 +77,7 @@ impl Bundles {
         }
     }
 
-    /// Deletes all of a repository.
+    /// Deletes all data of a repository.
     ///
     /// # Errors
     /// `Unavailable`; some may be deleted.
@@ -90,7 +90,7 @@ impl Bundles {
         Ok(())
     }
 
-    /// Deletes blobs that no record names, and that are older than that; how many. A blob's name says to which record it belongs.
+    /// Deletes unreferenced blobs older than `age` and returns their number. A blob's name contains its record.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; some may be deleted.
@@ -110,7 +110,7 @@ impl Bundles {
     }
 }
 
-/// The repositories of a namespace that something is kept of.
+/// The UIDs of a namespace's repositories with stored data.
 ///
 /// # Errors
 /// `Unavailable`.

@@ -1,4 +1,5 @@
-//! Revisions that runs asked for and that nobody has stored: for whoever follows repositories. In memory: who waits asks again.
+//! Revisions that runs requested and that are not stored yet, for `controller sources`. In memory only: a waiting run
+//! asks again.
 
 use std::{
     collections::BTreeMap,
@@ -9,14 +10,14 @@ use std::{
 use crds::datastore::WantedRevision;
 use tokio::{sync::watch, time::Instant};
 
-/// How long after a question its answer is still waited for: longer than between two attempts of a run.
+/// How long a request is remembered: longer than the interval between two attempts of a run.
 const WAITS: Duration = Duration::from_secs(600);
-/// The most revisions of one repository, so that no run keeps those of others from being fetched.
+/// Maximum per repository, so that one repository's runs cannot block others.
 const OF_ONE: usize = 16;
-/// The most in all.
+/// Maximum in total.
 const MOST: usize = 1024;
 
-/// What was asked for, and when last.
+/// The requested revisions, with the time of the last request.
 #[derive(Default)]
 pub struct Wanted {
     all: Mutex<BTreeMap<WantedRevision, Instant>>,
@@ -24,7 +25,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// A run asked for a revision that is not stored. Beyond the bounds nothing is remembered; the run asks again.
+    /// Records that a run requested a revision that is not stored. Beyond the bounds the request is dropped; the run
+    /// asks again.
     pub fn asked(&self, revision: WantedRevision) {
         let mut all = self.waiting();
         let of_one = all.keys().filter(|other| other.uid == revision.uid).count();
@@ -63,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_asked_for_is_forgotten_when_nobody_asks_any_more() {
+    async fn wanted_revision_expires_without_requests() {
         let wanted = Wanted::default();
         wanted.asked(of("a", 1));
         tokio::time::advance(WAITS / 2).await;
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_repository_keeps_no_other_from_being_asked_for() {
+    async fn one_repository_cannot_fill_the_wanted_list() {
         let wanted = Wanted::default();
         for revision in 0..MOST {
             wanted.asked(of("a", revision));

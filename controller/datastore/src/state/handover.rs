@@ -1,5 +1,5 @@
-//! Whose a state is. Namespaces are known by name, and a name comes again: a state belongs to the namespace that was there when it
-//! was first used, and goes to another only by a person's word.
+//! Ownership of a state. Namespaces have names, and names are reused: a state belongs to the namespace that existed
+//! when it was first used. Only a person can hand it over to another.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use crate::{blob::store::ByteStream, names::StateKey};
 use super::{Head, Note, States, TRIES, Version, lock::busy};
 
 impl States {
-    /// Reads the newest version for a run of the namespace of that UID; none when there is none yet.
+    /// Reads the newest version for a run in the namespace with this UID; `None` before the first version.
     ///
     /// # Errors
     /// `StateOfFormerNamespace`; `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -21,7 +21,7 @@ impl States {
         self.get_from(key, None, Some(newest.head)).await
     }
 
-    /// A person gives the state to the namespace of that UID; whether that was another's.
+    /// Hands the state over to the namespace with this UID, on a person's request. Returns whether the owner changed.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.

@@ -1,5 +1,5 @@
-//! The lock of a state: taken in the name of run and attempt, given back by the same pod, taken over only from a holder that can
-//! write no more.
+//! The lock of a state: taken for a run and attempt, released by the same pod, taken over only from a holder that can
+//! no longer write.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -17,20 +17,20 @@ use crate::{
 
 use super::{Head, Held, Note, States, TRIES};
 
-/// Whether the holder of a lock may still write. `run` is the run of the holder's name, read live; `recorded` says whether the
-/// store knows a claim of the holder's run.
+/// Whether the holder of a lock may still write. `run` is the run with the holder's name, read live; `recorded` tells
+/// whether the store has a claim of the holder's run.
 pub fn may_write(held: &Held, run: Option<&RunView>, recorded: bool) -> bool {
     match run.filter(|run| run.uid == held.uid) {
-        // Its claim outlives it: then an apply may have ended without anybody's knowing how.
+        // The run is gone, its claim remains: an apply may have ended with an unknown outcome.
         None => recorded,
         Some(run) => run.claim.is_some() || recorded || (run.newest() == held.attempt && run.is_open()),
     }
 }
 
-/// Reads Terraform's lock info.
+/// Parses Terraform's lock info.
 ///
 /// # Errors
-/// `Invalid` when it is no JSON object with an `ID`.
+/// `Invalid` when it is not a JSON object with an `ID`.
 pub fn parse(info: &[u8]) -> Result<(String, Value), Problem> {
     let info: Value = serde_json::from_slice(info).map_err(|_| invalid("the lock info is no JSON"))?;
     let id = info.get("ID").and_then(Value::as_str).filter(|id| (1..=128).contains(&id.len()));
@@ -38,7 +38,7 @@ pub fn parse(info: &[u8]) -> Result<(String, Value), Problem> {
     Ok((id, info))
 }
 
-/// Who asks for a lock, or gives it back.
+/// The caller that takes or releases a lock.
 #[derive(Clone, Debug)]
 pub struct Holder<'a> {
     /// The run, read live.
@@ -48,8 +48,8 @@ pub struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// Whether the controller says of this very lock that the process which left it has ended, its claim or not. The word stands in
-    /// the caller's own run, in a field that only the controller writes.
+    /// Whether the controller has confirmed for this lock that the process that left it has ended, with or without a
+    /// claim. The confirmation is in the status of the caller's own run, in a field that only the controller writes.
     pub fn may_release(&self, held: &Held) -> bool {
         self.run.released.as_deref() == Some(held.id.as_str())
     }
@@ -62,10 +62,11 @@ impl Holder<'_> {
 }
 
 impl States {
-    /// Takes the lock for a run of the namespace of that UID. Taking it again under the same ID is acknowledged.
+    /// Takes the lock for a run in the namespace with this UID. Taking it again with the same ID is acknowledged.
     ///
     /// # Errors
-    /// `Locked` with the holder's info; `StateOfFormerNamespace`; `Unavailable`, also when nobody can say whether the holder lives.
+    /// `Locked` with the holder's info; `StateOfFormerNamespace`; `Unavailable`, also when it is unknown whether the
+    /// holder lives.
     pub async fn lock(
         &self,
         key: &StateKey,
@@ -109,10 +110,10 @@ impl States {
         Err(busy())
     }
 
-    /// Gives the lock back. One that nobody holds is given back already.
+    /// Releases the lock. Releasing a free lock is no error.
     ///
     /// # Errors
-    /// `Locked` when somebody else holds it; `Unavailable`.
+    /// `Locked` when it has another holder; `Unavailable`.
     pub async fn unlock(&self, key: &StateKey, holder: &Holder<'_>, id: &str) -> Result<(), Problem> {
         for attempt in 0..TRIES {
             let newest = self.newest(key).await?;
@@ -136,8 +137,8 @@ impl States {
         Err(busy())
     }
 
-    /// Takes away the lock that a run left, on the controller's word that nothing of it writes any more, or is to write: a write names
-    /// the lock that it is made under, and is refused without it. A lock of another run stays.
+    /// Releases the lock that a run left, after the controller has confirmed that nothing of the run writes any more. A
+    /// late write is fenced: it is rejected without its lock. The lock of another run remains.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -159,7 +160,7 @@ impl States {
         Err(busy())
     }
 
-    /// A person takes the lock away, whoever holds it; returns who that was.
+    /// Removes the lock from any holder, on a person's request; returns the former holder.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -193,7 +194,7 @@ mod tests {
     use crate::auth::caller::tests::{claim, view};
 
     #[test]
-    fn a_lock_is_taken_over_only_from_one_who_can_write_no_more() {
+    fn lock_is_taken_over_only_from_a_holder_that_cannot_write() {
         let run = view(2, true);
         let held = Held {
             id: "1".into(),
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_behind_a_claim_is_released_by_the_controllers_word_on_that_very_lock() {
+    fn claimed_lock_is_released_only_when_the_controller_names_it() {
         let held = Held {
             id: "1".into(),
             info: Value::Null,

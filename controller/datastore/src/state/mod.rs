@@ -1,6 +1,6 @@
-//! Managed states. Each has one journal of numbered records, and the newest record says everything: who holds the lock, and
-//! which versions there are. Whatever changes a state creates the next record, so that two writers cannot both be next: a write
-//! under a lock and the taking of that lock are in one order, whichever replicas they come from.
+//! Managed states. Each has a journal of numbered records, and the newest record is complete: it has the lock's holder
+//! and the list of versions. Every change creates the next record with create-if-absent, so only one of several
+//! concurrent writers succeeds. This orders writes under a lock and the taking of that lock across replicas.
 
 pub mod handover;
 pub mod lock;
@@ -22,24 +22,24 @@ use crate::{
     names::{self, StateKey},
 };
 
-/// Versions that are kept.
+/// Number of retained versions.
 pub const KEPT: usize = 64;
-/// Notes that are kept.
+/// Number of retained notes.
 const NOTES: usize = 16;
-/// How old a record must be, in its store's time, before it may go: far older than any creation that is still under way.
+/// Minimum age of a record before its deletion, by the store's clock: far older than any creation in progress.
 const PRUNE_AGE: Duration = Duration::from_secs(3600);
-/// The longest time between the reading of the newest record and the creation of the next.
+/// Maximum time between reading the newest record and creating the next.
 const STALE: Duration = Duration::from_secs(600);
-/// How often a creation that somebody else was ahead of is tried again.
+/// Maximum tries of a creation that conflicts.
 const TRIES: u32 = 32;
-/// Records at which the old ones are deleted.
+/// Number of records at which old ones are deleted.
 const MANY: usize = 160;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// Terraform's `ID` of the lock.
     pub id: String,
-    /// Terraform's lock info, as the tool gave it.
+    /// Terraform's lock info, as the tool sent it.
     pub info: Value,
     /// Name of the run.
     pub run: String,
@@ -47,47 +47,47 @@ pub struct Held {
     pub uid: String,
     pub attempt: u32,
     pub pod_uid: String,
-    /// Since when.
+    /// When the lock was taken.
     pub at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Version {
-    /// Counts from 1.
+    /// Number, from 1.
     pub number: u64,
     /// When it was written.
     pub at: Timestamp,
-    /// Who wrote it: run and attempt, or a person.
+    /// The author: run and attempt, or a person.
     pub by: String,
-    /// Why a person did.
+    /// A person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// `sha256:` and the hexadecimal digest of the content.
     pub digest: String,
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
-    /// The tool's own number of the state, where it could be read.
+    /// The tool's serial number of the state, if it could be parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<u64>,
-    /// The tool's id of all states that follow from one.
+    /// The tool's lineage: the id shared by all versions of one state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<String>,
     #[serde(rename = "place")]
     pub(super) place: Place,
 }
 
-/// Where the content of a version stands.
+/// The location of a version's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
-    /// In the record of that number.
+    /// In the record with this number.
     Record(u64),
-    /// In the blob of that name.
+    /// In the blob with this name.
     Blob(String),
 }
 
-/// Something that people did, or that was done for them.
+/// An action of people, or on their behalf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     pub at: Timestamp,
@@ -96,10 +96,10 @@ pub struct Note {
     pub reason: String,
 }
 
-/// A record of the journal: all that is to be known of a state.
+/// A record of the journal: the complete metadata of a state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// UID of the namespace that the state belongs to: names come again. None before the first lock.
+    /// UID of the owning namespace, because names are reused. `None` before the first lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_uid: Option<String>,
     #[serde(default)]
@@ -110,7 +110,7 @@ pub struct Head {
     /// At most 16.
     #[serde(default)]
     pub notes: Vec<Note>,
-    /// Drawn for this record: how its writer knows it again.
+    /// Random value by which the writer recognizes its own record.
     #[serde(default)]
     pub write: String,
 }
@@ -120,7 +120,7 @@ impl Head {
         self.versions.last()
     }
 
-    /// Adds a version and lets the oldest go.
+    /// Adds a version and drops the oldest beyond the limit.
     fn add(&mut self, version: Version) {
         self.versions.push(version);
         let over = self.versions.len().saturating_sub(KEPT);
@@ -133,10 +133,10 @@ impl Head {
         self.notes.drain(..over);
     }
 
-    /// Whether the namespace of that UID may have the state: it is its own, or nobody's yet.
+    /// Whether the namespace with this UID may use the state: it owns it, or the state has no owner yet.
     ///
     /// # Errors
-    /// `StateOfFormerNamespace`, with what a person may do.
+    /// `StateOfFormerNamespace`, with the possible actions of a person.
     pub fn belongs_to(&self, key: &StateKey, namespace_uid: &str) -> Result<(), Problem> {
         if self.namespace_uid.as_deref().is_none_or(|uid| uid == namespace_uid) {
             return Ok(());
@@ -146,17 +146,17 @@ impl Head {
             FORMER_NAMESPACE,
             format!(
                 "the state of stack {} and workspace {} belongs to an earlier namespace {namespace}, which was deleted; it was not \
-                 read. Whoever has the role pawl-state-admin hands it over with a reason: POST \
+                 read. A person with the role pawl-state-admin can hand it over with a reason: POST \
                  /apis/read.pawl.run/v1alpha1/namespaces/{namespace}/states/{}/handover",
                 id.stack, id.workspace, id.stack
             ),
         ))
     }
 
-    /// The refusal that names the holder; `LOCKED` without one when nobody holds the lock.
+    /// The `LOCKED` error, with the holder's info if the lock is held.
     pub fn locked(&self) -> Problem {
         match &self.lock {
-            None => problem(LOCKED, "nobody holds the lock of this state"),
+            None => problem(LOCKED, "the lock of this state is not held"),
             Some(held) => Problem {
                 holder: Some(Box::new(held.info.clone())),
                 ..problem(
@@ -168,10 +168,10 @@ impl Head {
     }
 }
 
-/// The newest record as it was read.
+/// The newest record, as read.
 #[derive(Clone, Debug)]
 pub struct Newest {
-    /// Its number; 0 when there is none yet.
+    /// Its number; 0 when there is none.
     pub number: u64,
     pub head: Head,
     read_at: Instant,
@@ -193,7 +193,7 @@ impl States {
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn newest(&self, key: &StateKey) -> Result<Newest, Problem> {
         let read_at = Instant::now();
-        // The newest is never deleted; but what was newest when it was listed may be old when it is read.
+        // The newest record is never deleted, but the newest one at the list may be outdated and deleted at the read.
         for _ in 0..TRIES {
             let (_, words) = self.sealed.store().children(&key.journal()).await?;
             let Some(number) = words.iter().filter_map(|word| number(word)).max() else {
@@ -206,7 +206,7 @@ impl States {
         Err(corrupt(format!("the journal of {} changes faster than it can be read", key.prefix())))
     }
 
-    /// Creates the record behind `newest`; false when somebody else was ahead.
+    /// Creates the record after `newest`; false on a conflict.
     ///
     /// # Errors
     /// `Unavailable`; it may have been created.
@@ -214,28 +214,28 @@ impl States {
         head.write = names::random();
         let name = key.entry(newest.number + 1);
         let created = self.sealed.create(&name, &head, content).await?;
-        // After a lost answer to a creation that was sent again, the record may be this one.
+        // After a lost response and a retry, the record may be this one.
         let created = created || self.sealed.read::<Head>(&name).await?.is_some_and(|(there, _)| there.write == head.write);
         if created && newest.read_at.elapsed() > STALE {
-            // Old numbers are deleted after an hour: this one may have been free because of that.
-            return Err(problem(UNAVAILABLE, "it took so long that nobody can say whether it counts; read again"));
+            // Old numbers are deleted after one hour, so the number may have been free for that reason.
+            return Err(problem(UNAVAILABLE, "the write took too long and its outcome is unknown; read again"));
         }
         Ok(created)
     }
 
-    /// Waits a little for those who were ahead.
+    /// Waits a short random time after a conflict.
     async fn back_off(attempt: u32) {
         let most = 5_u64 << attempt.min(5);
         tokio::time::sleep(Duration::from_millis(rand::random_range(1..=most))).await;
     }
 
-    /// Deletes what no version and no reader needs any more.
+    /// Deletes records and blobs that neither a version nor a reader needs.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn prune(&self, key: &StateKey, blob_age: Duration) -> Result<usize, Problem> {
         let store = self.sealed.store();
-        // First the list, then the head: what is newer than the head is not touched.
+        // List first, then read the head: objects newer than the head are not touched.
         let entries = store.list(&key.journal()).await?;
         let blobs = store.list(&key.blobs()).await?;
         let newest = self.newest(key).await?;
@@ -246,7 +246,7 @@ impl States {
         for entry in &entries {
             let Some(number) = number(entry.name.last()) else { continue };
             let needed = number >= newest.number || versions.iter().any(|version| version.place == Place::Record(number));
-            // Its successor must be old as well: until then somebody may be about to create that.
+            // The successor must be old as well: otherwise its creation may be in progress.
             let successor = entries.iter().find(|other| self::number(other.name.last()) == Some(number + 1));
             let settled = older(entry.modified, PRUNE_AGE) && successor.is_none_or(|next| older(next.modified, PRUNE_AGE));
             if !needed && settled {

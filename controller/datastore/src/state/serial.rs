@@ -1,16 +1,16 @@
-//! Reads `serial` and `lineage` at the top of a state, and writes another serial, without reading the whole: both stand among the
-//! first members, also in states that the tool encrypted.
+//! Finds `serial` and `lineage` at the start of a state and replaces the serial, without parsing the whole. Both are
+//! among the first members, also in states that the tool encrypted.
 
 use std::ops::Range;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The value, and where its digits stand.
+    /// The value, and the byte range of its digits.
     pub serial: Option<(u64, Range<usize>)>,
     pub lineage: Option<String>,
 }
 
-/// Looks through the beginning of a JSON document; stops quietly where it is cut off or no JSON.
+/// Scans the start of a JSON document; stops without an error where it is truncated or not JSON.
 pub fn scan(bytes: &[u8]) -> Found {
     let mut found = Found::default();
     let mut at = skip_space(bytes, 0);
@@ -54,7 +54,7 @@ fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The string that begins there, quotes included.
+/// The string that starts here, including quotes.
 fn string(bytes: &[u8], start: usize) -> Option<Range<usize>> {
     if bytes.get(start) != Some(&b'"') {
         return None;
@@ -69,7 +69,7 @@ fn string(bytes: &[u8], start: usize) -> Option<Range<usize>> {
     }
 }
 
-/// Where the value ends that begins there; none when it is cut off.
+/// The end of the value that starts here; `None` when it is truncated.
 fn value_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     let mut depth = 0_usize;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_found_at_the_top_only() {
+    fn serial_and_lineage_are_found_only_at_the_top() {
         let text = br#"{ "version": 4, "x": {"serial": 9, "y": ["}", "\"serial\": 1"]},
             "serial": 12, "lineage": "3f8a", "resources": [{"serial": 1"#;
         let found = scan(text);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_it_is_nothing_is_found() {
+    fn other_documents_have_no_serial() {
         for text in [
             "",
             "{",

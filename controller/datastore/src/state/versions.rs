@@ -1,4 +1,4 @@
-//! Versions of a state: every write makes one, and old ones can be read and restored.
+//! Versions of a state: every write creates one; old ones can be read and restored.
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
@@ -21,7 +21,7 @@ use super::{
     serial,
 };
 
-/// The content of a write, until its version is in the journal or it is given up.
+/// The content of a write, until its version is in the journal or it is discarded.
 #[derive(Debug)]
 pub struct Written {
     content: Content,
@@ -29,7 +29,7 @@ pub struct Written {
 }
 
 impl States {
-    /// Writes content that no version names yet. The body may take long, so this comes before anything is decided.
+    /// Writes content without a version. The body may take long, so this happens before any decision.
     ///
     /// # Errors
     /// Those of the body; `TooLarge`, `WrongDigest`, `Unavailable`.
@@ -52,18 +52,20 @@ impl States {
         }
     }
 
-    /// Deletes content that became no version.
+    /// Deletes content that did not become a version.
     pub async fn give_up(&self, written: Written) {
         if let Some(blob) = written.content.blob {
-            // What cannot be deleted now, the sweep deletes.
+            // The sweep deletes it if this fails.
             let _ = self.sealed.store().delete(&blob).await;
         }
     }
 
-    /// Makes what was received the newest version, under the holder's lock. The newest version again is acknowledged.
+    /// Makes the received content the newest version, under the holder's lock. Repeating the newest version is
+    /// acknowledged.
     ///
     /// # Errors
-    /// `Locked` when the lock with that ID is not the holder's; `Unavailable`, when it may have become one.
+    /// `Locked` when the holder does not have the lock with this ID; `Unavailable`, in which case it may have become a
+    /// version.
     pub async fn put(&self, key: &StateKey, holder: &Holder<'_>, id: &str, written: Written) -> Result<(), Problem> {
         for attempt in 0..TRIES {
             let newest = self.newest(key).await?;
@@ -87,22 +89,22 @@ impl States {
         Err(busy())
     }
 
-    /// Reads a version; the newest without a number, none when there is none yet.
+    /// Reads a version, the newest without a number; `None` before the first version.
     ///
     /// # Errors
-    /// `NotFound` for a number that is not there; `Unavailable`, `Corrupt`, `KeyMissing`.
+    /// `NotFound` for an unknown number; `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn get(&self, key: &StateKey, number: Option<u64>) -> Result<Option<(Version, ByteStream)>, Problem> {
         self.get_from(key, number, None).await
     }
 
-    /// Reads a version of the head that is given, and of the newest if that one is out of date.
+    /// Reads a version from the given head, or from the newest head if that one is outdated.
     pub(super) async fn get_from(
         &self,
         key: &StateKey,
         number: Option<u64>,
         mut known: Option<Head>,
     ) -> Result<Option<(Version, ByteStream)>, Problem> {
-        // What the head names may be deleted before it is read, by somebody who wrote 64 versions meanwhile.
+        // The blob may be deleted before it is read, when another writer creates 64 versions meanwhile.
         let mut last = None;
         for _ in 0..3 {
             let head = match known.take() {
@@ -124,10 +126,11 @@ impl States {
         Err(last.unwrap_or_else(busy))
     }
 
-    /// A person makes an old version the newest, with a serial above all others, so that the tool takes it for a new one.
+    /// Makes an old version the newest, on a person's request. Its serial exceeds all others, so that the tool accepts
+    /// it as new.
     ///
     /// # Errors
-    /// `Locked` when anybody holds the lock; `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
+    /// `Locked` when the lock is held; `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn restore(&self, key: &StateKey, number: u64, user: &str, reason: &str) -> Result<Version, Problem> {
         let newest = self.newest(key).await?;
         if newest.head.lock.is_some() {
@@ -139,7 +142,7 @@ impl States {
         let written = self.receive(key, body, None).await?;
         for attempt in 0..TRIES {
             let now = self.newest(key).await?;
-            // Another version meanwhile would have another serial, and would be hidden by this one unseen.
+            // A concurrent version would have another serial, and this one would hide it.
             if now.head.lock.is_some() || now.head.newest() != newest.head.newest() {
                 self.give_up(written).await;
                 return Err(if now.head.lock.is_some() { now.head.locked() } else { busy() });
@@ -158,7 +161,7 @@ impl States {
         Err(busy())
     }
 
-    /// Who holds the lock now.
+    /// The current holder of the lock.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -172,13 +175,13 @@ impl States {
         }
         let (states, key) = (self.clone(), key.clone());
         tokio::spawn(async move {
-            // The sweep does it again.
+            // The sweep repeats it.
             let _ = states.prune(&key, std::time::Duration::from_secs(86_400)).await;
         });
     }
 }
 
-/// The first bytes with another serial, the rest as it is.
+/// Replaces the serial in the first bytes; the rest is unchanged.
 async fn with_serial(mut content: ByteStream, serial: u64) -> Result<ByteStream, Problem> {
     let mut head = Vec::new();
     while head.len() < crate::blob::sealed::INLINE {

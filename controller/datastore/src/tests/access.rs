@@ -1,4 +1,4 @@
-//! Who is refused what.
+//! Rejected requests.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ use super::{CONTROLLER, Lab, NONCE, noise, pod, view};
 use crate::{auth::caller::tests::claim, cluster::RunView};
 
 #[tokio::test]
-async fn a_token_that_proves_nothing_is_refused_and_asked_about_once() {
+async fn invalid_token_is_rejected_and_reviewed_once() {
     let lab = Lab::new();
     let path = format!("{}/objects/plan", attempt_path("team", "net", 1));
     for value in ["Bearer expired", "Bearer of-another-audience", "Basic abc", "Bearer ", "bearer pod-1", ""] {
@@ -35,9 +35,9 @@ async fn a_token_that_proves_nothing_is_refused_and_asked_about_once() {
     assert_eq!(lab.cluster.reviewed.lock().unwrap().len(), before + 1);
 }
 
-/// Burrito 11.22: any runner's token read and overwrote any tenant's plan.
+/// Burrito 11.22: any runner's token could read and overwrite any tenant's plan.
 #[tokio::test]
-async fn another_runs_objects_are_refused() {
+async fn objects_of_another_run_are_forbidden() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/plan", b"mine").await.code, 201);
     let other = RunView { name: "other".into(), uid: "11111111-1111".into(), ..view(1, true) };
@@ -52,7 +52,7 @@ async fn another_runs_objects_are_refused() {
         let answer = lab.of_pod("other", method, 1, rest, b"x").await;
         assert_eq!((answer.code, answer.reason().as_str()), (403, FORBIDDEN), "{method} {rest}");
     }
-    // And a pod of another namespace does not even learn which runs there are.
+    // A pod of another namespace cannot probe which runs exist.
     let stranger = Identity {
         user: "system:serviceaccount:b:x".into(),
         pod: Some(PodIdentity { namespace: "b".into(), name: "p".into(), uid: "u".into() }),
@@ -65,7 +65,7 @@ async fn another_runs_objects_are_refused() {
 }
 
 #[tokio::test]
-async fn a_replaced_attempt_lands_nothing() {
+async fn replaced_attempt_writes_nothing() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/bundle", b"of the first").await.code, 201);
     lab.cluster.set(view(2, true));
@@ -85,11 +85,11 @@ async fn a_replaced_attempt_lands_nothing() {
 }
 
 #[tokio::test]
-async fn a_log_is_refused_within_a_second_of_the_replacement() {
+async fn log_append_is_rejected_a_second_after_the_replacement() {
     let lab = Lab::new();
     let second = std::time::Duration::from_secs(1);
     let mut length = 0;
-    // Until two pieces came within a second, as they do at once where nothing else is done.
+    // Repeat until two appends happen within one second, as they do at once on an idle machine.
     loop {
         let begun = std::time::Instant::now();
         assert_eq!(lab.put(&format!("log/plan?offset={length}"), b"a").await.code, 200);
@@ -110,7 +110,7 @@ async fn a_log_is_refused_within_a_second_of_the_replacement() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_decides_nothing() {
+async fn unreachable_api_server_authorizes_nothing() {
     let lab = Lab::new();
     lab.cluster.down.store(true, Ordering::Relaxed);
     let answer = lab.put("objects/plan", b"x").await;
@@ -123,14 +123,14 @@ async fn an_api_server_that_is_away_decides_nothing() {
 }
 
 #[tokio::test]
-async fn that_a_claim_can_be_recorded_is_proven_before_there_is_one() {
+async fn intent_proves_that_a_claim_can_be_recorded() {
     let lab = Lab::new();
     assert_eq!(lab.put("intent", b"").await.code, 200);
     assert_eq!(lab.put("intent", b"").await.code, 200, "for an approval that was withdrawn and given again");
     assert_eq!(lab.of_controller("GET", "/claim").await.reason(), NOT_FOUND, "it is no claim");
     lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
     assert_eq!(lab.put("claim", &serde_json::to_vec(&claim(1)).unwrap()).await.code, 201);
-    // The cluster is restored from before the claim: what it has forgotten is known here.
+    // The cluster is restored from before the claim; the datastore still has it.
     lab.cluster.set(view(1, true));
     let answer = lab.put("intent", b"").await;
     assert_eq!((answer.code, answer.reason().as_str()), (409, ALREADY_CLAIMED));
@@ -139,7 +139,7 @@ async fn that_a_claim_can_be_recorded_is_proven_before_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_claim_is_recorded_once_and_only_as_the_status_has_it() {
+async fn claim_is_recorded_once_and_only_if_it_is_in_the_status() {
     let lab = Lab::new();
     let body = serde_json::to_vec(&claim(1)).unwrap();
     assert_eq!(lab.put("claim", &body).await.reason(), FORBIDDEN, "the status has none");
@@ -157,9 +157,9 @@ async fn a_claim_is_recorded_once_and_only_as_the_status_has_it() {
     assert_eq!((answer.code, answer.reason().as_str()), (409, ALREADY_CLAIMED));
 }
 
-/// The lock is had for a plan as well, and is not enough to write with.
+/// A plan takes the lock too, so the lock alone does not permit a write.
 #[tokio::test]
-async fn a_state_is_written_behind_the_claim_only_and_never_by_a_run_that_only_plans() {
+async fn state_write_before_the_claim_is_forbidden() {
     let lab = Lab::new();
     let written = async || {
         let answer = lab.put("state?lock=a", br#"{"serial": 1}"#).await;
@@ -176,7 +176,7 @@ async fn a_state_is_written_behind_the_claim_only_and_never_by_a_run_that_only_p
     lab.cluster.set(RunView { claim: Some(claim(1)), operation: Operation::Plan, ..view(1, true) });
     assert_eq!(written().await, 403, "a plan writes nothing, whatever it has claimed");
     assert_eq!(lab.get("state").await.code, 204, "nothing was written");
-    // What the run was a moment ago is not what decides.
+    // A cached read of the run does not decide.
     assert_eq!(lab.put("log/plan?offset=0", b"x").await.code, 200);
     lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
     assert_eq!(written().await, 200, "behind the claim, at once");
@@ -184,7 +184,7 @@ async fn a_state_is_written_behind_the_claim_only_and_never_by_a_run_that_only_p
 }
 
 #[tokio::test]
-async fn what_is_the_controllers_is_no_pods_and_the_other_way_round() {
+async fn controller_and_pods_cannot_use_each_others_paths() {
     let lab = Lab::new();
     let path = format!("/v1/namespaces/team/uids/{}", view(1, true).uid);
     for (method, rest) in [("GET", "/claim"), ("GET", "/attempts/1/objects/result"), ("DELETE", ""), ("DELETE", "?only=bundle")] {
@@ -198,7 +198,7 @@ async fn what_is_the_controllers_is_no_pods_and_the_other_way_round() {
 }
 
 #[tokio::test]
-async fn proof_arrives_late_from_the_claims_holder_only() {
+async fn late_evidence_is_accepted_only_from_the_claim_holder() {
     let lab = Lab::new();
     let closed = RunView { terminal: true, ..view(1, false) };
     lab.cluster.set(closed.clone());
@@ -211,7 +211,7 @@ async fn proof_arrives_late_from_the_claims_holder_only() {
 }
 
 #[tokio::test]
-async fn one_pod_cannot_have_all_places() {
+async fn one_pod_cannot_use_all_request_places() {
     let lab = Lab::new();
     let held: Vec<_> = (0..8).map(|_| lab.service.admit("pod-1").unwrap()).collect();
     assert_eq!(lab.get("objects/plan").await.reason(), UNAVAILABLE);
@@ -220,7 +220,7 @@ async fn one_pod_cannot_have_all_places() {
 }
 
 #[tokio::test]
-async fn tricks_reach_nothing() {
+async fn malicious_requests_reach_nothing() {
     let lab = Lab::new();
     for path in [
         "/v1/namespaces/team/runs/net/attempts/1/objects/..%2f..%2fkeys",

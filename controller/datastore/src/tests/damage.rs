@@ -1,4 +1,4 @@
-//! What stands in the store and was changed there, or belongs to somebody else, or is of a key that is gone: it never opens.
+//! Objects that were modified, belong to another owner, or need a missing key are never decrypted.
 
 use crds::datastore::{CORRUPT, KEY_MISSING};
 use serving::auth::{Identity, PodIdentity};
@@ -6,7 +6,7 @@ use serving::auth::{Identity, PodIdentity};
 use super::{Lab, digest, noise, open, view, write_key};
 use crate::{auth::caller::tests::claim, cluster::RunView};
 
-/// What is read breaks off, or is refused by name; nothing of it is ever another's.
+/// Asserts that a read is rejected or breaks off, and never returns another object's content.
 async fn refused(lab: &Lab, rest: &str, original: &[u8]) {
     let answer = lab.get(rest).await;
     match answer.body {
@@ -17,9 +17,9 @@ async fn refused(lab: &Lab, rest: &str, original: &[u8]) {
     assert_eq!(lab.get(&format!("{rest}/digest")).await.reason(), CORRUPT, "{rest}");
 }
 
-/// Burrito 11.26: what was stored had no authentication, and what could not be decrypted was given out as it was.
+/// Burrito 11.26: stored data was not authenticated, and data that could not be decrypted was returned unchanged.
 #[tokio::test]
-async fn changed_truncated_or_swapped_it_is_corrupt() {
+async fn modified_truncated_or_swapped_object_is_corrupt() {
     let lab = Lab::new();
     let (plan, bundle, json) = (noise(5_000, 1), noise(900_000, 2), noise(900_000, 3));
     for (rest, body) in [("objects/plan", &plan), ("objects/bundle", &bundle), ("objects/planjson", &json)] {
@@ -34,7 +34,7 @@ async fn changed_truncated_or_swapped_it_is_corrupt() {
             bad[at] ^= 1;
             std::fs::write(path, bad).unwrap();
             let answer = lab.get(rest).await;
-            // A changed letter of the key's id names another key.
+            // A changed letter of the key's id references another key.
             assert!(answer.body.is_none() || [CORRUPT, KEY_MISSING].contains(&answer.reason().as_str()), "{at}");
         }
         for length in [0, 1, 40, good.len() / 2, good.len() - 1] {
@@ -56,7 +56,7 @@ async fn changed_truncated_or_swapped_it_is_corrupt() {
 }
 
 #[tokio::test]
-async fn another_runs_bytes_are_corrupt_even_under_the_same_words() {
+async fn objects_moved_between_runs_are_corrupt() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/plan", b"of the first run").await.code, 201);
     let theirs = lab.file("/a1/plan");
@@ -77,9 +77,9 @@ async fn another_runs_bytes_are_corrupt_even_under_the_same_words() {
     assert_eq!(lab.of_pod("again", "GET", 1, "objects/plan", b"").await.reason(), CORRUPT);
 }
 
-/// Burrito 11.16: what was encrypted already counted as a failure of the encryption.
+/// Burrito 11.16: data that was already encrypted counted as an encryption failure.
 #[tokio::test]
-async fn keys_are_rotated_and_a_missing_or_wrong_one_is_named() {
+async fn rotated_keys_work_and_missing_or_wrong_ones_are_named() {
     let mut lab = Lab::new();
     assert_eq!(lab.put("objects/plan", b"first").await.code, 201);
     assert_eq!(lab.put("objects/bundle", &noise(500_000, 1)).await.code, 201);
@@ -104,7 +104,7 @@ async fn keys_are_rotated_and_a_missing_or_wrong_one_is_named() {
 }
 
 #[tokio::test]
-async fn a_changed_claim_log_or_state_is_corrupt_as_well() {
+async fn modified_claim_log_or_state_is_corrupt() {
     let lab = Lab::claimed();
     let body = serde_json::to_vec(&claim(1)).unwrap();
     assert_eq!(lab.put("claim", &body).await.code, 201);
@@ -121,7 +121,7 @@ async fn a_changed_claim_log_or_state_is_corrupt_as_well() {
     assert_eq!(lab.get("state").await.reason(), CORRUPT);
     let begun = std::time::Instant::now();
     let log = lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await;
-    // What is not known so soon is said by breaking off.
+    // A problem that is detected late breaks the connection.
     let broken = log.body.is_none() && begun.elapsed() >= crate::http::read::runs::FIRST;
     assert!(broken || log.json()["code"] == 500, "{log:?}");
     let sealed = open(lab.folder.path(), lab.keys.path());

@@ -1,4 +1,4 @@
-//! Journals: appended as logs are, compared for the controller, read by the run whose own spec names them.
+//! Journals: appended like logs, compared for the controller, read by the run whose spec references them.
 
 use serde_json::json;
 
@@ -54,13 +54,13 @@ async fn a_journal_is_compared_with_the_managed_state() {
     assert_eq!(said.json()["notRecorded"], json!(["t.b id=2"]));
     assert_eq!(said.json()["uncertain"], json!(["t.c (create)"]));
     assert_eq!(lab.of_person("GET", "terraformruns/net/journal", b"").await.text().as_bytes(), lines(true));
-    // A journal is none of the logs.
+    // The journal is not part of the logs.
     assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.text(), "");
     assert_eq!(lab.of_pod("pod-1", "GET", 1, "journal", b"").await.code, 404, "that is the controller's");
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_is_not_compared() {
+async fn unreadable_state_is_not_compared() {
     let lab = Lab::new();
     assert_eq!(lab.of_controller("GET", "/attempts/1/journal").await.json()["compared"], false);
     assert_eq!(lab.put("log/journal?offset=0", &lines(false)).await.code, 200);
@@ -76,7 +76,7 @@ async fn a_state_that_cannot_be_read_is_not_compared() {
 }
 
 #[tokio::test]
-async fn a_run_reads_the_journal_that_its_own_spec_names_and_no_other() {
+async fn run_reads_only_the_journal_of_its_own_spec() {
     let lab = Lab::new();
     assert_eq!(lab.get("recover").await.reason(), FORBIDDEN, "it names none");
     lab.cluster.set(RunView { recovers: Some("old".into()), ..view(1, true) });
@@ -97,13 +97,13 @@ async fn a_run_reads_the_journal_that_its_own_spec_names_and_no_other() {
     assert_eq!(lab.get("recover").await.text().as_bytes(), lines(true));
     lab.cluster.set(RunView { terminal: true, claim: None, ..old });
     assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "it applied nothing");
-    // Whoever asks is the adopted process of its open attempt.
+    // The caller must be the adopted process of its open attempt.
     lab.cluster.set(RunView { recovers: Some("old".into()), ..view(1, false) });
     assert_eq!(lab.get("recover").await.code, 403);
 }
 
 #[tokio::test]
-async fn a_journal_goes_with_its_run() {
+async fn journal_is_deleted_with_its_run() {
     let lab = Lab::new();
     assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
     assert_eq!(lab.put("objects/erroredstate", b"{}").await.code, 201);

@@ -1,4 +1,4 @@
-//! Whether the keys are those of the store.
+//! Checks that the keys belong to the store.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -27,13 +27,13 @@ fn secret() -> SecretName {
     "pawl/keyring".parse().unwrap()
 }
 
-/// A process on that folder that has no keys yet, with those that are mounted at `keys`.
+/// A process on this folder that has not loaded its keys, which are mounted at `keys`.
 fn starting(folder: &Path, keys: &Path) -> Sealed {
     let store = Store::open(&format!("file://{}", folder.display()), &std::collections::HashMap::new()).unwrap();
     Sealed::new(store, Arc::new(Keys::waiting(keys)))
 }
 
-/// A cluster whose chart made an empty Secret.
+/// A cluster with an empty Secret, as the chart creates it.
 fn cluster() -> FakeCluster {
     let cluster = FakeCluster::default();
     cluster.secrets.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
@@ -50,7 +50,7 @@ fn refused(outcome: Result<(), Problem>, part: &str) {
 }
 
 #[tokio::test]
-async fn an_empty_store_gets_one_key_however_many_begin() {
+async fn concurrent_starts_create_one_key_in_an_empty_store() {
     let (folder, keys, cluster) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::new(cluster()));
     let replicas: Vec<_> = (0..6).map(|_| starting(folder.path(), keys.path())).collect();
     let settling = replicas.iter().map(|sealed| {
@@ -66,12 +66,12 @@ async fn an_empty_store_gets_one_key_however_many_begin() {
     for sealed in &replicas {
         assert!(matches!(sealed.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)), "the same key in each");
     }
-    // And when it starts again, before what was written is mounted anywhere.
+    // The process restarts before the kubelet has mounted the new key.
     let again = starting(folder.path(), keys.path());
     settle(&again, &*cluster, Some(&secret())).await.unwrap();
     assert!(matches!(again.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)));
     assert_eq!(entries(&cluster), made);
-    // One that read the Secret before it was filled, and looks at the store behind the first mark.
+    // A replica that read the Secret before it was filled, and checks the store after the first mark.
     cluster.before.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
     settle(&starting(folder.path(), keys.path()), &*cluster, Some(&secret())).await.unwrap();
     assert_eq!(entries(&cluster), made);
@@ -85,7 +85,7 @@ async fn a_store_with_content_never_gets_a_new_key() {
     let sealed = starting(lab.folder.path(), nothing.path());
     refused(settle(&sealed, &cluster, Some(&secret())).await, "the store is not empty");
     assert!(entries(&cluster).is_empty());
-    // Whatever else is all that is left of it.
+    // Each kind of content alone counts as content.
     for object in
         ["claims/team/u", "gone/team/u", "states/team/net/w-x/journal/1", "repositories/team/u/bundles/c", "outputs/team/net/w-x"]
     {
@@ -99,24 +99,24 @@ async fn a_store_with_content_never_gets_a_new_key() {
 }
 
 #[tokio::test]
-async fn keys_that_are_not_those_of_the_store_are_refused_and_named() {
+async fn foreign_keys_are_rejected_and_named() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
     let (others, cluster) = (tempfile::tempdir().unwrap(), FakeCluster::default());
     let at = |keys: &Path| starting(lab.folder.path(), keys);
-    // A store without marks says nothing of its keys but in its objects.
+    // A store without marks reveals its keys only through its objects.
     write_key(others.path(), "k1", 9);
     refused(settle(&at(others.path()), &cluster, None).await, "another key under the name `k1`");
     std::fs::remove_file(others.path().join("k1")).unwrap();
     write_key(others.path(), "k2", 9);
     refused(settle(&at(others.path()), &cluster, None).await, "does not have the key `k1`");
     assert!(!lab.files().iter().any(|path| path.to_string_lossy().contains("/keys/")), "nothing was written");
-    // Its marks say it, even when no object of a key can be found at once.
+    // The marks reveal a wrong key even when no object of that key is found.
     settle(&at(lab.keys.path()), &cluster, None).await.unwrap();
     std::fs::remove_dir_all(lab.folder.path().join("runs")).unwrap();
     let sealed = at(others.path());
     refused(settle(&sealed, &cluster, None).await, "does not have the key `k1`");
-    // The same process goes on when the key is put back; a further one is a rotation.
+    // The process recovers when the key is restored; an additional key is a rotation.
     write_key(others.path(), "k1", 1);
     write_key(others.path(), "k2", 9);
     settle(&sealed, &cluster, None).await.unwrap();
@@ -125,7 +125,7 @@ async fn keys_that_are_not_those_of_the_store_are_refused_and_named() {
 }
 
 #[tokio::test]
-async fn without_its_keys_the_service_is_alive_and_not_ready_and_says_why() {
+async fn service_without_its_keys_is_alive_but_not_ready() {
     let lab = Lab::new();
     let unfit = serving::problem::problem(KEY_MISSING, "the key `k1` is not there");
     lab.service.unfit.send_replace(Some(unfit));
@@ -147,7 +147,7 @@ async fn a_certificate_is_made_once() {
     let made = obtain().await;
     made.config(None).unwrap();
     assert!(obtain().await == made, "the same again");
-    // The authority that pods are given is the one that signed it.
+    // The authority that pods receive has signed the certificate.
     let pem = |entry: &str| CertificateDer::from_pem_slice(&entries(&cluster)[entry]).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pem("ca.crt")).unwrap();

@@ -1,4 +1,4 @@
-//! Killed in the middle of a write, a thousand times: no version is lost that was acknowledged, and none is half written.
+//! Kills a writer a thousand times during writes: no acknowledged version is lost, and none is incomplete.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -24,24 +24,24 @@ use crate::{
 
 const FOLDER: &str = "PAWL_TEST_KILL_FOLDER";
 const STACK: &str = "PAWL_TEST_KILL_STACK";
-/// Killed so often, in all.
+/// Number of kills in total.
 const ROUNDS: usize = 1000;
-/// A new state after so many rounds.
+/// Rounds per state.
 const PER_STATE: usize = 50;
-/// So many at a time.
+/// Number of concurrent workers.
 const WORKERS: usize = 2;
 
 fn key(stack: &str) -> StateKey {
     StateKey::new("team", StateId { stack: stack.into(), workspace: "default".into() }).unwrap()
 }
 
-/// Small ones stand in their record, large ones in a blob.
+/// Small contents are in their record, large ones in a blob.
 fn content(serial: u64) -> Vec<u8> {
     let filler = "x".repeat(if serial.is_multiple_of(3) { 200_000 } else { 300 });
     format!(r#"{{"version": 4, "serial": {serial}, "filler": "{filler}"}}"#).into_bytes()
 }
 
-/// The one that is killed: writes versions, and says when it begins and each that was acknowledged.
+/// The process to kill: writes versions, and reports its start and each acknowledged version.
 #[tokio::test]
 #[ignore = "started by the test below, and killed"]
 async fn writer() {
@@ -65,15 +65,15 @@ async fn writer() {
     }
 }
 
-/// When a writer is killed, however fast the machine is.
+/// When to kill the writer, relative to the machine's speed.
 enum Death {
-    /// In so large a part of the time that the one before it took to begin.
+    /// After this fraction of the previous start-up time.
     Beginning(f64),
-    /// Behind so many writes, in so large a part of the time that the last of them took.
+    /// After this many writes, plus this fraction of the duration of the last one.
     Writing(u32, f64),
 }
 
-/// One life of the writer; returns the last version that it was told of. `begins` is how long it took to begin.
+/// Runs one writer until its kill; returns the last acknowledged version. `begins` is the start-up time.
 fn live_and_die(folder: &Path, stack: &str, death: &Death, begins: &mut Duration) -> Option<u64> {
     let mut at = Instant::now();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -92,7 +92,7 @@ fn live_and_die(folder: &Path, stack: &str, death: &Death, begins: &mut Duration
             let serial = line.split("acknowledged ").nth(1).and_then(|serial| serial.parse().ok());
             if serial.is_some() || line.ends_with("begun") {
                 last = serial.or(last);
-                // Nobody waits for it any more.
+                // The receiver may be gone.
                 let _ = said.send(());
             }
         }
@@ -122,7 +122,7 @@ fn live_and_die(folder: &Path, stack: &str, death: &Death, begins: &mut Duration
 }
 
 #[test]
-fn killed_a_thousand_times_no_version_is_lost_or_half_written() {
+fn killed_writers_lose_no_version_and_leave_none_partial() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("keys")).unwrap();
     write_key(&folder.path().join("keys"), "k1", 1);
@@ -144,7 +144,7 @@ fn killed_a_thousand_times_no_version_is_lost_or_half_written() {
                             let said = live_and_die(folder, &stack, &death, &mut begins);
                             last = said.map_or(last, |said| said.max(last));
                             let found = runtime.block_on(check(folder, &stack, last, false));
-                            // Killed behind the write and before the word.
+                            // Killed between the write and its acknowledgement.
                             between += usize::from(found > last);
                             last = found;
                         }
@@ -165,7 +165,8 @@ fn killed_a_thousand_times_no_version_is_lost_or_half_written() {
     assert!(versions > 200, "too few writes to have been killed in one: {versions}");
 }
 
-/// The newest version's serial: at least what was acknowledged. What is listed opens and has its digest.
+/// The newest version's serial, which must be at least `acknowledged`. Checks that listed versions can be decrypted and
+/// match their digests.
 async fn check(folder: &Path, stack: &str, acknowledged: u64, all: bool) -> u64 {
     let states = States::new(open(&folder.join("data"), &folder.join("keys")));
     let key = key(stack);

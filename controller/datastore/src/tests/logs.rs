@@ -1,4 +1,4 @@
-//! Logs: by offset, without gaps, through restarts.
+//! Logs: appended by offset, without gaps, across restarts.
 
 use crds::datastore::{ALREADY_EXISTS, FORBIDDEN, INVALID, MAX_APPEND, TOO_LARGE, WRONG_OFFSET};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -12,7 +12,7 @@ async fn read(lab: &Lab, query: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn pieces_are_appended_repeated_and_refused_by_offset() {
+async fn appends_are_accepted_repeated_and_rejected_by_offset() {
     let lab = Lab::new();
     assert_eq!(lab.put("log/plan?offset=0", b"hello ").await.json()["length"], 6);
     assert_eq!(lab.put("log/plan?offset=0", b"hello ").await.json()["length"], 6, "repeated");
@@ -31,7 +31,7 @@ async fn pieces_are_appended_repeated_and_refused_by_offset() {
 }
 
 #[tokio::test]
-async fn it_is_whole_when_every_phase_that_began_is_at_its_end() {
+async fn log_is_whole_when_every_started_phase_has_an_end() {
     let lab = Lab::new();
     let path = format!("/v1/namespaces/team/uids/{}/attempts/1/log", view(1, true).uid);
     let whole = async |token| lab.send("GET", &path, &[("authorization", token)], axum::body::Body::empty()).await;
@@ -50,7 +50,7 @@ async fn it_is_whole_when_every_phase_that_began_is_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_log_survives_restarts_in_pieces_of_any_size() {
+async fn log_survives_restarts_with_chunks_of_any_size() {
     let mut lab = Lab::new();
     let mut rng = StdRng::seed_from_u64(8);
     let whole = noise(3 << 20, 8);
@@ -66,7 +66,7 @@ async fn a_log_survives_restarts_in_pieces_of_any_size() {
         }
     }
     assert!(read(&lab, "phase=apply").await == whole);
-    // The shorter forerunners of the segments are deleted.
+    // The shorter predecessors of the segments are deleted.
     let started = std::time::Instant::now();
     loop {
         let segments = lab.files().into_iter().filter(|path| path.to_string_lossy().contains("/log/")).count();
@@ -79,19 +79,19 @@ async fn a_log_survives_restarts_in_pieces_of_any_size() {
 }
 
 #[tokio::test]
-async fn another_replica_that_knew_less_takes_nothing_away() {
+async fn replica_with_an_outdated_view_removes_nothing() {
     let (mut lab, mut other) = (Lab::new(), Lab::new());
     std::mem::swap(&mut other.folder, &mut lab.folder);
     let shared = std::mem::replace(&mut lab.folder, tempfile::tempdir().unwrap());
     lab.restart();
-    // Both on one folder, each with its own memory.
+    // Two replicas on one folder, each with its own cache.
     let one = super::service(shared.path(), lab.keys.path(), &lab.cluster);
     let two = super::service(shared.path(), lab.keys.path(), &lab.cluster);
     let key = crate::names::LogKey { run: crate::names::RunKey::new("team", "u1").unwrap(), attempt: 1, phase: "plan" };
     let whole = noise(600_000, 3);
     one.0.logs.append(&key, 0, &whole[..100], false).await.unwrap();
     two.0.logs.append(&key, 100, &whole[100..200_000], false).await.unwrap();
-    // A request that was stuck on its way to the first.
+    // A delayed request reaches the first replica.
     one.0.logs.append(&key, 100, &whole[100..150], false).await.unwrap();
     two.0.logs.append(&key, 200_000, &whole[200_000..500_000], false).await.unwrap();
     one.0.logs.append(&key, 500_000, &whole[500_000..], true).await.unwrap();
@@ -104,7 +104,7 @@ async fn another_replica_that_knew_less_takes_nothing_away() {
 }
 
 #[tokio::test]
-async fn the_last_lines_are_found() {
+async fn tail_starts_at_the_requested_line() {
     let lab = Lab::new();
     let text = (0..20_000).fold(String::new(), |all, n| all + &format!("line {n} of a log that has some segments\n"));
     for (n, piece) in text.as_bytes().chunks(100_000).enumerate() {

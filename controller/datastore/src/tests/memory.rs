@@ -1,4 +1,4 @@
-//! How much memory a large object takes, in a process of its own: others of this program would count.
+//! Measures the memory for a large object in a separate process, because other tests of this program would count.
 
 use std::{process::Command, time::Instant};
 
@@ -12,21 +12,21 @@ use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, attempt_path, hex_digest};
 use super::{Lab, NONCE, noise};
 
 const PIECE: usize = 64 << 10;
-/// How many pieces of the object there are, in the process that takes it.
+/// Number of chunks of the object, for the measuring process.
 const PIECES: &str = "PAWL_TEST_MEMORY_PIECES";
-/// The most that the object may add, in KiB: parts of it are in memory, whatever its size.
+/// Maximum growth in KiB: only parts of the object are in memory, whatever its size.
 const BOUND: u64 = 32 << 10;
 
-/// Of this process, in KiB.
+/// Peak resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// `PAWL_TEST_MEMORY_PIECES=16384` makes it a gibibyte.
+/// Set `PAWL_TEST_MEMORY_PIECES=16384` for one gibibyte.
 #[test]
-fn a_large_object_does_not_show() {
+fn large_object_does_not_grow_memory() {
     let pieces = std::env::var(PIECES).unwrap_or_else(|_| "2048".to_owned());
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "tests::memory::up_and_down", "--ignored", "--nocapture", "--test-threads=1"]).env(PIECES, pieces);

@@ -1,4 +1,4 @@
-//! The whole service in this process, on a folder, with an API server that is played.
+//! Tests the whole service in process, on a folder, with a fake API server.
 
 mod access;
 mod damage;
@@ -50,14 +50,14 @@ pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller"
 
 pub(super) const SOURCES: &str = "system:serviceaccount:pawl:pawl-sources";
 
-/// A service with its folder and keys. Tokens `pod-1`, `pod-2`, … are of the pods of the run `team/net`, `controller` is the
-/// controller's; the run's attempt 1 is open.
+/// A service with its folder and keys. The tokens `pod-1`, `pod-2`, … belong to the pods of the run `team/net`,
+/// `controller` to the controller. Attempt 1 of the run is open.
 pub(super) struct Lab {
     pub(super) folder: TempDir,
     pub(super) keys: TempDir,
     pub(super) cluster: Arc<FakeCluster>,
     pub(super) service: Arc<Service>,
-    /// Held, so that the service is not told to stop.
+    /// Kept alive, so that the service does not stop.
     stop: watch::Sender<bool>,
 }
 
@@ -88,14 +88,14 @@ impl Lab {
         Self { folder, keys, cluster, service, stop }
     }
 
-    /// The same behind the claim of attempt 1.
+    /// Like [`Self::new`], with a claim of attempt 1.
     pub(super) fn claimed() -> Self {
         let lab = Self::new();
         lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
         lab
     }
 
-    /// Another process on the same folder.
+    /// Replaces the service by another process on the same folder.
     pub(super) fn restart(&mut self) {
         (self.service, self.stop) = service(self.folder.path(), self.keys.path(), &self.cluster);
     }
@@ -109,7 +109,7 @@ impl Lab {
         Answer::of(response).await
     }
 
-    /// A request of the pod of that token for an attempt of `team/net`, as an agent sends it.
+    /// Sends a request for an attempt of `team/net` with the pod's token, as an agent does.
     pub(super) async fn of_pod(&self, token: &str, method: &str, attempt: u32, rest: &str, body: &[u8]) -> Answer {
         let path = format!("{}/{rest}", attempt_path("team", "net", attempt));
         let (bearer, digest) = (format!("Bearer {token}"), digest(body));
@@ -133,7 +133,7 @@ impl Lab {
         self.send(method, &path, &[("authorization", "Bearer controller")], Body::empty()).await
     }
 
-    /// A request that the API server passes on for `ada`.
+    /// Sends a request that the API server forwards for `ada`.
     pub(super) async fn of_person(&self, method: &str, rest: &str, body: &[u8]) -> Answer {
         let proxy = FrontProxyConfig { names: vec!["front-proxy".into()], ..FrontProxyConfig::default() };
         self.service.front_proxy.send_replace(Some(Arc::new(proxy)));
@@ -143,7 +143,7 @@ impl Lab {
         Answer::of(response).await
     }
 
-    /// Every file of the store, relative to it.
+    /// Every file of the store, with relative paths.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
             for entry in std::fs::read_dir(directory).unwrap().flatten() {
@@ -156,7 +156,7 @@ impl Lab {
         found
     }
 
-    /// The one file whose path ends so, or the one that holds the part.
+    /// The file whose path ends with `part`, or else the one whose path contains it.
     pub(super) fn file(&self, part: &str) -> PathBuf {
         let ends = self.files().into_iter().find(|path| path.to_string_lossy().ends_with(part));
         if let Some(path) = ends {
@@ -174,18 +174,18 @@ fn service(folder: &Path, keys: &Path, cluster: &Arc<FakeCluster>) -> (Arc<Servi
     (Arc::new(service.publishing(Some("pawl-outputs".into())).fed_by(Some(SOURCES.into()))), stop)
 }
 
-/// Sends a request by a connection whose client's certificate has that common name.
+/// Sends a request on a connection whose client certificate has this common name.
 pub(super) async fn answer(service: &Arc<Service>, mut request: Request<Body>, name: Option<&str>) -> Response {
     request.extensions_mut().insert(CommonName(name.map(Arc::from)));
     crate::http::router(service.clone()).oneshot(request).await.unwrap()
 }
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) code: u16,
     pub(super) headers: HeaderMap,
-    /// None when the connection would have broken.
+    /// `None` when the connection would have been broken.
     pub(super) body: Option<Bytes>,
 }
 
@@ -220,7 +220,7 @@ pub(super) fn digest(bytes: &[u8]) -> String {
     hex_digest(&Sha256::digest(bytes))
 }
 
-/// Bytes that look like nothing.
+/// Pseudo-random bytes.
 pub(super) fn noise(length: usize, seed: u64) -> Vec<u8> {
     use rand::{RngCore as _, SeedableRng as _};
     let mut bytes = vec![0; length];

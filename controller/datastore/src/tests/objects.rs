@@ -1,4 +1,4 @@
-//! Objects: once, whole, within their limits, and the same when they are read.
+//! Objects: written once, complete, within their limits, and read unchanged.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -11,9 +11,9 @@ use crds::datastore::{
 use super::{Lab, NONCE, digest, noise};
 
 #[tokio::test]
-async fn what_is_written_is_read_whatever_its_size() {
+async fn objects_of_any_size_round_trip() {
     let lab = Lab::new();
-    // In the record, at its edge, just beyond, at the edges of segments and parts, and several parts.
+    // Sizes: inside the record, at its bound, just above, at the bounds of segments and parts, and several parts.
     for (attempt, size) in [(1, 0), (2, 1), (3, 128 << 10)] {
         lab.cluster.set(super::view(attempt, true));
         let (token, body) = (format!("pod-{attempt}"), noise(size, attempt.into()));
@@ -46,7 +46,7 @@ async fn an_object_is_written_once() {
 }
 
 #[tokio::test]
-async fn two_writers_at_once_write_one() {
+async fn concurrent_writers_create_one_object() {
     let lab = Lab::new();
     let (a, b) = (noise(400_000, 1), noise(400_000, 2));
     let (one, two) = tokio::join!(lab.put("objects/bundle", &a), lab.put("objects/bundle", &b));
@@ -87,7 +87,7 @@ async fn a_body_over_its_limit_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_leaves_nothing() {
+async fn truncated_body_leaves_nothing() {
     let lab = Lab::new();
     let path = format!("{}/objects/bundle", attempt_path("team", "net", 1));
     let pieces = futures::stream::iter((0..40).map(|n| Ok(Bytes::from(noise(64 << 10, n)))));

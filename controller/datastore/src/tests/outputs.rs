@@ -1,4 +1,5 @@
-//! Outputs: published behind the claim, kept from older ones, left where they are another's, taken by other stacks.
+//! Outputs: published after the claim, protected from older ones, not written over others' objects, read by other
+//! stacks.
 
 use std::sync::atomic::Ordering;
 
@@ -31,7 +32,7 @@ fn state(serial: u64, lineage: &str, id: &str) -> Vec<u8> {
     json!({"version": 4, "serial": serial, "lineage": lineage, "outputs": outputs}).to_string().into_bytes()
 }
 
-/// The run `net` behind its claim, with outputs.
+/// The run `net` with a claim and outputs.
 fn claimed(outputs: Option<Outputs>) -> RunView {
     RunView { claim: Some(claim(1)), outputs, ..view(1, true) }
 }
@@ -59,7 +60,7 @@ impl Lab {
 }
 
 #[tokio::test]
-async fn each_object_holds_what_it_may() {
+async fn sensitive_outputs_are_only_in_the_secret() {
     let lab = Lab::publishing(claimed(both()));
     let answer = lab.publish(&state(3, "l", "vpc-1")).await;
     let said = answer.json();
@@ -73,13 +74,13 @@ async fn each_object_holds_what_it_may() {
 }
 
 #[tokio::test]
-async fn an_older_state_takes_nothing_back() {
+async fn older_state_does_not_replace_newer_outputs() {
     let lab = Lab::publishing(claimed(both()));
     lab.publish(&state(3, "l", "new")).await;
     let said = lab.publish(&state(2, "l", "old")).await.json();
     assert!(said["message"].as_str().unwrap().starts_with("newer outputs"), "{said}");
     assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"id": "new"})));
-    // A claim of before, with a state of another lineage.
+    // An earlier claim, with a state of another lineage.
     let mut early = claim(1);
     early.at.0 -= std::time::Duration::from_secs(60);
     lab.cluster.set(RunView { claim: Some(early), ..claimed(both()) });
@@ -91,21 +92,21 @@ async fn an_older_state_takes_nothing_back() {
 }
 
 #[tokio::test]
-async fn what_is_anothers_is_left_as_it_is() {
+async fn objects_of_others_are_not_changed() {
     let lab = Lab::publishing(claimed(both()));
     lab.set_object("other/default");
     let said = lab.publish(&state(1, "l", "vpc-1")).await.json();
     assert_eq!(said["reason"], "ForeignObject", "{said}");
     assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"mine": "x"})));
     assert!(lab.object("Secret", "net-secret").is_some(), "the other one is published");
-    // It is no reason to delete it either.
+    // It is not deleted either.
     lab.cluster.set(RunView { operation: Operation::Destroy, ..claimed(both()) });
     lab.publish(&state(2, "l", "")).await;
     assert!(lab.object("ConfigMap", "net").is_some() && lab.object("Secret", "net-secret").is_none());
 }
 
 #[tokio::test]
-async fn what_others_change_is_repaired_and_nothing_in_a_namespace_made_again() {
+async fn repair_restores_objects_but_not_in_a_recreated_namespace() {
     let lab = Lab::publishing(claimed(both()));
     lab.publish(&state(1, "l", "vpc-1")).await;
     lab.set_object("net/default");
@@ -120,7 +121,7 @@ async fn what_others_change_is_repaired_and_nothing_in_a_namespace_made_again() 
 }
 
 #[tokio::test]
-async fn what_could_not_be_written_is_written_at_the_next_look() {
+async fn failed_publication_is_completed_by_the_repair() {
     let lab = Lab::publishing(claimed(both()));
     lab.cluster.unguarded.store(true, Ordering::Relaxed);
     let said = lab.publish(&state(1, "l", "vpc-1")).await.json();
@@ -132,7 +133,7 @@ async fn what_could_not_be_written_is_written_at_the_next_look() {
 }
 
 #[tokio::test]
-async fn what_is_named_no_more_is_deleted_and_on_destroy_as_asked() {
+async fn former_objects_are_deleted_and_destroy_follows_the_spec() {
     let lab = Lab::publishing(claimed(both()));
     lab.publish(&state(1, "l", "vpc-1")).await;
     lab.cluster.set(claimed(wanted(&json!({"configMap": {"name": "renamed"}}))));
@@ -148,12 +149,12 @@ async fn what_is_named_no_more_is_deleted_and_on_destroy_as_asked() {
 }
 
 #[tokio::test]
-async fn before_the_claim_only_the_managed_state_speaks() {
+async fn before_the_claim_only_the_managed_state_is_published() {
     let lab = Lab::publishing(RunView { outputs: both(), ..view(1, true) });
     assert_eq!(lab.publish(&state(1, "l", "forged")).await.reason(), FORBIDDEN);
     let answer = lab.publish(b"").await;
     assert_eq!((answer.code, lab.object("ConfigMap", "net")), (200, Some(json!({}))), "there is no state yet");
-    // That there is none says nothing of a stack which keeps its state elsewhere.
+    // The absence of a managed state tells nothing about a stack that stores its state elsewhere.
     lab.cluster.set(claimed(both()));
     lab.publish(&state(1, "l", "vpc-1")).await;
     lab.cluster.set(RunView { outputs: both(), ..view(1, true) });
@@ -164,7 +165,7 @@ async fn before_the_claim_only_the_managed_state_speaks() {
 }
 
 #[tokio::test]
-async fn another_stack_takes_what_its_own_spec_names() {
+async fn another_stack_reads_the_outputs_of_its_own_spec() {
     let lab = Lab::publishing(claimed(both()));
     lab.publish(&state(1, "l", "vpc-1")).await;
     let of = |stack: &str, name: &str| OutputRef { stack: stack.into(), workspace: "default".into(), name: name.into() };

@@ -1,4 +1,4 @@
-//! What people read.
+//! The read API.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -10,7 +10,7 @@ use super::{Lab, view};
 use crate::cluster::RunView;
 
 #[tokio::test]
-async fn nothing_is_read_but_through_the_api_server() {
+async fn read_api_needs_the_api_server() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
     let path = "/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/plan";
@@ -40,7 +40,7 @@ async fn the_newest_plan_is_shown_and_older_ones_by_number() {
     assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.text(), "second");
     assert_eq!(lab.of_person("GET", "terraformruns/net/plan?attempt=1", b"").await.text(), "first");
     assert_eq!(lab.of_person("GET", "terraformruns/net/planjson", b"").await.text(), "{}");
-    // Burrito 11.21: each look of a person lists all there is.
+    // Burrito 11.21: each page view lists all objects.
     let reads = || (lab.cluster.reads.load(Ordering::Relaxed), lab.cluster.lists.load(Ordering::Relaxed));
     let before = reads();
     for path in ["terraformruns/net/plan", "terraformruns/net/log", "states"] {
@@ -50,7 +50,7 @@ async fn the_newest_plan_is_shown_and_older_ones_by_number() {
 }
 
 #[tokio::test]
-async fn a_mistake_is_answered_as_the_api_server_answers_one() {
+async fn errors_have_the_api_servers_format() {
     let lab = Lab::new();
     for (path, code, says) in [
         ("terraformruns/net/log?phase=foo", 400, "they are setup, init, plan"),
@@ -80,7 +80,7 @@ async fn all_logs_are_one_text_with_a_line_for_each() {
     assert_eq!(lab.of_person("GET", "terraformruns/net/log?attempt=3", b"").await.code, 404);
 }
 
-/// What a follower hears next is this.
+/// Asserts that the follower receives this next.
 async fn hears(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin), wanted: &str) {
     let mut heard = String::new();
     while heard.len() < wanted.len() {
@@ -92,20 +92,20 @@ async fn hears(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum
     assert_eq!(heard, wanted);
 }
 
-/// It hears nothing more, and is not at the end: for a second.
+/// Asserts that the follower receives nothing for one second, and the stream stays open.
 async fn waits(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
     let next = tokio::time::timeout(Duration::from_secs(1), body.next()).await;
     assert!(next.is_err(), "{next:?}");
 }
 
-/// That was all.
+/// Asserts that the stream ends.
 async fn ends(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
     let next = tokio::time::timeout(Duration::from_secs(60), body.next()).await.expect("an end");
     assert!(next.is_none(), "{next:?}");
 }
 
 async fn follow(lab: &Lab, query: &str) -> impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin + use<> {
-    // So that the front proxy is known.
+    // Makes the front proxy known.
     assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.code, 200);
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/log?follow=true&{query}");
     let request = Request::builder().uri(path).header("X-Remote-User", "ada").body(Body::empty()).unwrap();
@@ -124,7 +124,7 @@ async fn a_log_is_followed_as_it_grows_and_to_its_end() {
     assert_eq!(lab.put("log/plan?offset=4", b"two\n").await.code, 200);
     hears(&mut body, "two\n").await;
     waits(&mut body).await;
-    // Through another replica.
+    // Appends through another replica.
     let other = super::service(lab.folder.path(), lab.keys.path(), &lab.cluster);
     let key =
         crate::names::LogKey { run: crate::names::RunKey::new("team", &view(1, true).uid).unwrap(), attempt: 1, phase: "plan" };
@@ -137,12 +137,12 @@ async fn a_log_is_followed_as_it_grows_and_to_its_end() {
 }
 
 #[tokio::test]
-async fn without_a_phase_the_follower_goes_on_to_the_next_and_ends_with_the_run() {
+async fn follower_without_phase_reads_all_phases_to_the_run_end() {
     let lab = Lab::new();
     let mut body = follow(&lab, "").await;
     waits(&mut body).await;
     assert_eq!(lab.put("log/setup?offset=0&end=true", b"s\n").await.code, 200);
-    // The log of init is never ended: its phase is over when the next one speaks.
+    // The log of init gets no end mark: its phase is over when the next one has output.
     assert_eq!(lab.put("log/init?offset=0", b"i\n").await.code, 200);
     assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
     hears(&mut body, "--- attempt 1, setup ---\ns\n--- attempt 1, init ---\ni\n--- attempt 1, plan ---\np\n").await;
@@ -156,7 +156,7 @@ async fn without_a_phase_the_follower_goes_on_to_the_next_and_ends_with_the_run(
 }
 
 #[tokio::test]
-async fn a_follower_of_a_run_that_was_deleted_is_let_go() {
+async fn follower_of_a_deleted_run_ends() {
     let lab = Lab::new();
     assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
     let mut body = follow(&lab, "phase=plan").await;

@@ -1,4 +1,4 @@
-//! What is deleted, by the controller and by the sweep, and what is not.
+//! Deletions by the controller and by the sweep, and their limits.
 
 use std::{
     sync::atomic::Ordering,
@@ -32,7 +32,7 @@ fn age(lab: &Lab, part: &str, by: Duration) {
 }
 
 #[tokio::test]
-async fn the_bundle_goes_first_then_all_but_the_claim() {
+async fn bundle_is_deleted_first_then_all_but_the_claim() {
     let lab = filled().await;
     assert_eq!(lab.of_controller("DELETE", "?only=bundle").await.code, 200);
     assert!(!has(&lab, "bundle") && has(&lab, "planjson"), "{:?}", lab.files());
@@ -45,7 +45,7 @@ async fn the_bundle_goes_first_then_all_but_the_claim() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_there_is_never_swept() {
+async fn existing_run_is_never_swept() {
     let lab = filled().await;
     let before = lab.files();
     let mut now = Timestamp::now();
@@ -57,7 +57,7 @@ async fn a_run_that_is_there_is_never_swept() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_or_does_not_know_deletes_nothing() {
+async fn nothing_is_swept_while_the_api_server_fails() {
     let lab = filled().await;
     let before = lab.files();
     lab.cluster.down.store(true, Ordering::Relaxed);
@@ -68,7 +68,7 @@ async fn an_api_server_that_is_away_or_does_not_know_deletes_nothing() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_gone_is_swept_a_day_later_and_its_claim_after_ninety() {
+async fn deleted_run_is_swept_after_a_day_its_claim_after_90() {
     let lab = filled().await;
     lab.cluster.remove(&view(1, true));
     let start = Timestamp::now();
@@ -85,7 +85,7 @@ async fn a_run_that_is_gone_is_swept_a_day_later_and_its_claim_after_ninety() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_found_again_keeps_everything() {
+async fn run_found_again_keeps_everything() {
     let lab = filled().await;
     let before = lab.files();
     lab.cluster.remove(&view(1, true));
@@ -99,7 +99,7 @@ async fn a_run_that_is_found_again_keeps_everything() {
 }
 
 #[tokio::test]
-async fn another_run_of_that_name_does_not_keep_it() {
+async fn recreated_run_does_not_protect_its_predecessor() {
     let lab = filled().await;
     lab.cluster.set(RunView { uid: "44444444-4444".into(), ..view(1, true) });
     sweep(&lab.service, Timestamp::now()).await.unwrap();
@@ -108,7 +108,7 @@ async fn another_run_of_that_name_does_not_keep_it() {
 }
 
 #[tokio::test]
-async fn blobs_that_nobody_names_go_after_a_day() {
+async fn unreferenced_blobs_are_deleted_after_a_day() {
     let lab = filled().await;
     let named = lab.file("/blobs/a1-bundle");
     let orphan = named.with_file_name("a1-bundle-00000000000000000000000000000000");
@@ -126,7 +126,7 @@ async fn blobs_that_nobody_names_go_after_a_day() {
 }
 
 #[tokio::test]
-async fn of_a_state_the_sweep_leaves_what_its_newest_record_names() {
+async fn sweep_of_a_state_keeps_what_the_newest_record_references() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", br#"{"ID": "a"}"#).await.code, 200);
     for serial in 0..70 {
@@ -145,6 +145,6 @@ async fn of_a_state_the_sweep_leaves_what_its_newest_record_names() {
         let read = lab.of_person("GET", &format!("states/net/download?version={}", version["number"]), b"").await;
         assert_eq!(read.body.unwrap().len(), usize::try_from(version["size"].as_u64().unwrap()).unwrap());
     }
-    // The records with content, the newest, and the blobs of every third of 64 versions.
+    // What remains: the records with content, the newest, and the blobs of every third of 64 versions.
     assert!(lab.files().len() < all && lab.files().len() <= 64 + 22 + 1, "{} of {all}", lab.files().len());
 }

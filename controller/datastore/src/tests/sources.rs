@@ -1,4 +1,4 @@
-//! Bundles of repositories: who stores them, whose runs get them, and when they go.
+//! Snapshots of repositories: writers, readers, and deletion.
 
 use axum::{body::Body, http::Request};
 use futures::StreamExt as _;
@@ -18,7 +18,7 @@ use crate::{cluster::RunView, gc::sweep};
 const UID: &str = "22222222-2222";
 const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Whoever follows repositories asks.
+/// Sends a request of `controller sources`.
 async fn of_sources(lab: &Lab, method: &str, uid: &str, rest: &str, body: &[u8]) -> Answer {
     let (path, digest) = (format!("{}{rest}", bundles_path("team", uid)), digest(body));
     let mut headers = vec![("authorization", "Bearer sources")];
@@ -55,7 +55,7 @@ fn of(namespace: Option<&str>) -> RunView {
 }
 
 #[tokio::test]
-async fn a_bundle_is_stored_once_told_of_and_deleted() {
+async fn snapshot_is_stored_once_listed_and_deleted() {
     let lab = Lab::new();
     let path = format!("/{REVISION}");
     assert_eq!(of_sources(&lab, "GET", UID, &format!("{path}/digest"), b"").await.reason(), NOT_FOUND);
@@ -80,7 +80,7 @@ async fn a_bundle_is_stored_once_told_of_and_deleted() {
 }
 
 #[tokio::test]
-async fn only_whoever_follows_repositories_stores_them() {
+async fn only_the_sources_process_stores_snapshots() {
     let mut lab = Lab::new();
     let base = bundles_path("team", UID);
     let body_digest = digest(b"x");
@@ -99,13 +99,13 @@ async fn only_whoever_follows_repositories_stores_them() {
     }
     assert_eq!(lab.send("GET", &base, &[], Body::empty()).await.code, 401);
     assert_eq!(lab.of_pod("sources", "GET", 1, "source", b"").await.reason(), FORBIDDEN, "nor does it read what pods do");
-    // Where nobody follows any, an empty name is nobody's.
+    // Without a configured user of `controller sources`, an empty name matches nobody.
     std::sync::Arc::get_mut(&mut lab.service).unwrap().sources = None;
     assert_eq!(of_sources(&lab, "GET", UID, "", b"").await.reason(), FORBIDDEN);
 }
 
 #[tokio::test]
-async fn a_run_gets_the_revision_that_its_own_spec_names() {
+async fn run_reads_the_revision_of_its_own_spec() {
     let lab = Lab::new();
     assert_eq!(lab.get("source").await.reason(), INVALID, "it names none");
     lab.cluster.set(of(None));
@@ -123,7 +123,7 @@ async fn a_run_gets_the_revision_that_its_own_spec_names() {
     let read = lab.get("source").await;
     assert!(read.body.as_deref() == Some(body.as_slice()));
     assert_eq!(read.headers[HEADER_DIGEST], digest(&body).as_str());
-    // One that was made again under the name has nothing of its predecessor.
+    // A recreated repository has nothing of its predecessor.
     repository(&lab, "team", "33333333-3333", &[]);
     assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
     repository(&lab, "team", UID, &[]);
@@ -135,7 +135,7 @@ async fn a_run_gets_the_revision_that_its_own_spec_names() {
 }
 
 #[tokio::test]
-async fn whoever_follows_repositories_learns_what_runs_wait_for() {
+async fn wanted_revisions_are_listed_for_sources() {
     let lab = Lab::new();
     let wanted = async |token: &str| lab.send("GET", WANTED_PATH, &[("authorization", token)], Body::empty()).await;
     assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]));
@@ -158,7 +158,7 @@ async fn whoever_follows_repositories_learns_what_runs_wait_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_follows_repositories_is_told_of_it_as_long_as_his_token_lives() {
+async fn wanted_stream_ends_with_the_token() {
     let lab = Lab::new();
     let refused = lab.send("GET", FOLLOW_WANTED_PATH, &[("authorization", "Bearer pod-1")], Body::empty()).await;
     assert_eq!(refused.reason(), FORBIDDEN);
@@ -180,7 +180,7 @@ async fn whoever_follows_repositories_is_told_of_it_as_long_as_his_token_lives()
 }
 
 #[tokio::test]
-async fn a_repository_of_another_namespace_is_given_to_those_that_it_names_and_hidden_from_others() {
+async fn foreign_repository_is_hidden_unless_it_allows_the_namespace() {
     let lab = Lab::new();
     lab.cluster.set(of(Some("platform")));
     let nobody = lab.get("source").await;
@@ -194,7 +194,7 @@ async fn a_repository_of_another_namespace_is_given_to_those_that_it_names_and_h
     assert_eq!(lab.get("source").await.problem(), nobody.problem(), "nor what it has");
     repository(&lab, "platform", UID, &["other", "team"]);
     assert_eq!(lab.get("source").await.text(), "x");
-    // The own repository of that name is another.
+    // The run's own namespace has another repository of that name.
     lab.cluster.set(of(None));
     repository(&lab, "team", "33333333-3333", &[]);
     assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
@@ -204,7 +204,7 @@ async fn a_repository_of_another_namespace_is_given_to_those_that_it_names_and_h
 }
 
 #[tokio::test]
-async fn what_a_repository_left_goes_a_day_after_it() {
+async fn deleted_repository_is_swept_after_a_day() {
     let lab = Lab::new();
     repository(&lab, "team", UID, &[]);
     store(&lab, UID, &noise(300_000, 1)).await;

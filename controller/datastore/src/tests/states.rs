@@ -22,7 +22,7 @@ fn state(serial: u64, more: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_state_is_written_under_its_lock_only() {
+async fn state_write_needs_the_lock() {
     let lab = Lab::claimed();
     assert_eq!(lab.get("state").await.code, 204);
     let refused = lab.put("state?lock=a", &state(1, 0)).await;
@@ -60,12 +60,12 @@ async fn a_state_of_a_hundred_mebibytes() {
 }
 
 #[tokio::test]
-async fn of_many_that_want_a_lock_one_has_it() {
+async fn concurrent_lock_requests_have_one_winner() {
     let lab = Lab::new();
     let key = StateKey::new("team", StateId { stack: "net".into(), workspace: "default".into() }).unwrap();
     let run = view(1, true);
     let lockers = (0..12).map(|n| {
-        // Each in a replica of its own.
+        // Each in a separate replica.
         let (service, key, run) = (super::service(lab.folder.path(), lab.keys.path(), &lab.cluster), key.clone(), run.clone());
         tokio::spawn(async move {
             let pod_uid = format!("pod-{n}");
@@ -85,7 +85,7 @@ async fn of_many_that_want_a_lock_one_has_it() {
 }
 
 #[tokio::test]
-async fn a_replaced_attempt_writes_late_and_lands_nothing() {
+async fn late_state_write_of_a_replaced_attempt_is_rejected() {
     let lab = Lab::new();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     lab.cluster.set(view(2, true));
@@ -102,9 +102,9 @@ async fn a_replaced_attempt_writes_late_and_lands_nothing() {
     assert!(notes[0]["what"].as_str().unwrap().contains("taken over"), "{notes}");
 }
 
-/// The write was let in while the lock was its own, and its body took until it was somebody else's.
+/// The write was admitted while it held the lock, and its body arrived after the lock had changed hands.
 #[tokio::test]
-async fn a_body_that_was_on_its_way_when_the_lock_was_taken_away_lands_nothing() {
+async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
@@ -114,7 +114,8 @@ async fn a_body_that_was_on_its_way_when_the_lock_was_taken_away_lands_nothing()
     let path = format!("{}/state?lock=a", attempt_path("team", "net", 1));
     let headers = [("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)];
     let late = async {
-        // There is room for one piece, so that the second one is taken when the first is being read: the write was let in.
+        // The channel has room for one chunk: when the second is sent, the first is being read, so the write was
+        // admitted.
         let body = state(1, 0);
         for piece in body.chunks(body.len().div_ceil(2)) {
             sender.send(Ok(piece.to_vec().into())).await.unwrap();
@@ -134,7 +135,7 @@ async fn a_body_that_was_on_its_way_when_the_lock_was_taken_away_lands_nothing()
 }
 
 #[tokio::test]
-async fn behind_its_claim_a_lock_is_nobody_elses_and_its_holder_still_writes() {
+async fn claimed_lock_is_not_taken_over_and_its_holder_still_writes() {
     let lab = Lab::new();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     lab.cluster.set(RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) });
@@ -151,10 +152,10 @@ async fn behind_its_claim_a_lock_is_nobody_elses_and_its_holder_still_writes() {
 }
 
 #[tokio::test]
-async fn the_controller_releases_the_lock_that_a_run_left_and_its_writer_is_fenced() {
+async fn controller_releases_a_left_lock_and_fences_its_writer() {
     let lab = Lab::new();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    // The name of a run is known from the first that its pod sends.
+    // The first request of a run's pod records the run's name.
     assert!(lab.put("log/setup?offset=0", b"x").await.code < 300);
     assert_eq!(lab.of_controller("DELETE", "/lock").await.reason(), FORBIDDEN, "its attempt could take the lock again");
     let mut closed = RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) };
@@ -177,7 +178,7 @@ async fn the_controller_releases_the_lock_that_a_run_left_and_its_writer_is_fenc
 }
 
 #[tokio::test]
-async fn runs_of_another_stack_or_workspace_have_another_state() {
+async fn other_stack_or_workspace_has_another_state() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
@@ -190,7 +191,7 @@ async fn runs_of_another_stack_or_workspace_have_another_state() {
 }
 
 #[tokio::test]
-async fn a_state_with_a_wrong_digest_is_no_version() {
+async fn state_with_a_wrong_digest_is_rejected() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     let path = format!("{}/state?lock=a", attempt_path("team", "net", 1));
@@ -249,7 +250,7 @@ async fn a_person_unlocks_with_a_reason() {
     assert_eq!((&note["by"], &note["reason"]), (&json!("ada"), &json!("its node burned down")));
 }
 
-/// The namespace `team` is deleted and made again, with a run of the same name; its pod has the token `new`.
+/// Deletes and recreates the namespace `team`, with a run of the same name; its pod has the token `new`.
 fn made_again(lab: &Lab, namespace_uid: &str, run_uid: &str) {
     lab.cluster.namespaces.lock().unwrap().insert("team".into(), namespace_uid.into());
     let mut run = RunView { uid: run_uid.into(), ..view(1, true) };
@@ -263,7 +264,7 @@ fn made_again(lab: &Lab, namespace_uid: &str, run_uid: &str) {
 }
 
 #[tokio::test]
-async fn a_namespace_that_was_made_again_is_not_given_the_state_of_the_former_one() {
+async fn recreated_namespace_does_not_get_the_former_state() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);

@@ -1,4 +1,4 @@
-//! The service behind its socket: TLS, heads and bodies as they come.
+//! Tests the service through its socket: TLS, request heads and bodies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,13 +25,13 @@ use serving::{
 use super::Lab;
 use crate::{LIMITS, cluster::FrontProxyConfig, http};
 
-/// An authority and what it issued, as PEM.
+/// An authority and the certificates that it issued, PEM.
 struct Pki {
     authority: String,
     server: (String, String),
     proxy: (String, String),
     other: (String, String),
-    /// Signed by itself, under the right name.
+    /// Self-signed, with the correct name.
     forged: (String, String),
 }
 
@@ -118,14 +118,14 @@ impl Server {
         self.say_within(Duration::from_secs(60), client, request).await
     }
 
-    /// What may stay without an answer is waited for less long.
+    /// Waits less long, because there may be no response.
     async fn say_oddly(&self, request: &[u8]) -> String {
         self.say_within(Duration::from_secs(5), None, request).await
     }
 
     async fn say_within(&self, patience: Duration, client: Option<&(String, String)>, request: &[u8]) -> String {
         let Ok(mut stream) = self.connect(client).await else { return "no TLS".into() };
-        // What is refused early may be closed before all of it was sent.
+        // A rejected request may be closed before all of it is sent.
         let _ = stream.write_all(request).await;
         let mut answer = Vec::new();
         let _ = tokio::time::timeout(patience, stream.read_to_end(&mut answer)).await;
@@ -138,7 +138,7 @@ fn request(head: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn people_are_believed_only_with_the_api_servers_certificate() {
+async fn people_need_the_api_servers_certificate() {
     let server = server().await;
     assert_eq!(server.lab.put("objects/plan", b"the plan").await.code, 201);
     let plan = request("GET /apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/plan HTTP/1.1\nX-Remote-User: ada");
@@ -154,7 +154,7 @@ async fn people_are_believed_only_with_the_api_servers_certificate() {
 }
 
 #[tokio::test]
-async fn heads_that_are_too_large_or_no_http_are_refused() {
+async fn oversized_or_invalid_request_heads_are_rejected() {
     let server = server().await;
     let large = request(&format!("GET /healthz HTTP/1.1\nX-Large: {}", "x".repeat(200_000)));
     assert!(!server.say_oddly(&large).await.contains("200 OK"));
@@ -169,7 +169,7 @@ async fn heads_that_are_too_large_or_no_http_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_ends_before_the_service_does() {
+async fn shutdown_waits_for_requests_in_progress() {
     let server = server().await;
     let body = super::noise(400_000, 5);
     let head = format!(

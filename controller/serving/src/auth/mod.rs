@@ -27,11 +27,11 @@ pub use review::{Identity, PodIdentity, Reviewer, Reviews};
 const GOOD: Duration = Duration::from_secs(60);
 /// Lifetime of a negative answer in the cache.
 const BAD: Duration = Duration::from_secs(5);
-/// The most answers in the cache.
+/// Maximum number of cached answers.
 const KEPT: usize = 4096;
-/// The longest token, in bytes.
+/// Maximum length of a token, in bytes.
 const LONGEST: usize = 16 << 10;
-/// The most reviews at a time.
+/// Maximum concurrent reviews.
 const AT_ONCE: usize = 16;
 
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl Authenticator {
     /// The sender of these headers.
     ///
     /// # Errors
-    /// `Unauthenticated`; `Unavailable` when the API server does not answer.
+    /// `Unauthenticated`; `Unavailable` when the API server does not respond.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Identity>, Problem> {
         let refused = || problem(UNAUTHENTICATED, "the token proves nothing here: not of this audience, expired, or none");
         let token = bearer(headers).ok_or_else(refused)?;
@@ -65,7 +65,7 @@ impl Authenticator {
             return known.identity.ok_or_else(refused);
         }
         let _permit = self.permit().await?;
-        // Another request may have asked meanwhile.
+        // A concurrent request may have reviewed the token meanwhile.
         if let Some(known) = self.known(&hash) {
             return known.identity.ok_or_else(refused);
         }
@@ -77,17 +77,17 @@ impl Authenticator {
         identity.ok_or_else(refused)
     }
 
-    /// Checks that the API server would let the caller do that.
+    /// Checks that the API server would allow this access.
     ///
     /// # Errors
-    /// [`hidden`]; `Unavailable` when the API server does not answer.
+    /// [`hidden`]; `Unavailable` when the API server does not respond.
     pub async fn authorize(&self, caller: &Identity, access: ResourceAttributes) -> Result<(), Problem> {
         let _permit = self.permit().await?;
         let allowed = self.reviewer.allows(caller, access).await.map_err(|error| unavailable("the API server", &error))?;
         if allowed { Ok(()) } else { Err(hidden()) }
     }
 
-    /// The remaining lifetime of the token of these headers, which was accepted a moment ago.
+    /// The remaining lifetime of the token in these headers, which was just accepted.
     pub fn life(&self, headers: &HeaderMap) -> Duration {
         bearer(headers).map_or(Duration::ZERO, |token| rest_of_life(token, self.reviewer.now()))
     }
@@ -114,13 +114,13 @@ impl Authenticator {
     }
 }
 
-/// The refusal of an object that does not exist and of one that the caller has no right to. One text, so a caller cannot probe for
-/// names.
+/// The rejection for an object that does not exist and for one that the caller may not read. The text is the same, so a
+/// caller cannot probe for names.
 pub fn hidden() -> Problem {
     problem(FORBIDDEN, "there is no such object, or you may not read it")
 }
 
-/// The one bearer token of a request.
+/// The bearer token of a request with exactly one.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_beyond_a_tokens_life() {
+    fn cached_review_expires_with_the_token() {
         let token = |claims: &str| format!("h.{}.s", BASE64_URL_SAFE_NO_PAD.encode(claims));
         let now = Timestamp::from_second(1000).unwrap();
         assert_eq!(rest_of_life(&token(r#"{"exp": 1007}"#), now), Duration::from_secs(7));

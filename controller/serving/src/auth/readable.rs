@@ -1,4 +1,5 @@
-//! An extractor for paths that name an object: a handler that takes it runs only for callers that may read that object.
+//! An extractor for paths with an object's name: a handler that takes it runs only for callers that may read the
+//! object.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -25,8 +26,8 @@ impl<T: Authenticates> Authenticates for Arc<T> {
     }
 }
 
-/// The object of kind `K` that the segments `{namespace}` and `{name}` of the path name, which the caller may `get`. Whether it exists
-/// is not checked. Answers 401 without a valid token and 403 ([`super::hidden`]) without the right.
+/// The object of kind `K` from the path segments `{namespace}` and `{name}`, which the caller may `get`. Does not check
+/// whether it exists. Answers 401 without a valid token and 403 ([`super::hidden`]) without the right.
 pub struct Readable<K> {
     pub namespace: String,
     pub name: String,

@@ -18,28 +18,28 @@ pub struct Identity {
     /// The user's name: `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
     pub pod: Option<PodIdentity>,
-    /// The whole answer, with the groups that rights are bound to.
+    /// The complete user info, with the groups for RBAC.
     pub info: UserInfo,
 }
 
 /// The pod that a token is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
-    /// Its namespace: that of the ServiceAccount.
+    /// Its namespace, equal to the ServiceAccount's.
     pub namespace: String,
     pub name: String,
     pub uid: String,
 }
 
-/// Reviews by the API server. A trait, so that tests can play them.
+/// Reviews by the API server. A trait, so that tests can fake them.
 pub trait Reviewer: Send + Sync + 'static {
     /// The API server's time.
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
-    /// The owner of a token; none when it is not of the service's audience, or not valid any more.
+    /// The owner of a token; `None` when it has another audience or is invalid.
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>>;
-    /// Whether the API server would let the caller do that. Denies by default, for services that authorize by other rules.
+    /// Whether the API server would allow this access. Denies by default, for services that authorize by other rules.
     fn allows<'a>(&'a self, _: &'a Identity, _: ResourceAttributes) -> BoxFuture<'a, Result<bool, CallError>> {
         Box::pin(async { Ok(false) })
     }
@@ -53,7 +53,7 @@ pub struct Reviews {
 }
 
 impl Reviews {
-    /// Accepts tokens of one audience. Tokens for the API server itself have another, so a caller need not hand such a token out.
+    /// Accepts tokens of one audience. Tokens for the API server have another audience, so callers never send those.
     pub fn new(client: Client, clock: ServerClock, audience: &'static str) -> Self {
         Self { client, clock, audience }
     }
@@ -97,7 +97,7 @@ impl Reviewer for Reviews {
 fn identity(review: TokenReview, audience: &str) -> Option<Identity> {
     let status = review.status?;
     let audiences = status.audiences.unwrap_or_default();
-    // Without the list, the server did not look at audiences.
+    // Without a list of audiences, the API server did not check them.
     if status.authenticated != Some(true) || !audiences.iter().any(|of| of == audience) {
         return None;
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_token_of_this_audience_is_somebody() {
+    fn token_of_another_audience_is_rejected() {
         let user = json!({"username": "system:serviceaccount:team:net-abcde-a1", "extra": {
             "authentication.kubernetes.io/pod-name": ["net-abcde-a1"], "authentication.kubernetes.io/pod-uid": ["u1"]}});
         let found = review(&json!({"authenticated": true, "audiences": [AUDIENCE], "user": user})).unwrap();

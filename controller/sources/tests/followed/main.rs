@@ -1,4 +1,4 @@
-//! Follows repositories with real git from servers that the test starts.
+//! Follows repositories with real git, from servers that the test starts.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on ends here")]
 
 mod private;
@@ -35,14 +35,14 @@ use servers::{
     repo::{Change, Repo},
 };
 
-/// Bundles in a directory. Each is unpacked when it comes, and proven by that.
+/// Stores snapshots in a directory. Each is unpacked and thereby verified on arrival.
 struct Kept {
     dir: tempfile::TempDir,
     puts: Mutex<Vec<String>>,
 }
 
 impl Kept {
-    /// A file of the tree of a commit.
+    /// A file in the tree of a commit.
     fn read(&self, commit: &str, path: &str) -> Option<String> {
         fs::read_to_string(self.dir.path().join(commit).join(path)).ok()
     }
@@ -77,7 +77,7 @@ impl Bundles for Kept {
     }
 }
 
-/// A repository on a server, what is known of it in the cluster, and who follows it.
+/// A repository on a server, its objects in the cluster, and a follower.
 pub(crate) struct World {
     pub(crate) server: GitServer,
     pub(crate) repo: Repo,
@@ -87,7 +87,7 @@ pub(crate) struct World {
     layers: BTreeMap<String, TerraformLayer>,
     now: Timestamp,
     version: u64,
-    /// How often a status was written.
+    /// Number of status writes.
     writes: usize,
     dirs: [tempfile::TempDir; 3],
 }
@@ -97,7 +97,7 @@ impl World {
         Self::with(layers, async |repos| GitServer::start("127.0.0.1:0".parse().unwrap(), repos).await.unwrap()).await
     }
 
-    /// The same with a server that is started as it is said.
+    /// Like `new`, with a custom server.
     pub(crate) async fn with(layers: &[(&str, Value)], start: impl AsyncFnOnce(&Path) -> GitServer) -> Self {
         let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let server = start(dirs[0].path()).await;
@@ -153,7 +153,7 @@ impl World {
         follow.view(&key).unwrap()
     }
 
-    /// Looks, and writes what was found as the worker does; which layers were told something.
+    /// Checks, and writes the result as the worker does; returns the layers with news.
     async fn look(&mut self) -> Vec<String> {
         self.look_for(Cause::Interval, Ok(None)).await
     }
@@ -210,7 +210,7 @@ impl World {
 
 const APP: &str = "module \"a\" {\n  source = \"../../modules/a\"\n}\n";
 
-/// An application with modules, and another that has nothing to do with it.
+/// An application with modules, and an unrelated one.
 fn files() -> Vec<(&'static str, &'static str)> {
     vec![
         ("README.md", "one\n"),
@@ -224,7 +224,7 @@ fn files() -> Vec<(&'static str, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
+async fn layer_gets_only_relevant_commits() {
     let app = json!({"path": "stacks/app", "triggerPaths": ["shared/**"]});
     let mut world = World::new(&[("app", app), ("other", json!({"path": "stacks/other"}))]).await;
     let first = world.repo.commit("main", &files()).unwrap();
@@ -236,13 +236,14 @@ async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
     assert_eq!(commit.author.as_deref(), Some("Pawl Tests <tests@pawl.invalid>"));
     assert_eq!((commit.subject.as_deref(), commit.digest), (Some("Change 7 paths"), Some(format!("sha256:{first}"))));
 
-    // Nothing new: nothing is written, and nothing is fetched.
+    // Without news, nothing is written or fetched.
     let (writes, asked) = (world.writes, world.server.requests("team/stacks"));
     assert!(world.look().await.is_empty());
     assert_eq!((world.writes, world.puts()), (writes, 1));
     assert!(world.server.requests("team/stacks") - asked <= 2, "it was asked for its refs only");
 
-    // Burrito 11.3, Burrito 11.4: what is planned is the commit that is named, whatever arrives meanwhile. Burrito 11.10: deletions and renames count.
+    // Burrito 11.3, Burrito 11.4: the named commit is planned, whatever arrives meanwhile. Burrito 11.10: deletions and
+    // renames count.
     let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
         ("of nobody", &[Change::File("README.md", b"two\n")], &[]),
         (
@@ -267,7 +268,7 @@ async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
     }
     assert_eq!(world.puts(), 8);
 
-    // Several commits at once: the last of them is what there is, and nothing of the others is lost.
+    // Several commits at once: the last one is planned and includes the others.
     world.repo.commit("main", &[("modules/a/x.tf", "# x\n")]).unwrap();
     let last = world.repo.commit("main", &[("README.md", "three\n")]).unwrap();
     assert_eq!(world.look().await, ["app"]);
@@ -276,12 +277,12 @@ async fn a_layer_is_told_of_each_commit_that_is_relevant_and_of_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
+async fn lost_mirror_and_force_push_lose_nothing() {
     let mut world = World::new(&[("app", json!({"path": "stacks/app"}))]).await;
     let first = world.repo.commit("main", &files()).unwrap();
     world.look().await;
     let content = world.source("app").content;
-    // Lost between two looks, and between two fetches.
+    // The mirror is lost between two checks, and between two fetches.
     fs::remove_dir_all(world.dirs[1].path().join("uid")).unwrap();
     let second = world.repo.commit("main", &[("README.md", "two\n")]).unwrap();
     assert!(world.look().await.is_empty(), "the content is what it was, without a history to say so");
@@ -290,7 +291,7 @@ async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
         (second.clone(), content, first.clone())
     );
 
-    // The branch begins anew from the first commit, with other content.
+    // The branch restarts from the first commit, with other content.
     world.repo.reset("main", Some(&first)).unwrap();
     let forced = world.repo.commit("main", &[("stacks/app/main.tf", "# forced\n")]).unwrap();
     assert_eq!(world.look().await, ["app"]);
@@ -300,7 +301,7 @@ async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
     world.look().await;
     assert_eq!((world.revision("main"), world.status().refs[0].forced_from.as_deref()), (next, None));
 
-    // What git left half done is no reason to fail for ever.
+    // An incomplete mirror is not a permanent failure.
     let dir = world.dirs[1].path().join("uid");
     fs::remove_dir_all(dir.join("objects")).unwrap();
     fs::create_dir(dir.join("objects")).unwrap();
@@ -311,7 +312,7 @@ async fn a_lost_mirror_and_a_push_by_force_lose_nothing() {
     assert_eq!(world.source("app").revision, last, "{:?}", world.status());
 }
 
-/// Burrito 11.12: one failing ref is tried every ten seconds for ever, and hides the others' errors.
+/// Burrito 11.12: one failing ref was retried every ten seconds forever, and hid the others' errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_branch_does_not_stop_the_others() {
     let layers = [
@@ -332,7 +333,7 @@ async fn a_deleted_branch_does_not_stop_the_others() {
     let failure = known.failure.clone().unwrap();
     assert_eq!((failure.reason.as_str(), failure.times), ("RevisionNotFound", 1), "{}", failure.message);
     assert_eq!(world.source("gone").revision, feature, "the layer keeps what it has");
-    // Beside a look at the others it costs nothing, and is not counted before its time.
+    // Checked along with the others, the failing ref costs nothing and is not counted early.
     world.now -= jiff::SignedDuration::from_secs(299);
     let writes = world.writes;
     world.look().await;
@@ -344,9 +345,9 @@ async fn a_deleted_branch_does_not_stop_the_others() {
     assert_eq!(ready.status, "True", "{}", ready.message);
 }
 
-/// Burrito 11.11: an error that passes ends polling. Here a look that had no answer is one more look.
+/// Burrito 11.11: a transient error ended polling. Here a failed check has a successor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_is_said_once_and_passes() {
+async fn outage_is_reported_once_and_recovers() {
     let mut world = World::new(&[("app", json!({"path": "stacks/app"}))]).await;
     let first = world.repo.commit("main", &files()).unwrap();
     let synced = |world: &World| {
@@ -371,7 +372,7 @@ async fn an_outage_is_said_once_and_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paths_that_are_not_there_bundles_that_are_lost_and_submodules() {
+async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     let mut world = World::new(&[("app", json!({"path": "stack/app", "ref": "v1"}))]).await;
     let module = world.server.create("team/module").unwrap();
     let commit = module.commit("main", &[("main.tf", "# module\n")]).unwrap();
@@ -385,12 +386,12 @@ async fn paths_that_are_not_there_bundles_that_are_lost_and_submodules() {
     let missing = source.missing.unwrap();
     assert!(missing.starts_with("stack/app is not in the repository; at its top it has: modules, shared, stacks"), "{missing}");
     assert_eq!(world.syncer.bundles.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
-    // The layer names another path: it is looked for in what there is.
+    // The layer uses another path: its content is determined from the mirror.
     world.layer("app", &json!({"path": "stacks/app", "ref": "v1"}));
     assert_eq!(world.look().await, ["app"]);
     assert_eq!((world.source("app").missing, world.puts()), (None, 1));
 
-    // The datastore lost it: whoever pokes gets it back.
+    // The datastore lost the snapshot: a poke restores it.
     world.syncer.bundles.delete("", "", &first).await.unwrap();
     world.repository.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
     world.look_for(Cause::Poke, Ok(None)).await;

@@ -1,4 +1,4 @@
-//! What private servers are asked with by the crate `sources`: an authority of their own, and the token of a GitHub App that they gave.
+//! Access to private servers: a private certificate authority, and the token of a GitHub App.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -8,7 +8,7 @@ use sources::{credentials::Data, schedule::Cause};
 use super::World;
 use servers::{auth::Access, git::GitServer};
 
-/// A Secret, as the API has it.
+/// A Secret, as in the API.
 fn secret(keys: &[(&str, &str)]) -> (String, Data) {
     ("git".into(), keys.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<BTreeMap<_, _>>())
 }
@@ -19,7 +19,7 @@ fn synced(world: &World) -> (String, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_commits_for_that() {
+async fn private_authority_and_app_token_give_access() {
     let start = async |repos: &std::path::Path| GitServer::start_tls("127.0.0.1:0".parse().unwrap(), repos).await.unwrap();
     let mut world = World::with(&[("app", json!({"path": "app"}))], start).await;
     world.repo.commit("main", &[("app/main.tf", "# one\n")]).unwrap();
@@ -29,7 +29,7 @@ async fn a_server_with_an_authority_of_its_own_gives_a_token_to_an_app_and_its_c
     assert!(status == "False" && message.contains("certificate that is not trusted"), "{reason}: {message}");
     assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&[("ca.crt", &authority)])))).await, ["app"]);
 
-    // With credentials of a person, and with those of an App, whose token the same server gives.
+    // With a person's credentials, and with those of an App, whose token comes from the same server.
     world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
     let login = [("username", "robot"), ("password", "s3cret"), ("ca.crt", authority.as_str())];
     let second = world.repo.commit("main", &[("app/main.tf", "# two\n")]).unwrap();

@@ -1,4 +1,5 @@
-//! Deliveries to a receiver whose API server is played; and the mistakes of other receivers that are not about a judgement.
+//! Deliveries to a receiver with a fake API server, and known flaws of other receivers that do not concern
+//! authentication.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -20,22 +21,22 @@ const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 const SECRET: &str = "hush";
 const BODY: &str = r#"{"ref":"refs/heads/main","repository":{"clone_url":"http://169.254.169.254/x"}}"#;
 
-/// What the played API server does.
+/// The behavior of the fake API server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Api {
-    /// It answers, and repositories show each poke.
+    /// Responds, and repositories show each poke.
     Answers,
-    /// It answers, but for writes.
+    /// Responds, except to writes.
     WritesHang,
-    /// It refuses to show Secrets.
+    /// Forbids reading Secrets.
     Forbids,
-    /// It is away.
+    /// Fails every request.
     Fails,
-    /// Secrets are there, with nothing in them.
+    /// Secrets exist but are empty.
     Empty,
 }
 
-/// What it was asked: `METHOD PATH`, and for writes what was written.
+/// Recorded requests: `METHOD PATH`, with the body of writes.
 type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
 struct Lab {
@@ -70,7 +71,7 @@ impl Lab {
         answered(router(self.receiver.clone()), request.body(body).unwrap()).await
     }
 
-    /// A push that Gitea tells of, signed with a secret.
+    /// A push reported by Gitea, signed with a secret.
     async fn push(&self, secret: &str, id: &str, body: &str) -> (u16, Value) {
         self.event("push", secret, id, body).await
     }
@@ -82,7 +83,7 @@ impl Lab {
         self.post(UID, &headers, Body::from(body.to_owned())).await
     }
 
-    /// Reads the deliveries of a repository of `team`.
+    /// Reads the deliveries of a repository in `team`.
     async fn read(&self, token: &str, name: &str) -> (u16, Value) {
         let request = http::Request::get(format!("/api/v1/namespaces/team/repositories/{name}/deliveries"));
         let request = if token.is_empty() { request } else { request.header("authorization", format!("Bearer {token}")) };
@@ -103,7 +104,7 @@ impl Lab {
     }
 }
 
-/// Code and JSON of the answer to a request.
+/// Code and JSON of a response.
 async fn answered(router: Router, request: Request) -> (u16, Value) {
     let response = router.oneshot(request).await.unwrap();
     let code = response.status().as_u16();
@@ -111,9 +112,9 @@ async fn answered(router: Router, request: Request) -> (u16, Value) {
     (code, serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-/// Burrito 11.21: each look of a person lists all there is. Here it shows what this process has, and reads no object.
+/// Burrito 11.21: each page view lists all objects. Here it shows this process's records and reads no object.
 #[tokio::test]
-async fn who_reads_the_deliveries_has_nothing_listed() {
+async fn reading_deliveries_lists_no_objects() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push(SECRET, "1", BODY).await.0, 202);
     let read = lab.asked("GET");
@@ -132,7 +133,7 @@ async fn deliveries_need_a_token_and_the_right_to_get_the_repository() {
     }
     let refused = lab.read("bob", "net").await;
     assert_eq!(refused.0, 403);
-    // The same answer for a repository that does not exist, also to a caller who may get it.
+    // The same response for a repository that does not exist, also for a caller who may get it.
     assert_eq!(lab.read("bob", "other").await, refused);
     assert_eq!(lab.read("ada", "other").await, refused);
     assert_eq!(lab.read("ada", "net").await, (200, json!({"items": []})));
@@ -167,11 +168,11 @@ async fn played(
         (Api::Empty, "GET /api/v1/namespaces/team/secrets/hook") => {
             (200, json!({"metadata": {"name": "hook"}, "data": {"secret": "", "previous": "aHVzaA=="}}))
         }
-        // `hush`, and `before`.
+        // The values are `hush` and `before`.
         (_, "GET /api/v1/namespaces/team/secrets/hook") => {
             (200, json!({"metadata": {"name": "hook"}, "data": {"secret": "aHVzaA==", "previous": "YmVmb3Jl"}}))
         }
-        // Tokens are `ada` and `bob`; both exist, and `ada` may get every repository of `team`.
+        // The valid tokens are `ada` and `bob`; `ada` may get every repository in `team`.
         (_, "POST /apis/authentication.k8s.io/v1/tokenreviews") => {
             let spec = &body["spec"];
             let valid = spec["audiences"] == json!(["pawl-server"]) && ["ada", "bob"].iter().any(|name| spec["token"] == *name);
@@ -197,7 +198,7 @@ async fn played(
     http::Response::builder().status(code).body(kube::client::Body::from(answer.to_string().into_bytes())).unwrap()
 }
 
-/// A body that must not be asked for.
+/// A body that must not be read.
 fn untouched() -> (Body, Arc<AtomicUsize>) {
     let touched = Arc::new(AtomicUsize::new(0));
     let count = touched.clone();
@@ -209,13 +210,13 @@ fn untouched() -> (Body, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_push_pokes_and_is_answered_while_nothing_of_it_is_done_yet() {
+async fn push_is_answered_before_its_poke_is_written() {
     let lab = Lab::new(Api::WritesHang);
     let (_stop, stopped) = watch::channel(false);
     let _poking = tokio::spawn(poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
     let (code, answer) = lab.push(SECRET, "1", BODY).await;
     assert_eq!((code, answer["verdict"].as_str()), (202, Some("accepted")));
-    // The write never ends, and more are answered all the same.
+    // The write hangs, and further deliveries are still answered.
     wait(|| lab.asked("PATCH") == 1).await;
     assert_eq!(lab.push(SECRET, "2", "{}").await.0, 202);
     let written = lab.asked.lock().unwrap().iter().find(|(what, _)| what.starts_with("PATCH")).unwrap().1.clone();
@@ -245,7 +246,7 @@ async fn one_poke_at_a_time_until_it_is_answered() {
     wait(|| lab.receiver.repositories.get(UID).is_some_and(|known| known.is_poked())).await;
     assert_eq!(lab.push(SECRET, "last", "{\"n\":\"last\"}").await.0, 202);
     assert_eq!(lab.asked("PATCH"), 1);
-    // Whoever looks answers, and what came meanwhile is one poke more.
+    // A check answers the poke; deliveries in the meantime cause one more poke.
     let answer = |version: usize| {
         let poke = lab.receiver.repositories.get(UID).unwrap().poke;
         let mut answered = repository(UID, Some("hook"), version, poke.as_deref());
@@ -261,7 +262,7 @@ async fn one_poke_at_a_time_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_poked_before_the_process_ends() {
+async fn accepted_pushes_are_poked_before_shutdown() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push(SECRET, "1", BODY).await.0, 202);
     let (_stop, stopped) = watch::channel(true);
@@ -270,7 +271,7 @@ async fn what_was_answered_is_poked_before_the_process_ends() {
 }
 
 #[tokio::test]
-async fn redeliveries_are_accepted_and_make_one_look() {
+async fn redeliveries_are_accepted_and_coalesce() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push(SECRET, "1", BODY).await.1["verdict"], "accepted");
     assert_eq!(lab.wanted(), 1);
@@ -285,7 +286,7 @@ async fn redeliveries_are_accepted_and_make_one_look() {
 }
 
 #[tokio::test]
-async fn what_was_refused_may_come_again() {
+async fn rejected_delivery_may_be_sent_again() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push("wrong", "1", BODY).await.0, 401);
     assert_eq!(lab.wanted(), 0);
@@ -293,14 +294,14 @@ async fn what_was_refused_may_come_again() {
 }
 
 #[tokio::test]
-async fn an_event_that_moves_no_ref_is_taken_and_pokes_nobody() {
+async fn event_that_moves_no_ref_is_accepted_without_a_poke() {
     let lab = Lab::new(Api::Answers);
     let (code, answer) = lab.event("issues", SECRET, "1", BODY).await;
     assert_eq!((code, answer["verdict"].as_str(), lab.wanted()), (202, Some("ignored"), 0));
 }
 
 #[tokio::test]
-async fn either_secret_is_taken_and_a_stranger_is_not() {
+async fn current_and_previous_secret_are_accepted_others_rejected() {
     let lab = Lab::new(Api::Answers);
     for (secret, code) in [(SECRET, 202), ("before", 202), ("wrong", 401), ("", 401)] {
         assert_eq!(lab.push(secret, secret, &format!("{{\"of\":\"{secret}\"}}")).await.0, code, "{secret:?}");
@@ -308,13 +309,13 @@ async fn either_secret_is_taken_and_a_stranger_is_not() {
     assert_eq!(lab.post(UID, &[("x-gitea-event", "push")], Body::from(BODY)).await.0, 401);
 }
 
-/// Secrets are optional elsewhere (Atlantis, Argo CD #1142).
+/// Other receivers make secrets optional (Atlantis, Argo CD #1142).
 #[tokio::test]
-async fn without_a_secret_nothing_is_taken() {
+async fn without_a_secret_every_delivery_is_rejected() {
     let (body, touched) = untouched();
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.post("open", &[("x-gitea-event", "push")], body).await.0, 403);
-    // But for what is thrown away so that the sender reads the answer.
+    // Only the bytes discarded after a rejection are read.
     assert!(touched.load(Ordering::Relaxed) <= 17, "{touched:?}");
     for api in [Api::Empty, Api::Forbids] {
         assert_eq!(Lab::new(api).push("", "1", BODY).await.0, 403);
@@ -323,9 +324,9 @@ async fn without_a_secret_nothing_is_taken() {
     assert_eq!(Lab::new(Api::Fails).push(SECRET, "1", BODY).await.0, 503, "not for ever");
 }
 
-/// Memory without bound before anybody is known (CVE-2024-40634, adnanh/webhook #756).
+/// Unbounded memory before authentication (CVE-2024-40634, adnanh/webhook #756).
 #[tokio::test]
-async fn an_oversized_body_is_refused_without_being_kept() {
+async fn oversized_body_is_rejected_without_storing_it() {
     let lab = Lab::new(Api::Answers);
     let headers = [("x-gitea-event", "push"), ("x-gitea-signature", "00"), ("content-length", "26214401")];
     let said = Body::from(vec![0; (25 << 20) + 1]);
@@ -337,16 +338,17 @@ async fn an_oversized_body_is_refused_without_being_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_given_up() {
+async fn missing_body_times_out() {
     let lab = Lab::new(Api::Answers);
     let headers = [("x-gitea-event", "push"), ("x-gitea-signature", "00")];
     let silent = Body::from_stream(stream::pending::<std::io::Result<Vec<u8>>>());
     assert_eq!(lab.post(UID, &headers, silent).await.0, 408);
 }
 
-/// Elsewhere each delivery tries all secrets, which tells how many there are, and asks the cluster for them (Burrito 11.25).
+/// Other receivers try all secrets for each delivery, which reveals their number and causes requests to the cluster
+/// (Burrito 11.25).
 #[tokio::test]
-async fn an_unknown_address_is_nothing_and_nothing_is_asked_for_it() {
+async fn unknown_address_is_not_found_without_requests() {
     let lab = Lab::new(Api::Answers);
     for uid in ["unknown", "..", "%2e%2e%2fsecrets", &"a".repeat(5000), "team%2Fnet"] {
         let signed = lab.post(uid, &[("x-gitea-event", "push"), ("x-gitea-signature", "00")], Body::from(BODY)).await;
@@ -362,7 +364,7 @@ async fn an_unknown_address_is_nothing_and_nothing_is_asked_for_it() {
 }
 
 #[tokio::test]
-async fn before_the_repositories_are_listed_none_is_unknown() {
+async fn unlisted_repositories_give_starting_instead_of_unknown() {
     let client = Lab::new(Api::Answers).client;
     let receiver = Arc::new(Receiver::new(client.clone(), ServerClock::default()));
     let _feed = receiver.repositories.feed();
@@ -371,7 +373,7 @@ async fn before_the_repositories_are_listed_none_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_form_is_refused_and_says_why() {
+async fn form_body_is_rejected_with_a_reason() {
     let lab = Lab::new(Api::Answers);
     let form = [("authorization", "Bearer hush"), ("content-type", "application/x-www-form-urlencoded; charset=utf-8")];
     let (code, answer) = lab.post(UID, &form, Body::from("payload=%7B%7D")).await;
@@ -380,7 +382,7 @@ async fn a_form_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn deliveries_whose_sender_is_proven_are_read_and_others_are_counted() {
+async fn only_authenticated_deliveries_are_listed() {
     let lab = Lab::new(Api::Answers);
     lab.push(SECRET, "1", BODY).await;
     lab.event("issues", SECRET, "1", BODY).await;
@@ -398,7 +400,7 @@ async fn deliveries_whose_sender_is_proven_are_read_and_others_are_counted() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
-    // And not where forges reach.
+    // The forges' address does not serve them.
     let request = http::Request::get("/api/v1/namespaces/team/repositories/net/deliveries").body(Body::empty()).unwrap();
     assert_eq!(answered(router(lab.receiver.clone()), request).await.0, 404);
 }

@@ -1,5 +1,5 @@
-//! Every row of the table, as its forge sends it; and the mistakes of other receivers that a judgement can make (shared notes on servers,
-//! section 3). The others are in `body` and `receiver`.
+//! Every row of the forges' table with real requests, and known authentication flaws of other receivers. Other flaws
+//! are tested in `body` and `receiver`.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn verify(of: &[(&str, &str)], body: &[u8]) -> Result<Signed, Refusal> {
 
 fn verify_with(of: &[(&str, &str)], body: &[u8], keys: &Keys) -> Result<Signed, Refusal> {
     let mut check = Check::begin(&headers(of), keys)?;
-    // In pieces, as it comes.
+    // In chunks, as it arrives.
     for piece in body.chunks(7) {
         check.update(piece);
     }
@@ -70,19 +70,19 @@ fn github_signs_the_body() {
     let bare = hex_of(SECRET, BODY);
     let no_prefix = [sent[0], sent[1], ("x-hub-signature-256", &*bare)];
     assert_eq!(verify(&no_prefix, BODY), Err(Refusal::WrongProof));
-    // SHA-1 counts for nothing.
+    // SHA-1 signatures are not accepted.
     let old = [sent[0], sent[1], ("x-hub-signature", "sha1=00")];
     assert_eq!(verify(&old, BODY), Err(Refusal::NoProof));
     let ping = [("x-github-event", "ping"), sent[1], sent[2]];
     assert!(!verify(&ping, BODY).unwrap().moves);
-    // The example of GitHub's documentation.
+    // The example in GitHub's documentation.
     let known = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
     let example = [sent[0], sent[1], ("x-hub-signature-256", known)];
     accepted(&verify(&example, b"Hello, World!"), "GitHub", Some("push"), Some("d-1"));
 }
 
 #[test]
-fn gitea_is_asked_for_before_github_whose_headers_it_sends() {
+fn gitea_is_matched_before_github() {
     let (bare, prefixed) = (hex_of(SECRET, BODY), format!("sha256={}", hex_of(SECRET, BODY)));
     let sent = |gitea: &str, hub: &str| {
         let pairs = [
@@ -137,7 +137,7 @@ fn gitlab_sends_its_token_or_signs() {
     assert_eq!(sign(now, &good.replace("v1,", "v2,")), Err(Refusal::WrongProof));
     let old = now - 86_400;
     accepted(&sign(old, &standard(key, "w-1", old, BODY)), "GitLab", Some("Push Hook"), Some("w-1"));
-    // A wrong signature is not made good by the token.
+    // A correct token does not compensate for a wrong signature.
     let both =
         [event, ("webhook-id", "w-1"), ("webhook-timestamp", "0"), ("webhook-signature", "v1,AAAA"), ("x-gitlab-token", SECRET)];
     assert_eq!(verify(&both, BODY), Err(Refusal::WrongProof));
@@ -156,7 +156,7 @@ fn bitbucket_signs_the_body() {
 }
 
 #[test]
-fn azure_devops_has_a_password_and_its_body_says_what_happened() {
+fn azure_devops_uses_a_password_and_the_event_in_its_body() {
     let basic = format!("Basic {}", STANDARD.encode(format!("anybody:{SECRET}")));
     let known = ("x-vss-activityid", "a");
     let body = br#"{"id":"a-1","eventType":"git.push","resource":{"repository":{"remoteUrl":"http://evil"}}}"#;
@@ -170,7 +170,7 @@ fn azure_devops_has_a_password_and_its_body_says_what_happened() {
 }
 
 #[test]
-fn whoever_has_no_row_signs_or_shows_the_secret() {
+fn generic_sender_signs_or_sends_the_secret() {
     let bearer = format!("Bearer {SECRET}");
     accepted(&verify(&[("authorization", &bearer)], b""), "Generic", None, None);
     accepted(
@@ -192,9 +192,9 @@ fn whoever_has_no_row_signs_or_shows_the_secret() {
     assert_eq!(verify(&[], BODY), Err(Refusal::NoProof));
 }
 
-/// Of two secrets, the first try must not use the body up (Burrito 11.14).
+/// With two secrets, the first try must not consume the body (Burrito 11.14).
 #[test]
-fn either_of_two_secrets_is_right_and_no_third() {
+fn either_of_two_secrets_is_accepted_and_no_third() {
     for (secret, right) in [(SECRET, true), (PREVIOUS, true), ("another", false), ("", false)] {
         let signature = hex_of(secret, BODY);
         let sent = [("x-gitea-event", "push"), ("x-gitea-signature", &*signature)];
@@ -203,9 +203,9 @@ fn either_of_two_secrets_is_right_and_no_third() {
     }
 }
 
-/// Nothing of a payload is read before its sender is known, and little after (CVE-2025-59538: receivers that fell over).
+/// No payload is parsed before authentication, and little after it (CVE-2025-59538: receivers that crashed).
 #[test]
-fn no_payload_and_no_header_makes_it_fall_over() {
+fn hostile_payloads_and_headers_do_not_panic() {
     let deep = "[".repeat(1 << 19);
     let long = format!(r#"{{"eventType":"git.push","x":"{}"}}"#, "x".repeat(2 << 20));
     let control = r#"{"eventType":"git.push\u001b[31m\n","id":"\u202eabc"}"#;
@@ -242,7 +242,7 @@ fn no_payload_and_no_header_makes_it_fall_over() {
 }
 
 #[test]
-fn a_header_that_is_there_twice_has_no_sense() {
+fn duplicated_header_is_malformed() {
     let signature = hex_of(SECRET, BODY);
     let right = [("x-gitea-event", "push"), ("x-gitea-delivery", "1"), ("x-gitea-signature", &*signature)];
     assert!(verify(&right, BODY).is_ok());

@@ -1,11 +1,11 @@
-//! What the API server and `kubectl` learn of the group. Its verbs are `get` and `create` only: what can be neither listed nor
-//! deleted is passed over when a namespace is deleted.
+//! API discovery of the group. Its verbs are only `get` and `create`: the deletion of a namespace skips resources that
+//! can be neither listed nor deleted.
 
 use serde_json::{Value, json};
 
 use super::{GROUP, VERSION};
 
-/// All groups: this one.
+/// The list of groups, which has only this one.
 pub fn groups() -> Value {
     let mut group = group();
     if let Some(group) = group.as_object_mut() {

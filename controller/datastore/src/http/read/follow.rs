@@ -1,4 +1,4 @@
-//! Writes logs out, to their end or as they grow.
+//! Streams logs, to their end or as they grow.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
     service::Service,
 };
 
-/// How soon a log is looked at that another replica may have written to.
+/// Polling interval of a log that another replica may write to.
 const POLL: Duration = Duration::from_millis(400);
-/// The least time between two looks at a log.
+/// Minimum time between two reads of a log.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a log that nobody ended may say nothing after a later phase began.
+/// How long a log without an end mark may be idle once a later phase has started.
 const SILENT: Duration = Duration::from_secs(2);
-/// The same for a log that has not begun.
+/// Like [`SILENT`], for a log that has not started.
 const EMPTY: Duration = Duration::from_millis(500);
 
 /// One reader of logs.
@@ -28,22 +28,22 @@ pub struct Follow {
     pub service: Arc<Service>,
     /// The run.
     pub key: RunKey,
-    /// Its name.
+    /// The run's name.
     pub run: String,
-    /// Whether to wait for what is still to come.
+    /// Whether to wait for more output.
     pub follow: bool,
-    /// Begin so many lines before the end.
+    /// Start this many lines before the end.
     pub tail: Option<u64>,
-    /// Whether each log is headed by a line that says which it is.
+    /// Whether each log starts with a header line.
     pub headers: bool,
     /// The phases, in order.
     pub phases: Vec<&'static str>,
-    /// Where to write to; the reader is gone when it is closed.
+    /// The output; closed when the reader is gone.
     pub out: mpsc::Sender<Result<Bytes, Problem>>,
 }
 
 enum Stop {
-    /// Nobody reads any more, or the process ends.
+    /// The reader is gone, or the process shuts down.
     Gone,
     Problem(Problem),
 }
@@ -55,10 +55,10 @@ impl From<Problem> for Stop {
 }
 
 impl Follow {
-    /// Writes the logs of attempts `first` to `last`; to the newest, whichever that will be, without a last.
+    /// Streams the logs of attempts `first` to `last`; without `last`, up to the newest, including later ones.
     pub async fn run(self, first: u32, last: Option<u32>) {
         if let Err(Stop::Problem(problem)) = self.attempts(first, last).await {
-            // Nobody reads any more, perhaps.
+            // The reader may be gone.
             let _ = self.out.send(Err(problem)).await;
         }
     }
@@ -76,7 +76,7 @@ impl Follow {
         }
     }
 
-    /// Whether there is another attempt; when following, waits until that is known.
+    /// Whether there is another attempt. When following, waits until this is known.
     async fn next_attempt(&self, attempt: u32) -> Result<bool, Stop> {
         loop {
             let run = self.service.lookup.recent(self.key.namespace(), &self.run).await;
@@ -91,12 +91,12 @@ impl Follow {
         }
     }
 
-    /// Whether nothing can follow in logs of that attempt.
+    /// Whether the logs of this attempt are final.
     async fn is_over(&self, attempt: u32) -> bool {
         match self.service.lookup.recent(self.key.namespace(), &self.run).await {
             Ok(run) if run.uid == self.key.uid() => run.newest() > attempt || (run.terminal && !run.is_open()),
             Ok(_) => true,
-            // An API server that does not answer says nothing about the run; a 404 says that it is gone.
+            // A failing API server tells nothing about the run; a 404 means that it is gone.
             Err(problem) => problem.reason == crds::datastore::NOT_FOUND,
         }
     }
@@ -135,7 +135,7 @@ impl Follow {
                 over = true;
                 continue;
             }
-            // One more look after that: what was written before the end is read.
+            // Read once more after that, to include output written before the end.
             over = self.is_over(key.attempt).await;
             if over {
                 continue;
@@ -163,7 +163,7 @@ impl Follow {
         tokio::select! {
             () = tokio::time::sleep(time) => Ok(()),
             () = self.out.closed() => Err(Stop::Gone),
-            // An error means that nobody is left to stop this.
+            // An error means that the sender of the stop signal is gone.
             Ok(_) = stopped.wait_for(|stopped| *stopped) => Err(Stop::Gone),
         }
     }

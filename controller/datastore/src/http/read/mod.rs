@@ -1,5 +1,5 @@
-//! What people read, through the API server: plans and logs of runs; states, which they may also restore and unlock. Whether a
-//! person may, the API server has decided by RBAC before it passed the request on.
+//! The read API for people, through the API server: plans and logs of runs; states, which people can also restore and
+//! unlock. The API server authorizes them by RBAC before it forwards the request.
 
 pub mod discovery;
 pub mod follow;
@@ -27,10 +27,10 @@ use route::Reading;
 pub const GROUP: &str = "read.pawl.run";
 pub const VERSION: &str = "v1alpha1";
 
-/// Answers what the API server passes on, in its own format.
+/// Handles a forwarded request and responds in the API server's format.
 pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, body: Body) -> Response {
     let answered = match reading {
-        // What there is to read is no secret, and the API server asks before it trusts anything.
+        // Discovery is not secret, and the API server requests it before it authenticates itself.
         Reading::Groups => Ok(problem::json(StatusCode::OK, &discovery::groups())),
         Reading::Group => Ok(problem::json(StatusCode::OK, &discovery::group())),
         Reading::Resources => Ok(problem::json(StatusCode::OK, &discovery::resources())),

@@ -8,24 +8,24 @@ use crate::{
     names::{self, StateKey},
 };
 
-/// The most lines that can be asked for from the end of a log.
+/// Maximum number of lines requested from the end of a log.
 const MOST_LINES: u64 = 100_000;
 
-/// In place of a stack: all of the namespace. No stack is called so.
+/// Placeholder for all stacks of the namespace. It is not a valid stack name.
 const ALL: &str = "-";
 
-/// What a person asks for.
+/// A person's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading {
     Groups,
     Group,
     Resources,
-    /// A plan, as text or JSON; a state that could not be saved.
+    /// A plan as text or JSON, or a state that could not be saved.
     Object {
         namespace: String,
         run: String,
         kind: ObjectKind,
-        /// Of which attempt; of the newest that has one when empty.
+        /// The attempt; when empty, the newest one that has the object.
         attempt: Option<u32>,
     },
     Log {
@@ -37,7 +37,7 @@ pub enum Reading {
         namespace: String,
     },
     Versions(StateKey),
-    /// The content of a version.
+    /// The content of a state version.
     Download {
         key: StateKey,
         /// The version; the newest when empty.
@@ -48,33 +48,33 @@ pub enum Reading {
         namespace: String,
         stack: String,
     },
-    /// Take a lock away.
+    /// Remove a lock.
     Unlock {
         namespace: String,
         stack: String,
     },
-    /// Give states of a former namespace to the one that has its name now.
+    /// Hand states of a former namespace over to the current one of the same name.
     HandOver {
         namespace: String,
-        /// The stack; all states of the namespace when empty.
+        /// The stack; when empty, all states of the namespace.
         stack: Option<String>,
     },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// One phase, or the journal; all phases in order when empty.
+    /// One phase, or the journal; when empty, all phases in order.
     pub phase: Option<&'static str>,
-    /// One attempt; without a phase all of them when empty, with one the newest.
+    /// One attempt; when empty, all attempts without a phase, and the newest with one.
     pub attempt: Option<u32>,
-    /// Whether to go on until the log ends.
+    /// Whether to continue until the log ends.
     pub follow: bool,
-    /// Begin so many lines before the end; with a phase only.
+    /// Start this many lines before the end; only with a phase.
     pub tail: Option<u64>,
 }
 
 impl Reading {
-    /// The word in metrics; of a small set.
+    /// The name in metrics, from a small set.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Groups | Self::Group | Self::Resources => "read_discovery",
@@ -89,7 +89,7 @@ impl Reading {
     }
 }
 
-/// The paths of the API server's questions what there is, below `/apis`.
+/// The discovery paths below `/apis`.
 pub const DISCOVERY: [Row<Reading>; 4] = [
     ("GET", "", |_| Ok(Reading::Groups)),
     ("GET", "/", |_| Ok(Reading::Groups)),
@@ -97,7 +97,7 @@ pub const DISCOVERY: [Row<Reading>; 4] = [
     ("GET", "/read.pawl.run/v1alpha1", |_| Ok(Reading::Resources)),
 ];
 
-/// Where everything else is.
+/// The base path of all other requests.
 pub const BASE: &str = "/apis/read.pawl.run/v1alpha1/namespaces/{namespace}";
 
 /// The paths below [`BASE`].
@@ -148,10 +148,10 @@ pub const ROWS: [Row<Reading>; 11] = [
     }),
 ];
 
-/// What a client adds to creations.
+/// Parameters that clients add to creations.
 const CREATION: [&str; 2] = ["fieldManager", "fieldValidation"];
 
-/// A request whose namespace is one, with known parameters only.
+/// A request with a valid namespace and known parameters.
 struct Question<'a> {
     asked: &'a RequestParts<'a>,
     namespace: String,
@@ -162,7 +162,7 @@ impl<'a> Question<'a> {
     fn of(asked: &'a RequestParts<'a>, known: &[&str]) -> Result<Self, Problem> {
         let namespace = names::namespace(asked.segment("namespace"))?;
         let mut parameters = asked.parameters()?;
-        // What clients of the API server add to any request.
+        // Parameters that clients of the API server add to any request.
         parameters.retain(|(key, _)| !matches!(key.as_str(), "timeout" | "pretty"));
         if parameters.iter().any(|(key, _)| !known.contains(&key.as_str())) {
             return Err(invalid(format!("the parameters are: {}", known.join(", "))));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_asked_for_in_these_words() {
+    fn log_query_parameters_are_parsed() {
         let log = |query| get(&["terraformruns", "net", "log"], query);
         let Ok(Reading::Log { query, .. }) = log("follow=true&phase=apply&attempt=2&tail=10&timeout=5s") else { panic!() };
         assert_eq!(query, LogQuery { phase: Some("apply"), attempt: Some(2), follow: true, tail: Some(10) });
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn states_are_named_by_stack_and_workspace() {
+    fn state_paths_have_stack_and_workspace() {
         let Ok(Reading::Versions(key)) = get(&["states", "net"], "workspace=a.b") else { panic!() };
         assert_eq!((key.id().stack.as_str(), key.id().workspace.as_str()), ("net", "a.b"));
         let Ok(Reading::Versions(key)) = get(&["states", "net"], "") else { panic!() };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_query_it_is_understood_or_refused() {
+    fn random_queries_are_parsed_or_rejected() {
         const PARTS: [&str; 20] = [
             "phase",
             "attempt",

@@ -18,10 +18,10 @@ use crate::{http::answer::content, names::RunKey, service::Service};
 
 use super::{follow::Follow, route::LogQuery};
 
-/// How long the head of an answer waits for its first bytes: until then a problem is still an answer of its own.
+/// How long the response's headers wait for the first bytes. Until then a problem can still become an error response.
 pub(crate) const FIRST: Duration = Duration::from_millis(300);
 
-/// A plan, or a state that could not be saved: of the attempt that is named, or the newest that has one.
+/// A plan, or a state that could not be saved, of the given attempt or the newest that has one.
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -53,10 +53,10 @@ pub async fn object(
     Err(not_found(format!("no {what} of run {run} is stored")))
 }
 
-/// Logs, as one text.
+/// Logs as one text.
 ///
 /// # Errors
-/// `NotFound`, `Unavailable`; `Corrupt` and `KeyMissing` when the beginning cannot be read.
+/// `NotFound`, `Unavailable`; `Corrupt` and `KeyMissing` when the start cannot be read.
 pub async fn log(service: &Arc<Service>, namespace: &str, run: &str, query: &LogQuery) -> Result<Response, Problem> {
     let view = service.lookup.live(namespace, run).await?;
     if query.attempt.is_some_and(|attempt| attempt > view.newest()) {
@@ -71,7 +71,7 @@ pub async fn log(service: &Arc<Service>, namespace: &str, run: &str, query: &Log
         run: run.to_owned(),
         follow: query.follow,
         tail: query.tail,
-        // All attempts in one text: each log says which it is.
+        // With all attempts in one text, each log has a header line.
         headers: query.phase.is_none() && query.attempt.is_none(),
         phases: query.phase.map_or_else(|| LOG_PHASES.to_vec(), |phase| vec![phase]),
         out,

@@ -1,4 +1,4 @@
-//! States for people: listed, downloaded, restored, unlocked.
+//! States for people: list, download, restore, unlock, hand over.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -19,10 +19,10 @@ use crate::{
 
 use super::{GROUP, VERSION};
 
-/// The most states that are shown at once.
+/// Maximum number of states in a list.
 const MOST: usize = 1000;
 
-/// What a person sends to restore a version.
+/// The body of a restore.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Restore {
@@ -33,7 +33,7 @@ struct Restore {
     reason: String,
 }
 
-/// What a person sends to take a lock away.
+/// The body of an unlock.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Unlock {
@@ -43,11 +43,11 @@ struct Unlock {
     reason: String,
 }
 
-/// What a person sends to hand states over.
+/// The body of a handover.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HandOver {
-    /// Of the stack; `default` when empty.
+    /// The stack's workspace; `default` when empty.
     workspace: Option<String>,
     #[serde(default)]
     reason: String,
@@ -57,14 +57,14 @@ fn default_workspace() -> String {
     "default".into()
 }
 
-/// All states of a namespace.
+/// Lists all states of a namespace.
 ///
 /// # Errors
 /// `Unavailable`.
 pub async fn list(service: &Service, namespace: &str) -> Result<Response, Problem> {
     let mut items = Vec::new();
     for key in service.states.list(namespace).await?.into_iter().take(MOST) {
-        // One state that does not open must not hide the others.
+        // One unreadable state must not hide the others.
         items.push(match service.states.newest(&key).await {
             Ok(newest) => summary(namespace, &key, &newest),
             Err(problem) => {
@@ -110,7 +110,7 @@ fn lock(head: &Head) -> Value {
     )
 }
 
-/// The versions of a state, newest first.
+/// Lists the versions of a state, newest first.
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -130,7 +130,7 @@ async fn existing(service: &Service, key: &StateKey) -> Result<Newest, Problem> 
     Ok(newest)
 }
 
-/// The content of a version.
+/// Downloads the content of a version.
 ///
 /// # Errors
 /// `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -156,7 +156,7 @@ pub async fn restore(service: &Service, namespace: &str, stack: &str, user: &str
     Ok(problem::json(StatusCode::CREATED, &version(&made)))
 }
 
-/// Takes a lock away.
+/// Removes a lock.
 ///
 /// # Errors
 /// `Invalid`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -166,15 +166,15 @@ pub async fn unlock(service: &Service, namespace: &str, stack: &str, user: &str,
     let reason = reason(&asked.reason)?;
     existing(service, &key).await?;
     let removed = service.states.force_unlock(&key, user, reason).await?;
-    let removed = removed.ok_or_else(|| not_found("nobody holds the lock of this state"))?;
+    let removed = removed.ok_or_else(|| not_found("the lock of this state is not held"))?;
     tracing::info!(state = %key.prefix(), user, reason, run = removed.run, attempt = removed.attempt, "a lock was removed");
     let shown =
         json!({"id": removed.id, "run": removed.run, "attempt": removed.attempt, "since": removed.at, "info": removed.info});
     Ok(problem::json(StatusCode::OK, &json!({"removed": shown})))
 }
 
-/// Gives one state, or all of the namespace, to the namespace that has the name now. A state that cannot be handed over is named,
-/// and does not keep the others.
+/// Hands one state, or all of the namespace, over to the current namespace of that name. Reports states that cannot be
+/// handed over and continues with the others.
 ///
 /// # Errors
 /// `Invalid`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
@@ -218,7 +218,7 @@ fn parse<T: for<'de> Deserialize<'de>>(body: &[u8], example: &str) -> Result<T, 
     serde_json::from_slice(body).map_err(|error| invalid(format!("the body has to be like {example}: {error}")))
 }
 
-/// People say why; it is kept with the state.
+/// Validates the reason that people give; it is stored with the state.
 fn reason(text: &str) -> Result<&str, Problem> {
     let text = text.trim();
     if text.is_empty() || text.len() > 512 || text.chars().any(char::is_control) {

@@ -1,4 +1,4 @@
-//! Paths that mean something, and those that mean nothing.
+//! Valid and invalid paths.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use crds::datastore::{NOT_FOUND, attempt_path};
 
 use super::*;
 
-/// What a request asks for; `Invalid` when its path is not even one of HTTP.
+/// Parses a request; `Invalid` when its path is not valid HTTP.
 pub(crate) fn asked(method: &Method, path: &str) -> Result<Route, Problem> {
     static ROUTER: LazyLock<Router> = LazyLock::new(|| {
         router(|route, _| {
@@ -30,7 +30,7 @@ fn of(method: &Method, path: &str) -> Result<Route, String> {
 }
 
 #[test]
-fn paths_of_the_protocol_are_understood() {
+fn protocol_paths_are_parsed() {
     let base = attempt_path("team", "net", 2);
     let ask = |method, rest: &str| match of(&method, &format!("{base}/{rest}")) {
         Ok(Route::Attempt { namespace, run, attempt, ask, query }) => {
@@ -73,7 +73,7 @@ fn paths_of_the_protocol_are_understood() {
 }
 
 #[test]
-fn tricks_lead_nowhere() {
+fn malicious_paths_are_not_found() {
     let base = attempt_path("team", "net", 2);
     for path in [
         "/v1/namespaces/team/runs/../attempts/2/claim",
@@ -115,9 +115,9 @@ fn tricks_lead_nowhere() {
     }
 }
 
-/// Thousands of paths made of what paths are made of: none panics, and what is understood holds names only.
+/// Thousands of paths combined from typical parts: none panics, and accepted ones contain only valid names.
 #[test]
-fn whatever_the_path_no_name_leaves_its_place() {
+fn random_paths_give_only_valid_names() {
     const PARTS: [&str; 36] = [
         "",
         "/",
