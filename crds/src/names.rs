@@ -50,7 +50,7 @@ pub const RECOVER: &str = "pawl.run/recover";
 pub const RECOVERY_OF: &str = "pawl.run/recovery-of";
 
 /// Annotation of a repository: a change of its value triggers an immediate check of the refs.
-pub const POKE: &str = "pawl.run/poke";
+pub const RECONCILE: &str = "pawl.run/reconcile";
 /// Annotation of a layer: `now` requests a plan. The controller replaces the value with a word of its own that
 /// identifies the request.
 pub const PLAN: &str = "pawl.run/plan";
@@ -215,8 +215,8 @@ pub fn replan_command(namespace: &str, run: &str) -> String {
 }
 
 /// The command that triggers a check of a repository's refs.
-pub fn poke_command(namespace: &str, repository: &str) -> String {
-    format!("kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {POKE}=\"$(date +%s)\"")
+pub fn reconcile_command(namespace: &str, repository: &str) -> String {
+    format!("kubectl annotate -n {namespace} --overwrite {KUBECTL_REPOSITORY}/{repository} {RECONCILE}=\"$(date +%s)\"")
 }
 
 /// The command that prints the logs of all attempts from the datastore.

@@ -37,7 +37,7 @@ async fn lines(world: World) -> Result<()> {
         names::replan_command(&namespace, "net"),
         names::recover_command(&namespace, "net"),
         names::abandon_command(&namespace, "net"),
-        names::poke_command(&namespace, "net"),
+        names::reconcile_command(&namespace, "net"),
     ] {
         world.paste(&line)?;
     }
@@ -45,7 +45,7 @@ async fn lines(world: World) -> Result<()> {
     for set in [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::RERUN, names::RECOVER, names::ABANDON] {
         ensure!(run.annotations().contains_key(set), "{set} is not set: {:?}", run.annotations());
     }
-    ensure!(repositories.get("net").await?.annotations().contains_key(names::POKE), "not poked");
+    ensure!(repositories.get("net").await?.annotations().contains_key(names::RECONCILE), "not requested");
     for plural in ["terraformruns", "terraformrepositories"] {
         let theirs =
             world.paste(&format!("kubectl get -n {namespace} {plural}.{FOREIGN} net -o jsonpath='{{.metadata.annotations}}'"))?;

@@ -136,11 +136,11 @@ impl Scene {
         Ok(())
     }
 
-    /// Pokes, and waits until that is answered.
-    async fn poke(&self, word: &str) -> Result<TerraformRepository> {
-        objects::merge(&self.repositories(), "r", &json!({"metadata": {"annotations": {names::POKE: word}}})).await?;
-        self.until("one whose poke is answered", |repository| {
-            repository.status.as_ref().is_some_and(|status| status.last_handled_poke.as_deref() == Some(word))
+    /// Pending, and waits until that is answered.
+    async fn request(&self, word: &str) -> Result<TerraformRepository> {
+        objects::merge(&self.repositories(), "r", &json!({"metadata": {"annotations": {names::RECONCILE: word}}})).await?;
+        self.until("one whose request is answered", |repository| {
+            repository.status.as_ref().is_some_and(|status| status.last_handled_reconcile.as_deref() == Some(word))
         })
         .await
     }
@@ -185,12 +185,12 @@ async fn followed(world: World) -> Result<()> {
     wait::until("the other layer is told", PATIENCE, async || scene.revision("other").await).await?;
     ensure!(scene.revision("app").await? == Some(first.clone()));
 
-    // Two pokes, and nothing new between them: the second writes what was poked with, and nothing else.
-    let before = scene.poke("1").await?;
+    // Two requests, and nothing new between them: the second writes what was requested with, and nothing else.
+    let before = scene.request("1").await?;
     let layer = scene.layers().get("app").await?.resource_version();
-    let after = scene.poke("2").await?;
+    let after = scene.request("2").await?;
     let mut expected = before.status.clone().context("no status")?;
-    expected.last_handled_poke = Some("2".to_owned());
+    expected.last_handled_reconcile = Some("2".to_owned());
     ensure!(after.status == Some(expected), "{:?}", after.status);
     ensure!(scene.layers().get("app").await?.resource_version() == layer, "a layer was written without anything new");
     let settled = scene.repositories().get("r").await?.resource_version();
@@ -198,7 +198,7 @@ async fn followed(world: World) -> Result<()> {
     ensure!(scene.repositories().get("r").await?.resource_version() == settled, "it is written again and again");
 
     let second = repo.commit("main", &[("other/main.tf", "# two\n")])?;
-    let known = scene.poke("3").await?;
+    let known = scene.request("3").await?;
     ensure!(knows(second.clone())(&known), "{:?}", known.status);
     ensure!(scene.revision("other").await? == Some(second) && scene.revision("app").await? == Some(first));
     ensure!(scene.layers().get("app").await?.resource_version() == layer, "a commit of another layer was written to this one");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::controller::server::{self, deliveries::Verdict, poking, receiver::Receiver};
+use ::controller::server::{self, deliveries::Verdict, notifier, receiver::Receiver};
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRepository, clock::ServerClock, names};
 use harness::{cluster::objects, guide::block, wait};
@@ -22,10 +22,10 @@ use crate::world::{PATIENCE, Test, World, refused, run};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("webhooks::the_server_pokes_repositories_and_does_nothing_else", true, confined),
-        Test::new("webhooks::a_delivery_pokes_once_until_it_is_answered", true, pokes),
+        Test::new("webhooks::server_requests_reconciles_and_nothing_else", true, confined),
+        Test::new("webhooks::delivery_requests_once_until_answered", true, requests),
         Test::new("webhooks::the_guide_leads_to_a_delivery", true, guide),
-        Test::new("webhooks::what_gitea_tells_of_a_push_pokes", true, forge),
+        Test::new("webhooks::gitea_push_requests_reconcile", true, forge),
         Test::new("webhooks::deliveries_need_a_token_and_a_right", true, reads),
     ]
 }
@@ -62,13 +62,13 @@ async fn confined(world: World) -> Result<()> {
         Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains("'pawl-server'")))
     })
     .await?;
-    let poke = |value: &str| json!({"metadata": {"uid": uid, "annotations": {names::POKE: value}}});
+    let request = |value: &str| json!({"metadata": {"uid": uid, "annotations": {names::RECONCILE: value}}});
     for time in ["2026-11-24T10:00:00Z", "2026-11-24T10:00:00.123456789Z"] {
-        ensure!(merge(&api, &poke(time)).await?.annotations()[names::POKE] == time);
+        ensure!(merge(&api, &request(time)).await?.annotations()[names::RECONCILE] == time);
     }
     let with = |other: &Value| {
         let mut patch = other.clone();
-        patch["metadata"]["annotations"][names::POKE] = "2026-11-24T10:00:01Z".into();
+        patch["metadata"]["annotations"][names::RECONCILE] = "2026-11-24T10:00:01Z".into();
         patch
     };
     let nothing_else = "changes nothing else";
@@ -84,14 +84,14 @@ async fn confined(world: World) -> Result<()> {
         json!({"spec": {"webhook": null}}),
         json!({"spec": {"suspend": true}}),
     ] {
-        refused("with the poke", merge(&api, &with(&other)).await, nothing_else)?;
+        refused("with the request", merge(&api, &with(&other)).await, nothing_else)?;
     }
-    refused("no poke", merge(&api, &json!({"metadata": {"annotations": {names::POKE: null}}})).await, nothing_else)?;
+    refused("no request", merge(&api, &json!({"metadata": {"annotations": {names::RECONCILE: null}}})).await, nothing_else)?;
     for words in ["$(reboot)", "", &"1".repeat(41), "now"] {
-        refused("no time", merge(&api, &poke(words)).await, "writes a time")?;
+        refused("no time", merge(&api, &request(words)).await, "writes a time")?;
     }
     // One that was made again is another.
-    let other = json!({"metadata": {"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::POKE: "2026-11-24T10:00:02Z"}}});
+    let other = json!({"metadata": {"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: "2026-11-24T10:00:02Z"}}});
     refused("another UID", merge(&api, &other).await, "uid")?;
     // It has no other rights.
     let runs: Api<crds::TerraformRun> = Api::namespaced(client.clone(), &namespace);
@@ -115,8 +115,8 @@ async fn confined(world: World) -> Result<()> {
 }
 
 /// What `controller sources` writes when it has looked.
-fn answer(poke: &str) -> Patch<Value> {
-    Patch::Merge(json!({"status": {"lastHandledPoke": poke}}))
+fn answer(request: &str) -> Patch<Value> {
+    Patch::Merge(json!({"status": {"lastHandledReconcile": request}}))
 }
 
 /// The server in this process, with its account's rights, on two loopback addresses.
@@ -136,7 +136,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         server::watch_repositories(&receiver, &client, &[namespace.to_owned()]);
-        tasks.spawn(poking::run(receiver.clone(), client, clock, stopped.clone()));
+        tasks.spawn(notifier::run(receiver.clone(), client, clock, stopped.clone()));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = format!("http://{}", listener.local_addr()?);
         let (router, limits) = (server::receiver::router(receiver.clone()), server::LIMITS);
@@ -167,20 +167,21 @@ impl Server {
     }
 }
 
-/// Waits for a poke other than one.
-async fn poked(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
-    let poke = async || Ok(repositories.get("net").await?.annotations().get(names::POKE).cloned().filter(|poke| poke != not));
-    wait::until("a poke", PATIENCE, poke).await
+/// Waits for a request other than one.
+async fn requested(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
+    let request =
+        async || Ok(repositories.get("net").await?.annotations().get(names::RECONCILE).cloned().filter(|request| request != not));
+    wait::until("a request", PATIENCE, request).await
 }
 
 /// Answers it as well.
 async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
-    let poke = poked(repositories, not).await?;
-    repositories.patch_status("net", &PatchParams::default(), &answer(&poke)).await?;
-    Ok(poke)
+    let request = requested(repositories, not).await?;
+    repositories.patch_status("net", &PatchParams::default(), &answer(&request)).await?;
+    Ok(request)
 }
 
-async fn pokes(world: World) -> Result<()> {
+async fn requests(world: World) -> Result<()> {
     let (repositories, namespace, uid) = repository(&world).await?;
     let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
     let http = reqwest::Client::builder().no_proxy().build()?;
@@ -194,13 +195,13 @@ async fn pokes(world: World) -> Result<()> {
     server.may_read(&world, &namespace).await?;
     wait::until("the Secret is read anew", PATIENCE, async || Ok(post(SECRET, "1").await? == 202)).await?;
     ensure!(post("wrong", "2").await? == 401);
-    let first = poked(&repositories, "").await?;
-    // Whatever comes until it is answered is one poke more.
+    let first = requested(&repositories, "").await?;
+    // Whatever comes until it is answered is one request more.
     for id in 10..30 {
         ensure!(post(SECRET, &id.to_string()).await? == 202);
     }
     let version = repositories.get("net").await?.resource_version();
-    ensure!(repositories.get("net").await?.annotations()[names::POKE] == first, "it waits for an answer");
+    ensure!(repositories.get("net").await?.annotations()[names::RECONCILE] == first, "it waits for an answer");
     repositories.patch_status("net", &PatchParams::default(), &answer(&first)).await?;
     let second = answers(&repositories, &first).await?;
     ensure!(second > first && repositories.get("net").await?.resource_version() != version);
@@ -234,8 +235,8 @@ async fn guide(world: World) -> Result<()> {
     let by_hand = here("webhook by hand")?;
     wait::until("a delivery by hand is taken", PATIENCE, async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#)))
         .await?;
-    let poked = async || Ok(repositories.get("network").await?.annotations().contains_key(names::POKE));
-    wait::until("a poke", PATIENCE, poked).await?;
+    let requested = async || Ok(repositories.get("network").await?.annotations().contains_key(names::RECONCILE));
+    wait::until("a request", PATIENCE, requested).await?;
     world.paste(&here("webhook reader")?)?;
     let reading = here("webhook deliveries")?;
     wait::until("the delivery is read", PATIENCE, async || Ok(world.paste(&reading)?.contains(r#""verdict":"accepted""#))).await

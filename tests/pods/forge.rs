@@ -64,8 +64,8 @@ async fn pushed(scene: Scene) -> Result<()> {
     let signed = hook.signature(&body);
     let answer = hook.deliver("signed here", body, Some(&signed)).await?;
     ensure!(answer == (202, "accepted".to_owned()), "{answer:?}");
-    let poked = |repository: &TerraformRepository| repository.annotations().get(names::POKE) > Some(&after);
-    layers.repository("poked by what was signed", poked).await.map(drop)
+    let requested = |repository: &TerraformRepository| repository.annotations().get(names::RECONCILE) > Some(&after);
+    layers.repository("requested by what was signed", requested).await.map(drop)
 }
 
 /// Deliveries that prove nothing, or are too large.
@@ -86,11 +86,11 @@ async fn refused(hook: &Hook) -> Result<()> {
     Ok(())
 }
 
-/// The poke that was answered last, once none is open.
+/// The request that was answered last, once none is open.
 async fn answered(layers: &Layers) -> Result<String> {
-    let poke = |repository: &TerraformRepository| repository.annotations().get(names::POKE).cloned();
-    let answer = |repository: &TerraformRepository| repository.status.as_ref()?.last_handled_poke.clone();
-    let done = |repository: &TerraformRepository| poke(repository).is_some() && poke(repository) == answer(repository);
-    let repository = layers.repository("with its poke answered", done).await?;
-    poke(&repository).context("no poke")
+    let request = |repository: &TerraformRepository| repository.annotations().get(names::RECONCILE).cloned();
+    let answer = |repository: &TerraformRepository| repository.status.as_ref()?.last_handled_reconcile.clone();
+    let done = |repository: &TerraformRepository| request(repository).is_some() && request(repository) == answer(repository);
+    let repository = layers.repository("with its request answered", done).await?;
+    request(&repository).context("no request")
 }

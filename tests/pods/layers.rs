@@ -172,13 +172,13 @@ impl Stage {
     /// Commits, and tells of it as a webhook does.
     async fn push(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
         let commit = self.commit(branch, files)?;
-        self.poke().await?;
+        self.request().await?;
         Ok(commit)
     }
 
-    async fn poke(&self) -> Result<()> {
+    async fn request(&self) -> Result<()> {
         let word = jiff::Timestamp::now().to_string();
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: word}}}));
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::RECONCILE: word}}}));
         self.repositories().patch("infrastructure", &PatchParams::default(), &patch).await?;
         Ok(())
     }
@@ -213,7 +213,7 @@ async fn commits(scene: Scene) -> Result<()> {
 
     // A branch that is set back is another tree: what it has is planned.
     stage.repo.reset("main", Some(&first))?;
-    stage.poke().await?;
+    stage.request().await?;
     stage.approve("app", &first).await?;
     ensure!(stage.text("app").as_deref() == Some("one"));
     let status = stage.repositories().get("infrastructure").await?.status.unwrap_or_default();

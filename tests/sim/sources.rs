@@ -80,7 +80,7 @@ pub(crate) fn push(world: &mut World, content: u8, is_told: bool) {
     let number = world.forge.commits.len() + 1;
     world.forge.commits.push((format!("{number:040x}"), content));
     if is_told {
-        let patch = json!({"metadata": {"annotations": {names::POKE: number.to_string()}}});
+        let patch = json!({"metadata": {"annotations": {names::RECONCILE: number.to_string()}}});
         let user = User::with("server", &[]);
         let _ = world.store.edit(&user, &Key::of(REPOSITORIES, NS, REPOSITORY), false, &Edit::Merge(patch), false);
     }

@@ -2,7 +2,7 @@
 
 use crds::{
     FailureClass, Reason,
-    names::poke_command,
+    names::reconcile_command,
     reason::next_step::{Facts, Place, next_step},
     text::clip,
 };
@@ -29,7 +29,7 @@ impl Problem {
 
     /// The next step, for people.
     pub fn next_step(&self, namespace: &str, name: &str) -> String {
-        let again = poke_command(namespace, name);
+        let again = reconcile_command(namespace, name);
         let first = match self.reason {
             Reason::SourceUnauthorized => "correct the Secret that spec.secretRef names",
             Reason::HostKeyNotKnown => {
@@ -82,6 +82,6 @@ mod tests {
             assert!(step.len() > 20 && step.len() < 1000, "{reason}: {step}");
         }
         let step = Problem::new(Reason::SourceUnauthorized, "m").next_step("ns", "repo");
-        assert!(step.contains("spec.secretRef") && step.ends_with("pawl.run/poke=\"$(date +%s)\""), "{step}");
+        assert!(step.contains("spec.secretRef") && step.ends_with("pawl.run/reconcile=\"$(date +%s)\""), "{step}");
     }
 }

@@ -92,9 +92,9 @@ impl View {
         self.layers.iter().filter(move |layer| layer.git_ref == name)
     }
 
-    /// The current poke.
-    pub fn poke(&self) -> Option<&String> {
-        self.repository.annotations().get(names::POKE).filter(|poke| !poke.is_empty())
+    /// The current request.
+    pub fn request(&self) -> Option<&String> {
+        self.repository.annotations().get(names::RECONCILE).filter(|request| !request.is_empty())
     }
 
     pub fn uid(&self) -> &str {

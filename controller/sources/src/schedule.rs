@@ -97,8 +97,8 @@ impl Memory {
 /// The cause of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A person or webhook poked it.
-    Poke,
+    /// A person or webhook requested it.
+    Request,
     /// Its spec changed.
     Spec,
     /// A layer uses a ref that was not checked yet, or its settings changed.
@@ -112,7 +112,7 @@ impl Cause {
     /// The name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Poke => "poke",
+            Self::Request => "request",
             Self::Spec => "spec",
             Self::Layer => "layer",
             Self::Interval => "interval",
@@ -143,8 +143,8 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
         return Due::Never;
     }
     let status = view.repository.status.as_ref();
-    if view.poke() != status.and_then(|status| status.last_handled_poke.as_ref()) && view.poke().is_some() {
-        return Due::Now(Cause::Poke);
+    if view.request() != status.and_then(|status| status.last_handled_reconcile.as_ref()) && view.request().is_some() {
+        return Due::Now(Cause::Request);
     }
     if status.and_then(|status| status.observed_generation) != view.repository.metadata.generation {
         return Due::Now(Cause::Spec);
@@ -180,7 +180,7 @@ pub fn due(view: &View, memory: &Memory, now: Timestamp) -> Due {
 
 /// Whether a ref is checked: always if it did not fail, otherwise when its retry is due.
 pub fn is_tried(known: &RefStatus, memory: &Memory, cause: Cause, now: Timestamp) -> bool {
-    known.failure.is_none() || matches!(cause, Cause::Poke | Cause::Spec) || retry(known, memory) <= now
+    known.failure.is_none() || matches!(cause, Cause::Request | Cause::Spec) || retry(known, memory) <= now
 }
 
 /// When a failed ref is retried; immediately after a restart, which forgets the time of the failure.
@@ -300,16 +300,16 @@ mod tests {
     }
 
     #[test]
-    fn pokes_and_changed_specs_or_layers_are_due_at_once() {
+    fn requests_and_changed_specs_or_layers_are_due_at_once() {
         let now = at(1);
         let mut view_ = view(&json!({}), known(), true);
         assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)));
-        let mut poked = (*view_.repository).clone();
-        poked.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
-        view_.repository = std::sync::Arc::new(poked.clone());
-        assert_eq!(due(&view_, &memory(&view_), now), Due::Now(Cause::Poke));
-        poked.status.as_mut().unwrap().last_handled_poke = Some("1".into());
-        view_.repository = std::sync::Arc::new(poked);
+        let mut requested = (*view_.repository).clone();
+        requested.metadata.annotations = Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
+        view_.repository = std::sync::Arc::new(requested.clone());
+        assert_eq!(due(&view_, &memory(&view_), now), Due::Now(Cause::Request));
+        requested.status.as_mut().unwrap().last_handled_reconcile = Some("1".into());
+        view_.repository = std::sync::Arc::new(requested);
         assert!(matches!(due(&view_, &memory(&view_), now), Due::At(_)), "it is answered");
 
         let mut older = known();
@@ -364,7 +364,7 @@ mod tests {
             assert_eq!(due(&view, &memory, at(0)), Due::At(at(wait)), "{class} {times}");
             assert_eq!(due(&view, &memory, at(wait)), Due::Now(Cause::Retry));
             let known = &view.repository.status.as_ref().unwrap().refs[0];
-            assert!(!is_tried(known, &memory, Cause::Interval, at(wait - 1)) && is_tried(known, &memory, Cause::Poke, at(0)));
+            assert!(!is_tried(known, &memory, Cause::Interval, at(wait - 1)) && is_tried(known, &memory, Cause::Request, at(0)));
         }
     }
 

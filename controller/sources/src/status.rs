@@ -20,8 +20,8 @@ const MAX_TIMES: u32 = 1000;
 pub struct Look {
     /// Generation of the spec.
     pub generation: Option<i64>,
-    /// The poke before the check started.
-    pub poke: Option<String>,
+    /// The request before the check started.
+    pub request: Option<String>,
     /// The result for each ref that a layer uses.
     pub refs: Vec<(String, Seen)>,
     /// Number of refs beyond the maximum.
@@ -64,7 +64,7 @@ pub fn next(
         observed_generation: look.generation,
         conditions: old.conditions.clone(),
         refs,
-        last_handled_poke: look.poke.clone(),
+        last_handled_reconcile: look.request.clone(),
     };
     let mut set = |type_: &str, is: bool, reason: &str, message: &str| {
         conditions::set(&mut status.conditions, type_, Some(is), reason, message, look.generation, now);
@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn repository_that_never_responded_is_not_ready() {
         let down = Look { failed: Some(Problem::new(Reason::SourceUnauthorized, "no")), ..look(&[("main", Seen::Unseen)]) };
-        let status = after(&TerraformRepositoryStatus::default(), &Look { poke: Some("1".into()), ..down }, 0);
+        let status = after(&TerraformRepositoryStatus::default(), &Look { request: Some("1".into()), ..down }, 0);
         assert_eq!(reason(&status, "Ready"), ("False", "SourceUnauthorized"));
-        assert_eq!((status.refs.len(), status.last_handled_poke.as_deref()), (0, Some("1")));
+        assert_eq!((status.refs.len(), status.last_handled_reconcile.as_deref()), (0, Some("1")));
         let empty = after(&TerraformRepositoryStatus::default(), &look(&[]), 0);
         assert_eq!(reason(&empty, "Ready"), ("True", "RefsKnown"));
         let many = after(&TerraformRepositoryStatus::default(), &Look { beyond: 3, ..look(&[("main", seen("a"))]) }, 0);

@@ -58,7 +58,7 @@ impl<B: Bundles> Syncer<B> {
         let mut found = SyncResult {
             look: Look {
                 generation: view.repository.metadata.generation,
-                poke: view.poke().cloned(),
+                request: view.request().cloned(),
                 beyond: view.beyond(),
                 ..Look::default()
             },
@@ -93,7 +93,7 @@ impl<B: Bundles> Syncer<B> {
                 continue;
             }
             let seen = if let Some(at) = at {
-                let of_ref = OfRef { view, name, known, at, begun, verify: cause == Cause::Poke || memory.looked.is_none() };
+                let of_ref = OfRef { view, name, known, at, begun, verify: cause == Cause::Request || memory.looked.is_none() };
                 self.reference(&*place, &of_ref, memory, &mut found).await
             } else {
                 let (url, name) = (place.url(), clip(name, 100));

@@ -18,7 +18,7 @@ const OF_ONE: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// The repository is poked.
+    /// A reconcile of the repository is requested.
     Accepted,
     /// The event moves no ref.
     Ignored,

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_events_that_may_move_a_ref_poke() {
+    fn only_events_that_may_move_a_ref_request() {
         let rows: [(&str, &[&str], &[&str]); 5] = [
             ("Gitea", &["push", "create", "delete"], &["issues", "pull_request", "issue_comment", "repository"]),
             ("GitLab", &["Push Hook", "Tag Push Hook", "System Hook"], &["Merge Request Hook", "Note Hook", "Pipeline Hook"]),

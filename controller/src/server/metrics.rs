@@ -33,22 +33,26 @@ pub struct Metrics {
     registry: Mutex<Registry>,
     deliveries: Family<DeliveryLabels, Counter>,
     refused: Family<RefusalLabels, Counter>,
-    pokes: Counter,
-    poke_errors: Family<ErrorLabels, Counter>,
+    requests: Counter,
+    request_errors: Family<ErrorLabels, Counter>,
     connections: Gauge,
 }
 
 impl Metrics {
     pub fn new() -> Self {
-        let (deliveries, refused, poke_errors) = (Family::default(), Family::default(), Family::default());
-        let (pokes, connections) = (Counter::default(), Gauge::default());
+        let (deliveries, refused, request_errors) = (Family::default(), Family::default(), Family::default());
+        let (requests, connections) = (Counter::default(), Gauge::default());
         let mut registry = Registry::with_prefix("pawl_server");
         registry.register("deliveries", "Deliveries whose sender was proven, by forge and verdict", deliveries.clone());
         registry.register("refused", "Deliveries whose sender was not proven, by reason", refused.clone());
-        registry.register("pokes", "Repositories that were asked to be looked at", pokes.clone());
-        registry.register("poke_errors", "Repositories that could not be, by kind of the error", poke_errors.clone());
+        registry.register("reconcile_requests", "Repositories whose reconcile was requested", requests.clone());
+        registry.register(
+            "reconcile_request_errors",
+            "Repositories that could not be, by kind of the error",
+            request_errors.clone(),
+        );
         registry.register("connections", "Connections that are open", connections.clone());
-        Self { registry: Mutex::new(registry), deliveries, refused, pokes, poke_errors, connections }
+        Self { registry: Mutex::new(registry), deliveries, refused, requests, request_errors, connections }
     }
 
     /// Counts an authenticated delivery.
@@ -61,12 +65,12 @@ impl Metrics {
         self.refused.get_or_create(&RefusalLabels { reason: refusal.word() }).inc();
     }
 
-    pub fn poked(&self) {
-        self.pokes.inc();
+    pub fn requested(&self) {
+        self.requests.inc();
     }
 
-    pub fn poke_failed(&self, error: &Error) {
-        self.poke_errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
+    pub fn request_failed(&self, error: &Error) {
+        self.request_errors.get_or_create(&ErrorLabels { kind: error.kind().as_str() }).inc();
     }
 
     /// Counts a connection as open until the returned guard is dropped.

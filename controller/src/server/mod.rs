@@ -1,8 +1,8 @@
 //! `controller server`: receives webhooks of forges (`design/0029-webhooks.md`).
 //!
-//! A delivery is a hint: once its sender has proven that it knows the secret, the repository is poked, and `controller
+//! A delivery is a hint: once its sender has proven that it knows the secret, a reconcile of the repository is requested, and `controller
 //! sources` contacts the forge itself. Nothing in a payload is trusted, applied or fetched. A redelivery is one more
-//! hint: pending pokes coalesce, so it costs at most one `ls-remote`.
+//! hint: pending requests coalesce, so it costs at most one `ls-remote`.
 //!
 //! | module | contents | accesses the cluster |
 //! |---|---|---|
@@ -11,12 +11,12 @@
 //! | [`verify`] | authentication of deliveries | no |
 //! | [`refusal`] | reasons for rejections | no |
 //! | [`deliveries`] | the last deliveries, for people | no |
-//! | [`pokes`] | pending pokes, one per repository at a time | no |
+//! | [`pending`] | pending requests, one per repository at a time | no |
 //! | [`body`] | bodies, bounded in size and time | no |
 //! | [`repositories`] | the known repositories | by a watch |
 //! | [`secrets`] | Secrets by name | reads |
 //! | [`receiver`] | the handling of a delivery, from its first byte to the response | through the others |
-//! | [`poking`] | sends pokes | writes one annotation |
+//! | [`notifier`] | sends requests | writes one annotation |
 //! | [`metrics`], [`settings`] | metrics; command line | no |
 
 pub mod body;
@@ -24,8 +24,8 @@ pub mod deliveries;
 pub mod forges;
 pub mod keys;
 pub mod metrics;
-pub mod pokes;
-pub mod poking;
+pub mod notifier;
+pub mod pending;
 pub mod receiver;
 pub mod refusal;
 pub mod repositories;
@@ -60,7 +60,7 @@ use settings::Settings;
 
 /// Bounds of connections, because anyone can open one.
 pub const LIMITS: Limits = Limits { connections: 512, head: Duration::from_secs(10) };
-/// Timeout for pending pokes at shutdown.
+/// Timeout for pending requests at shutdown.
 const LAST: Duration = Duration::from_secs(3);
 
 /// Runs until a signal ends it.
@@ -80,7 +80,7 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     };
     watch_repositories(&receiver, &client, &settings.watch_namespaces);
     let ((stop, stopped), (end, ended)) = (watch::channel(false), watch::channel(false));
-    let poking = tokio::spawn(poking::run(receiver.clone(), client, clock, ended));
+    let notifier = tokio::spawn(notifier::run(receiver.clone(), client, clock, ended));
     let (counted, admin) = (receiver.clone(), health::serve(settings.metrics_listen, admin(receiver.clone())));
     let opened = move || counted.metrics.connection();
     let serving = tokio::spawn(connections::serve(receiver::router(receiver), opened, LIMITS, listener, configs, stopped));
@@ -93,10 +93,10 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
     tracing::info!("stopping");
     stop.send_replace(true);
     serving.await.context("the service ended")?;
-    // Send pokes of deliveries that were answered with 202 before the process ends.
+    // Send requests of deliveries that were answered with 202 before the process ends.
     end.send_replace(true);
-    if tokio::time::timeout(LAST, poking).await.is_err() {
-        tracing::warn!("some repositories were not poked; their refs are checked at the next interval");
+    if tokio::time::timeout(LAST, notifier).await.is_err() {
+        tracing::warn!("some repositories were not notified; their refs are checked at the next interval");
     }
     Ok(())
 }

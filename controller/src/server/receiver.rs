@@ -24,7 +24,7 @@ use super::{
     body::Incoming,
     deliveries::{Deliveries, Delivery, Verdict},
     metrics::Metrics,
-    pokes::Pokes,
+    pending::Pending,
     refusal::Refusal,
     repositories::{Repositories, Repository},
     secrets::Secrets,
@@ -38,11 +38,11 @@ pub struct Receiver {
     pub repositories: Repositories,
     pub deliveries: Deliveries,
     pub metrics: Metrics,
-    /// Notified when a repository is to be poked.
+    /// Notified when a repository is to be reconciled.
     pub wanted: Notify,
     callers: Authenticator,
     secrets: Secrets,
-    pokes: Mutex<Pokes>,
+    pending: Mutex<Pending>,
     clock: ServerClock,
 }
 
@@ -61,14 +61,14 @@ impl Receiver {
             wanted: Notify::new(),
             callers: Authenticator::new(Arc::new(Reviews::new(client.clone(), clock.clone(), AUDIENCE))),
             secrets: Secrets::new(client),
-            pokes: Mutex::default(),
+            pending: Mutex::default(),
             clock,
         }
     }
 
-    pub fn pokes(&self) -> MutexGuard<'_, Pokes> {
+    pub fn requests(&self) -> MutexGuard<'_, Pending> {
         // Consistent between any two deliveries, so a poisoned lock still holds a valid value.
-        self.pokes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Judges a delivery for the repository with this UID.
@@ -96,7 +96,7 @@ impl Receiver {
             Verdict::Ignored
         };
         if verdict == Verdict::Accepted {
-            self.pokes().want(uid);
+            self.pending().want(uid);
             self.wanted.notify_one();
         }
         self.metrics.delivered(signed.forge, verdict);

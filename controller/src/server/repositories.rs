@@ -1,4 +1,4 @@
-//! The known repositories by UID, with only the fields that deliveries and pokes need.
+//! The known repositories by UID, with only the fields that deliveries and requests need.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,9 +15,9 @@ pub struct Repository {
     pub name: String,
     /// Name of the Secret that authenticates deliveries; `None` when it accepts none.
     pub secret: Option<String>,
-    /// The current poke.
-    pub poke: Option<String>,
-    /// The last handled poke.
+    /// The current request.
+    pub request: Option<String>,
+    /// The last handled request.
     pub answered: Option<String>,
     /// The resourceVersion, to order two observations.
     version: u64,
@@ -30,15 +30,15 @@ impl Repository {
             namespace: repository.namespace().unwrap_or_default(),
             name: repository.name_any(),
             secret: webhook.map(|webhook| webhook.secret_ref.name.clone()),
-            poke: repository.annotations().get(names::POKE).cloned(),
-            answered: repository.status.as_ref().and_then(|status| status.last_handled_poke.clone()),
+            request: repository.annotations().get(names::RECONCILE).cloned(),
+            answered: repository.status.as_ref().and_then(|status| status.last_handled_reconcile.clone()),
             version: version(&repository.metadata),
         }
     }
 
-    /// Whether it has an unanswered poke. The check that answers it also covers new deliveries.
-    pub fn is_poked(&self) -> bool {
-        self.poke.is_some() && self.poke != self.answered
+    /// Whether it has an unanswered request. The check that answers it also covers new deliveries.
+    pub fn is_requested(&self) -> bool {
+        self.request.is_some() && self.request != self.answered
     }
 }
 
@@ -118,18 +118,18 @@ impl Repositories {
 mod tests {
     use super::*;
 
-    fn repository(uid: &str, version: u64, poke: Option<&str>, answered: Option<&str>) -> TerraformRepository {
+    fn repository(uid: &str, version: u64, request: Option<&str>, answered: Option<&str>) -> TerraformRepository {
         serde_json::from_value(serde_json::json!({
             "metadata": {"name": "net", "namespace": "team", "uid": uid, "resourceVersion": version.to_string(),
-                "annotations": poke.map(|poke| serde_json::json!({"pawl.run/poke": poke}))},
+                "annotations": request.map(|request| serde_json::json!({"pawl.run/reconcile": request}))},
             "spec": {"url": "https://git.example.org/net", "webhook": {"secretRef": {"name": "hook"}}},
-            "status": {"lastHandledPoke": answered},
+            "status": {"lastHandledReconcile": answered},
         }))
         .unwrap()
     }
 
     #[test]
-    fn poke_is_answered_when_the_status_has_it() {
+    fn request_is_answered_when_the_status_has_it() {
         let rows = [
             (None, None, false),
             (Some("1"), None, true),
@@ -137,9 +137,9 @@ mod tests {
             (Some("2"), Some("1"), true),
             (None, Some("1"), false),
         ];
-        for (poke, answered, is_poked) in rows {
-            let known = Repository::of(&repository("a", 1, poke, answered));
-            assert_eq!(known.is_poked(), is_poked, "{poke:?} {answered:?}");
+        for (request, answered, is_requested) in rows {
+            let known = Repository::of(&repository("a", 1, request, answered));
+            assert_eq!(known.is_requested(), is_requested, "{request:?} {answered:?}");
             assert_eq!((known.namespace.as_str(), known.name.as_str(), known.secret.as_deref()), ("team", "net", Some("hook")));
         }
     }
@@ -153,13 +153,13 @@ mod tests {
         assert!(!repositories.is_listed(), "what it does not know may be there");
         assert!(repositories.apply(&mut feed, &Event::InitDone) && repositories.is_listed());
         repositories.saw(&repository("a", 9, Some("p"), None));
-        let poke = || repositories.get("a").and_then(|known| known.poke);
-        assert_eq!(poke().as_deref(), Some("p"));
+        let request = || repositories.get("a").and_then(|known| known.request);
+        assert_eq!(request().as_deref(), Some("p"));
         repositories.apply(&mut feed, &Event::Apply(repository("a", 7, None, None)));
-        assert_eq!(poke().as_deref(), Some("p"), "the watch is behind");
+        assert_eq!(request().as_deref(), Some("p"), "the watch is behind");
         repositories.apply(&mut feed, &Event::Apply(repository("a", 10, Some("p"), Some("p"))));
         repositories.saw(&repository("a", 9, Some("p"), None));
-        assert!(!repositories.get("a").unwrap().is_poked(), "nor is a late answer taken for the newest");
+        assert!(!repositories.get("a").unwrap().is_requested(), "nor is a late answer taken for the newest");
         repositories.apply(&mut feed, &Event::Delete(repository("a", 11, None, None)));
         repositories.saw(&repository("a", 12, None, None));
         assert_eq!(repositories.get("a"), None);

@@ -89,10 +89,10 @@ pub struct TerraformRepositoryStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub refs: Vec<RefStatus>,
-    /// The last handled value of `pawl.run/poke`.
+    /// The last handled value of `pawl.run/reconcile`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
-    pub last_handled_poke: Option<String>,
+    pub last_handled_reconcile: Option<String>,
 }
 
 /// The status of a ref.

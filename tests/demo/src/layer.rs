@@ -35,7 +35,7 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
 
     let step = Step::begin(8, "commit");
     let commit = stack::greet(servers, &format!("Good morning, at {}", jiff::Timestamp::now().as_second()))?;
-    scene.poke().await?;
+    scene.request().await?;
     let planned = |status: &TerraformLayerStatus| {
         status.pending.is_some() && status.last_plan.as_ref().is_some_and(|plan| plan.revision == commit)
     };
@@ -84,14 +84,14 @@ impl<'a> Scene<'a> {
             "spec": {"repository": {"name": REPOSITORY}, "ref": "main", "path": LAYER, "template": {"variables": [variable]}}});
         let applied = PatchParams::apply("pawl-demo").force();
         self.repositories.patch(REPOSITORY, &applied, &Patch::Apply(repository)).await.context("cannot make the repository")?;
-        self.poke().await?;
+        self.request().await?;
         self.layers.patch(LAYER, &applied, &Patch::Apply(layer)).await.context("cannot make the layer")?;
         Ok(())
     }
 
     /// Tells of a push, as a webhook does.
-    async fn poke(&self) -> Result<()> {
-        let patch = annotation(names::POKE, &jiff::Timestamp::now().to_string());
+    async fn request(&self) -> Result<()> {
+        let patch = annotation(names::RECONCILE, &jiff::Timestamp::now().to_string());
         self.repositories.patch(REPOSITORY, &PatchParams::default(), &patch).await?;
         Ok(())
     }

@@ -180,7 +180,10 @@ impl Keys {
             Ok(new) => {
                 let other = |(id, key): &(&String, &Arc<MasterKey>)| ring.keys.get(*id).is_some_and(|old| old.bytes != key.bytes);
                 if let Some((id, _)) = new.keys.iter().find(other) {
-                    tracing::error!(key = id, "the bytes of this key id have changed; the previous key is used until this process ends");
+                    tracing::error!(
+                        key = id,
+                        "the bytes of this key id have changed; the previous key is used until this process ends"
+                    );
                     ring.read_at = Instant::now();
                     return;
                 }

@@ -307,7 +307,7 @@ async fn lost_mirror_and_force_push_lose_nothing() {
     fs::create_dir(dir.join("objects")).unwrap();
     let last = world.repo.commit("main", &[("stacks/app/main.tf", "# last\n")]).unwrap();
     for _ in 0..3 {
-        world.look_for(Cause::Poke, Ok(None)).await;
+        world.look_for(Cause::Request, Ok(None)).await;
     }
     assert_eq!(world.source("app").revision, last, "{:?}", world.status());
 }
@@ -391,11 +391,11 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     assert_eq!(world.look().await, ["app"]);
     assert_eq!((world.source("app").missing, world.puts()), (None, 1));
 
-    // The datastore lost the snapshot: a poke restores it.
+    // The datastore lost the snapshot: a request restores it.
     world.syncer.bundles.delete("", "", &first).await.unwrap();
-    world.repository.metadata.annotations = Some([(names::POKE.to_owned(), "1".to_owned())].into());
-    world.look_for(Cause::Poke, Ok(None)).await;
-    assert_eq!((world.puts(), world.status().last_handled_poke.as_deref()), (2, Some("1")));
+    world.repository.metadata.annotations = Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
+    world.look_for(Cause::Request, Ok(None)).await;
+    assert_eq!((world.puts(), world.status().last_handled_reconcile.as_deref()), (2, Some("1")));
 
     let evil = b"[submodule \"m\"]\n\tpath = modules/m\n\turl = file:///etc\n";
     world.repo.commit_changes("v1", &[Change::File(".gitmodules", evil)]).unwrap();

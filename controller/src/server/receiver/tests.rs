@@ -15,7 +15,7 @@ use tokio::{sync::watch, time::Instant};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::server::{admin, poking};
+use crate::server::{admin, notifier};
 
 const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 const SECRET: &str = "hush";
@@ -24,7 +24,7 @@ const BODY: &str = r#"{"ref":"refs/heads/main","repository":{"clone_url":"http:/
 /// The behavior of the fake API server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Api {
-    /// Responds, and repositories show each poke.
+    /// Responds, and repositories show each request.
     Answers,
     /// Responds, except to writes.
     WritesHang,
@@ -95,8 +95,8 @@ impl Lab {
     }
 
     fn wanted(&self) -> usize {
-        let standing = |_: &str| crate::server::pokes::Standing::Free;
-        self.receiver.pokes().due(Instant::now(), 99, standing).0.len()
+        let standing = |_: &str| crate::server::pending::Standing::Free;
+        self.receiver.pending().due(Instant::now(), 99, standing).0.len()
     }
 
     fn metrics(&self) -> String {
@@ -140,12 +140,12 @@ async fn deliveries_need_a_token_and_the_right_to_get_the_repository() {
     assert_eq!(Lab::new(Api::Fails).read("ada", "net").await.0, 503);
 }
 
-fn repository(uid: &str, secret: Option<&str>, version: usize, poke: Option<&str>) -> crds::TerraformRepository {
+fn repository(uid: &str, secret: Option<&str>, version: usize, request: Option<&str>) -> crds::TerraformRepository {
     let webhook = secret.map(|name| json!({"secretRef": {"name": name}}));
     serde_json::from_value(json!({
         "apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
         "metadata": {"name": "net", "namespace": "team", "uid": uid, "resourceVersion": version.to_string(),
-            "annotations": poke.map(|poke| json!({"pawl.run/poke": poke}))},
+            "annotations": request.map(|request| json!({"pawl.run/reconcile": request}))},
         "spec": {"url": "https://git.example.org/net", "webhook": webhook},
     }))
     .unwrap()
@@ -190,8 +190,8 @@ async fn played(
         (Api::WritesHang, what) if what.starts_with("PATCH") => std::future::pending().await,
         (_, "PATCH /apis/pawl.run/v1alpha1/namespaces/team/terraformrepositories/net") => {
             let version = versions.fetch_add(1, Ordering::Relaxed);
-            let poke = body["metadata"]["annotations"]["pawl.run/poke"].as_str();
-            (200, serde_json::to_value(repository(UID, Some("hook"), version, poke)).unwrap())
+            let request = body["metadata"]["annotations"]["pawl.run/reconcile"].as_str();
+            (200, serde_json::to_value(repository(UID, Some("hook"), version, request)).unwrap())
         }
         _ => refuse(404, "NotFound"),
     };
@@ -210,21 +210,21 @@ fn untouched() -> (Body, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn push_is_answered_before_its_poke_is_written() {
+async fn push_is_answered_before_its_request_is_written() {
     let lab = Lab::new(Api::WritesHang);
     let (_stop, stopped) = watch::channel(false);
-    let _poking = tokio::spawn(poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
+    let _notifier = tokio::spawn(notifier::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
     let (code, answer) = lab.push(SECRET, "1", BODY).await;
     assert_eq!((code, answer["verdict"].as_str()), (202, Some("accepted")));
     // The write hangs, and further deliveries are still answered.
     wait(|| lab.asked("PATCH") == 1).await;
     assert_eq!(lab.push(SECRET, "2", "{}").await.0, 202);
     let written = lab.asked.lock().unwrap().iter().find(|(what, _)| what.starts_with("PATCH")).unwrap().1.clone();
-    let poke = written["metadata"]["annotations"]["pawl.run/poke"].as_str().unwrap();
-    assert!(poke.parse::<jiff::Timestamp>().is_ok(), "{written}");
+    let request = written["metadata"]["annotations"]["pawl.run/reconcile"].as_str().unwrap();
+    assert!(request.parse::<jiff::Timestamp>().is_ok(), "{written}");
     assert_eq!(
         written,
-        json!({"metadata": {"uid": UID, "annotations": {"pawl.run/poke": poke}}}),
+        json!({"metadata": {"uid": UID, "annotations": {"pawl.run/reconcile": request}}}),
         "this, and nothing of the payload"
     );
 }
@@ -236,37 +236,37 @@ async fn wait(done: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn one_poke_at_a_time_until_it_is_answered() {
+async fn one_request_at_a_time_until_answered() {
     let lab = Lab::new(Api::Answers);
     let (stop, stopped) = watch::channel(false);
-    let poking = tokio::spawn(poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
+    let notifier = tokio::spawn(notifier::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped));
     for id in 0..20 {
         assert_eq!(lab.push(SECRET, &id.to_string(), &format!("{{\"n\":{id}}}")).await.0, 202);
     }
-    wait(|| lab.receiver.repositories.get(UID).is_some_and(|known| known.is_poked())).await;
+    wait(|| lab.receiver.repositories.get(UID).is_some_and(|known| known.is_requested())).await;
     assert_eq!(lab.push(SECRET, "last", "{\"n\":\"last\"}").await.0, 202);
     assert_eq!(lab.asked("PATCH"), 1);
-    // A check answers the poke; deliveries in the meantime cause one more poke.
+    // A check answers the request; deliveries in the meantime cause one more request.
     let answer = |version: usize| {
-        let poke = lab.receiver.repositories.get(UID).unwrap().poke;
-        let mut answered = repository(UID, Some("hook"), version, poke.as_deref());
-        answered.status = Some(crds::TerraformRepositoryStatus { last_handled_poke: poke, ..Default::default() });
+        let request = lab.receiver.repositories.get(UID).unwrap().request;
+        let mut answered = repository(UID, Some("hook"), version, request.as_deref());
+        answered.status = Some(crds::TerraformRepositoryStatus { last_handled_reconcile: request, ..Default::default() });
         lab.receiver.repositories.apply(&mut lab.receiver.repositories.feed(), &Event::Apply(answered));
     };
     answer(500);
     wait(|| lab.asked("PATCH") == 2).await;
     stop.send_replace(true);
-    poking.await.unwrap();
+    notifier.await.unwrap();
     assert_eq!(lab.asked("PATCH"), 2);
     assert_eq!(lab.asked("GET"), 1, "and the Secret was read once");
 }
 
 #[tokio::test]
-async fn accepted_pushes_are_poked_before_shutdown() {
+async fn accepted_pushes_are_requested_before_shutdown() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push(SECRET, "1", BODY).await.0, 202);
     let (_stop, stopped) = watch::channel(true);
-    poking::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped).await;
+    notifier::run(lab.receiver.clone(), lab.client.clone(), ServerClock::default(), stopped).await;
     assert_eq!(lab.asked("PATCH"), 1);
 }
 
@@ -275,7 +275,7 @@ async fn redeliveries_are_accepted_and_coalesce() {
     let lab = Lab::new(Api::Answers);
     assert_eq!(lab.push(SECRET, "1", BODY).await.1["verdict"], "accepted");
     assert_eq!(lab.wanted(), 1);
-    lab.receiver.pokes().sent(UID);
+    lab.receiver.pending().sent(UID);
     assert_eq!(lab.wanted(), 0);
     // The same delivery, and its body under other ids.
     for id in ["1", "1", "2", "3"] {
@@ -294,7 +294,7 @@ async fn rejected_delivery_may_be_sent_again() {
 }
 
 #[tokio::test]
-async fn event_that_moves_no_ref_is_accepted_without_a_poke() {
+async fn event_that_moves_no_ref_is_accepted_without_a_request() {
     let lab = Lab::new(Api::Answers);
     let (code, answer) = lab.event("issues", SECRET, "1", BODY).await;
     assert_eq!((code, answer["verdict"].as_str(), lab.wanted()), (202, Some("ignored"), 0));

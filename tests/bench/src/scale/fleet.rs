@@ -87,10 +87,10 @@ impl Fleet {
         for followed in &chosen {
             tokio::task::block_in_place(|| push(&followed.repo, followed.layers, self.commits))?;
         }
-        let poke = Patch::Merge(json!({"metadata": {"annotations": {names::POKE: format!("commit {}", self.commits)}}}));
+        let request = Patch::Merge(json!({"metadata": {"annotations": {names::RECONCILE: format!("commit {}", self.commits)}}}));
         for followed in &chosen {
             let api: Api<TerraformRepository> = Api::namespaced(lab.admin.clone(), &followed.namespace);
-            api.patch(&followed.name, &PatchParams::default(), &poke).await.context("a poke")?;
+            api.patch(&followed.name, &PatchParams::default(), &request).await.context("a request")?;
         }
         Ok(concerned)
     }

@@ -1,4 +1,4 @@
-//! Sends pokes, the server's only writes.
+//! Sends requests, the server's only writes.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use tokio::{sync::watch, time::Instant};
 
 use crds::{TerraformRepository, clock::ServerClock, names};
 
-use super::{pokes::Standing, receiver::Receiver};
+use super::{pending::Standing, receiver::Receiver};
 use crate::error::{self, Error};
 
-/// Maximum concurrent pokes.
+/// Maximum concurrent requests.
 const AT_ONCE: usize = 8;
 
-/// Sends pokes until `stop`, and until nothing more can be sent at once.
+/// Sends requests until `stop`, and until nothing more can be sent at once.
 pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mut stop: watch::Receiver<bool>) {
     let standing = |uid: &str| match receiver.repositories.get(uid) {
         None => Standing::Gone,
-        Some(repository) if repository.is_poked() => Standing::Poked,
+        Some(repository) if repository.is_requested() => Standing::Requested,
         Some(_) => Standing::Free,
     };
     let mut under_way = FuturesUnordered::new();
     loop {
-        let (due, next) = receiver.pokes().due(Instant::now(), AT_ONCE - under_way.len(), standing);
+        let (due, next) = receiver.pending().due(Instant::now(), AT_ONCE - under_way.len(), standing);
         let (receiver, client, clock) = (&receiver, &client, &clock);
-        under_way.extend(due.into_iter().map(|uid| async move { (poke(receiver, client, clock, &uid).await, uid) }));
+        under_way.extend(due.into_iter().map(|uid| async move { (request(receiver, client, clock, &uid).await, uid) }));
         if *stop.borrow() && under_way.is_empty() {
             return;
         }
@@ -40,12 +40,12 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
             }
         };
         tokio::select! {
-            Some((poked, uid)) = under_way.next() => match poked {
-                Ok(()) => receiver.pokes().sent(&uid),
+            Some((requested, uid)) = under_way.next() => match requested {
+                Ok(()) => receiver.pending().sent(&uid),
                 Err(error) => {
-                    receiver.metrics.poke_failed(&error);
-                    tracing::warn!(%error, uid, "a repository cannot be poked; its refs are checked at the next interval, or when a retry succeeds");
-                    receiver.pokes().failed(&uid, Instant::now());
+                    receiver.metrics.request_failed(&error);
+                    tracing::warn!(%error, uid, "a repository cannot be notified; its refs are checked at the next interval, or when a retry succeeds");
+                    receiver.pending().failed(&uid, Instant::now());
                 }
             },
             () = receiver.wanted.notified() => {}
@@ -56,17 +56,17 @@ pub async fn run(receiver: Arc<Receiver>, client: Client, clock: ServerClock, mu
     }
 }
 
-/// Pokes a repository. A deleted one needs none.
-async fn poke(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &str) -> Result<(), Error> {
+/// Pending a repository. A deleted one needs none.
+async fn request(receiver: &Receiver, client: &Client, clock: &ServerClock, uid: &str) -> Result<(), Error> {
     let Some(repository) = receiver.repositories.get(uid) else { return Ok(()) };
     let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &repository.namespace);
     // The UID protects a recreated repository of the same name.
-    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {names::POKE: clock.now().to_string()}}}));
+    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {names::RECONCILE: clock.now().to_string()}}}));
     let params = PatchParams { field_manager: Some(names::SERVER_MANAGER.into()), ..PatchParams::default() };
-    match error::call_opt("poke repository", api.patch(&repository.name, &params, &patch)).await {
-        Ok(Some(poked)) => {
-            receiver.repositories.saw(&poked);
-            receiver.metrics.poked();
+    match error::call_opt("request a reconcile", api.patch(&repository.name, &params, &patch)).await {
+        Ok(Some(requested)) => {
+            receiver.repositories.saw(&requested);
+            receiver.metrics.requested();
             Ok(())
         }
         Ok(None) => Ok(()),

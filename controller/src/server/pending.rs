@@ -1,29 +1,29 @@
-//! Pending pokes: one per repository at a time, until it is answered. Deliveries in the meantime cause one more,
+//! Pending requests: one per repository at a time, until it is answered. Deliveries in the meantime cause one more,
 //! because the check in progress may have started before them.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// First wait after a failed poke; doubled each time.
+/// First wait after a failed request; doubled each time.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Maximum wait after a failed poke.
+/// Maximum wait after a failed request.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The state of a repository with respect to pokes.
+/// The state of a repository with respect to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It may be poked.
+    /// A reconcile may be requested.
     Free,
-    /// It has a poke that is not answered yet.
-    Poked,
+    /// It has a request that is not answered yet.
+    Requested,
     /// There is no repository with this UID any more.
     Gone,
 }
 
 #[derive(Debug, Default)]
 struct Wanted {
-    /// `Some` while a poke is being sent: whether another delivery arrived since.
+    /// `Some` while a request is being sent: whether another delivery arrived since.
     under_way: Option<bool>,
     failures: u32,
     not_before: Option<Instant>,
@@ -31,9 +31,9 @@ struct Wanted {
 
 /// Repositories with deliveries, by UID.
 #[derive(Debug, Default)]
-pub struct Pokes(BTreeMap<String, Wanted>);
+pub struct Pending(BTreeMap<String, Wanted>);
 
-impl Pokes {
+impl Pending {
     /// Records a delivery.
     pub fn want(&mut self, uid: &str) {
         let wanted = self.0.entry(uid.to_owned()).or_default();
@@ -42,7 +42,7 @@ impl Pokes {
         }
     }
 
-    /// Up to `room` repositories to poke now, and when the next one is due if only time has to pass. The returned ones
+    /// Up to `room` repositories to notify now, and when the next one is due if only time has to pass. The returned ones
     /// count as being sent.
     pub fn due(&mut self, now: Instant, room: usize, standing: impl Fn(&str) -> Standing) -> (Vec<String>, Option<Instant>) {
         self.0.retain(|uid, wanted| wanted.under_way.is_some() || standing(uid) != Standing::Gone);
@@ -63,7 +63,7 @@ impl Pokes {
         (due, next)
     }
 
-    /// Records a successful poke.
+    /// Records a successful request.
     pub fn sent(&mut self, uid: &str) {
         if self.0.get(uid).is_some_and(|wanted| wanted.under_way == Some(true)) {
             self.0.insert(uid.to_owned(), Wanted::default());
@@ -72,7 +72,7 @@ impl Pokes {
         }
     }
 
-    /// Records a failed poke, which may have taken effect.
+    /// Records a failed request, which may have taken effect.
     pub fn failed(&mut self, uid: &str, now: Instant) {
         if let Some(wanted) = self.0.get_mut(uid) {
             let wait = AGAIN.saturating_mul(1 << wanted.failures.min(6)).min(LONGEST);
@@ -84,64 +84,64 @@ impl Pokes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Standing::{Free, Gone, Poked};
+    use Standing::{Free, Gone, Requested};
 
-    fn due(pokes: &mut Pokes, now: Instant, standing: Standing) -> usize {
-        pokes.due(now, 9, |_| standing).0.len()
+    fn due(pending: &mut Pending, now: Instant, standing: Standing) -> usize {
+        pending.due(now, 9, |_| standing).0.len()
     }
 
     #[test]
-    fn deliveries_during_a_poke_cause_one_more() {
-        let (mut pokes, now) = (Pokes::default(), Instant::now());
-        pokes.want("a");
-        pokes.want("a");
-        assert_eq!(pokes.due(now, 9, |_| Free).0, ["a"]);
-        assert_eq!(due(&mut pokes, now, Free), 0, "it is under way");
-        pokes.sent("a");
-        assert_eq!(due(&mut pokes, now, Free), 0, "and was for both");
+    fn deliveries_during_a_request_cause_one_more() {
+        let (mut pending, now) = (Pending::default(), Instant::now());
+        pending.want("a");
+        pending.want("a");
+        assert_eq!(pending.due(now, 9, |_| Free).0, ["a"]);
+        assert_eq!(due(&mut pending, now, Free), 0, "it is under way");
+        pending.sent("a");
+        assert_eq!(due(&mut pending, now, Free), 0, "and was for both");
         for _ in 0..1000 {
-            pokes.want("a");
-            assert_eq!(due(&mut pokes, now, Poked), 0, "not answered yet");
+            pending.want("a");
+            assert_eq!(due(&mut pending, now, Requested), 0, "not answered yet");
         }
-        assert_eq!(due(&mut pokes, now, Free), 1, "answered: whoever looked may have looked before");
-        pokes.want("a");
-        pokes.sent("a");
-        assert_eq!(due(&mut pokes, now, Free), 1, "one came while it was under way");
-        pokes.sent("a");
-        assert_eq!(due(&mut pokes, now, Free), 0);
-        assert!(pokes.0.is_empty());
+        assert_eq!(due(&mut pending, now, Free), 1, "answered: whoever looked may have looked before");
+        pending.want("a");
+        pending.sent("a");
+        assert_eq!(due(&mut pending, now, Free), 1, "one came while it was under way");
+        pending.sent("a");
+        assert_eq!(due(&mut pending, now, Free), 0);
+        assert!(pending.0.is_empty());
     }
 
     #[test]
-    fn failed_poke_is_retried_with_backoff() {
-        let (mut pokes, start) = (Pokes::default(), Instant::now());
-        pokes.want("a");
+    fn failed_request_is_retried_with_backoff() {
+        let (mut pending, start) = (Pending::default(), Instant::now());
+        pending.want("a");
         let (mut now, mut waits) = (start, Vec::new());
         for _ in 0..9 {
-            assert_eq!(due(&mut pokes, now, Free), 1);
-            pokes.failed("a", now);
-            pokes.want("a");
-            let (none, next) = pokes.due(now, 9, |_| Free);
+            assert_eq!(due(&mut pending, now, Free), 1);
+            pending.failed("a", now);
+            pending.want("a");
+            let (none, next) = pending.due(now, 9, |_| Free);
             assert!(none.is_empty(), "a delivery is no reason to hurry");
             waits.push((next.unwrap() - now).as_secs());
             now = next.unwrap();
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(due(&mut pokes, now, Free), 1);
-        pokes.sent("a");
-        pokes.want("a");
-        assert_eq!(due(&mut pokes, now, Free), 1, "and at once after it was well");
+        assert_eq!(due(&mut pending, now, Free), 1);
+        pending.sent("a");
+        pending.want("a");
+        assert_eq!(due(&mut pending, now, Free), 1, "and at once after it was well");
     }
 
     #[test]
-    fn pokes_of_deleted_repositories_are_dropped() {
-        let (mut pokes, now) = (Pokes::default(), Instant::now());
+    fn requests_of_deleted_repositories_are_dropped() {
+        let (mut pending, now) = (Pending::default(), Instant::now());
         for uid in ["a", "b", "c"] {
-            pokes.want(uid);
+            pending.want(uid);
         }
-        assert_eq!(pokes.due(now, 1, |_| Free), (vec!["a".to_owned()], None), "so many at a time");
-        assert_eq!(due(&mut pokes, now, Gone), 0);
-        pokes.sent("a");
-        assert!(pokes.0.is_empty(), "{pokes:?}");
+        assert_eq!(pending.due(now, 1, |_| Free), (vec!["a".to_owned()], None), "so many at a time");
+        assert_eq!(due(&mut pending, now, Gone), 0);
+        pending.sent("a");
+        assert!(pending.0.is_empty(), "{pending:?}");
     }
 }
