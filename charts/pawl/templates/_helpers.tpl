@@ -29,7 +29,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: server
 {{- end }}
 
-{{/* Secret with the datastore's certificate: tls.crt, tls.key and the ca.crt that it is trusted by. */}}
+{{/* Secret with the datastore's certificate: tls.crt, tls.key and the ca.crt of its authority. */}}
 {{- define "pawl.datastoreTls" -}}
 {{- .Values.datastore.tls.existingSecret | default (printf "%s-datastore-certificate" .Release.Name) }}
 {{- end }}
@@ -39,12 +39,12 @@ app.kubernetes.io/component: server
 {{- .Values.datastore.encryption.existingSecret | default (printf "%s-datastore-keyring" .Release.Name) }}
 {{- end }}
 
-{{/* The minor release, which agents have to be of. */}}
+{{/* The minor release, which agents must match. */}}
 {{- define "pawl.minor" -}}
 {{- regexFind "^[0-9]+\\.[0-9]+" .Chart.AppVersion }}
 {{- end }}
 
-{{/* An image by digest where one is given, otherwise by tag. */}}
+{{/* An image by digest if one is set, otherwise by tag. */}}
 {{- define "pawl.image" -}}
 {{- if .image.digest }}{{ .image.repository }}@{{ .image.digest }}{{ else }}{{ .image.repository }}:{{ .image.tag | default .chart.AppVersion }}{{ end }}
 {{- end }}
