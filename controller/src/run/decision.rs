@@ -53,9 +53,9 @@ pub struct Write {
     pub incomplete: bool,
 }
 
-/// An order to the executor.
+/// An order to the executor. `W` is a status write: an outcome while it is decided, a [`Write`] for the executor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum Action<W = Write> {
     /// Read the run: what is to be done depends on what the cache does not keep.
     Read,
     /// Add the run's finalizer, and probe the policies at the same time when that is needed next.
@@ -79,7 +79,7 @@ pub enum Action {
     ReleaseLock,
     /// Find out who left the lock that the run waits for.
     AskLock,
-    Write(Write),
+    Write(W),
     /// Create account and pod of the open attempt, as far as they do not exist.
     CreatePod,
     /// Delete a pod, which then ends within its grace.
@@ -110,11 +110,39 @@ pub enum Action {
     Prune,
 }
 
-impl Action {
+impl<W> Action<W> {
     pub(super) fn delete(pod: &PodView) -> Self {
         Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
     }
 
+    /// The same order with the write in another form; `None` where that form has nothing to write.
+    fn map<V>(self, write: impl FnOnce(W) -> Option<V>) -> Option<Action<V>> {
+        Some(match self {
+            Self::Write(this) => Action::Write(write(this)?),
+            Self::Read => Action::Read,
+            Self::AddFinalizer { prove } => Action::AddFinalizer { prove },
+            Self::ProbePolicies => Action::ProbePolicies,
+            Self::AskDatastore => Action::AskDatastore,
+            Self::TakeLease { key } => Action::TakeLease { key },
+            Self::TakeSlot { class } => Action::TakeSlot { class },
+            Self::AskNodes => Action::AskNodes,
+            Self::ReleaseLock => Action::ReleaseLock,
+            Self::AskLock => Action::AskLock,
+            Self::CreatePod => Action::CreatePod,
+            Self::DeletePod { name, uid } => Action::DeletePod { name, uid },
+            Self::DeleteAccount { name } => Action::DeleteAccount { name },
+            Self::ReleasePod { name, uid } => Action::ReleasePod { name, uid },
+            Self::Cleanup => Action::Cleanup,
+            Self::RemoveFinalizer => Action::RemoveFinalizer,
+            Self::CreateRerun => Action::CreateRerun,
+            Self::CreateRecovery => Action::CreateRecovery,
+            Self::TakeOff(keys) => Action::TakeOff(keys),
+            Self::Prune => Action::Prune,
+        })
+    }
+}
+
+impl Action {
     /// Whether the decision has to be made on a live read. The others hold for good once they were true, or their
     /// precondition says that nothing has changed since the cached read.
     pub const fn needs_live(&self) -> bool {
@@ -157,17 +185,17 @@ impl Action {
 }
 
 /// What is to be done now, and when to look again though nothing changes.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Decision {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<W = Write> {
     /// In this order; an error ends the sequence.
-    pub actions: Vec<Action>,
+    pub actions: Vec<Action<W>>,
     pub requeue: Option<Duration>,
 }
 
-impl Decision {
+impl<W> Decision<W> {
     /// Nothing to do until something changes.
     pub fn wait() -> Self {
-        Self::default()
+        Self::all(Vec::new())
     }
 
     /// Nothing to do before that time.
@@ -177,14 +205,25 @@ impl Decision {
         Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
     }
 
-    pub fn act(action: Action) -> Self {
-        Self { actions: vec![action], requeue: None }
+    pub fn act(action: Action<W>) -> Self {
+        Self::all(vec![action])
     }
 
-    pub fn all(actions: Vec<Action>) -> Self {
+    pub fn write(write: W) -> Self {
+        Self::act(Action::Write(write))
+    }
+
+    pub fn all(actions: Vec<Action<W>>) -> Self {
         Self { actions, requeue: None }
     }
 
+    /// The same decision with each write in another form.
+    pub(super) fn map<V>(self, write: impl Fn(W) -> Option<V>) -> Decision<V> {
+        Decision { actions: self.actions.into_iter().filter_map(|action| action.map(&write)).collect(), requeue: self.requeue }
+    }
+}
+
+impl Decision {
     /// Whether any of the actions has to be decided on a live read.
     pub fn needs_live(&self) -> bool {
         self.actions.iter().any(Action::needs_live)

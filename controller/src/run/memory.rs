@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crds::Journal;
 
 use super::timing::{CREATION_LAG, after};
-use crate::runner_pod::status::Trouble;
+use crate::{cluster::freeze::Frozen, runner_pod::status::Trouble, slots::Full};
 
 /// What this process remembers of a run. Losing it costs time or a request, never safety.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,16 +59,27 @@ pub struct Refused {
     pub retry_at: Timestamp,
 }
 
-/// Why a run has to wait for the lease, and until when nobody looks again.
+/// Why a run has to wait for the lease, and when it is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// The state.
     pub key: String,
-    /// `Queued` or `LeaseRefused`.
-    pub reason: &'static str,
-    /// For people: behind whom, or what was refused.
-    pub text: String,
+    pub why: WaitReason,
     pub retry_at: Timestamp,
+}
+
+/// Why a run has to wait before it begins something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// Other runs come first on the state: the first of them, and the place behind them.
+    Turn {
+        first: String,
+        place: usize,
+    },
+    /// The Lease could not be taken.
+    Refused(String),
+    Frozen(Frozen),
+    SlotsFull(Full),
 }
 
 impl Notes {

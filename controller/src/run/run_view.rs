@@ -3,16 +3,18 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
 };
 use kube::Resource;
 
-use crate::requests;
+use crate::{requests, runner_pod::status::Trouble};
 use crds::{
     Adopted, Approval, ApprovalMode, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus,
-    Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts,
+    Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts, conditions,
+    reason,
 };
 
 /// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
@@ -121,6 +123,19 @@ impl Status {
 
     pub fn condition(&self, type_: &str, reason: &str) -> Option<&Condition> {
         self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason)
+    }
+
+    /// Since when the run is Stalled for this reason.
+    pub fn stalled_since(&self, reason: &str) -> Option<Timestamp> {
+        let condition = self.condition(conditions::STALLED, reason).filter(|c| c.status == "True");
+        condition.map(|c| c.last_transition_time.0)
+    }
+
+    /// The trouble that the condition Stalled names while it is True. It outlives a restart of this process.
+    pub fn stalled(&self) -> Option<Trouble> {
+        let condition = self.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+        let reason = reason::ALL.iter().find(|reason| **reason == condition.reason)?;
+        Some(Trouble { reason, text: condition.message.clone() })
     }
 }
 

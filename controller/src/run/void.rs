@@ -8,12 +8,7 @@ use kube::{Api, ResourceExt, api::ListParams, core::DeserializeGuard};
 
 use super::{
     context::Context,
-    decide::{
-        approval::waits_again,
-        draft::{Draft, End},
-        lost_node::ABANDONS,
-        state_queue::give_back,
-    },
+    decide::lost_node::ABANDONS,
     decision::{Kind, Write},
     execute::{
         TRIES,
@@ -21,6 +16,11 @@ use super::{
         take_off,
     },
     run_view::RunView,
+    say::{
+        approval::waits_again,
+        lease::give_back,
+        patch::{End, StatusPatch},
+    },
     situation::plan_of,
     void_layers,
 };
@@ -116,7 +116,7 @@ async fn one(mut run: TerraformRun, creations: bool, ctx: &Context) -> Result<()
             let new = run.status.as_ref().is_none_or(|status| status.phase.is_none());
             (new && unfounded(run).is_some()).then(|| {
                 let view = RunView::live(Arc::new(run.clone()));
-                let mut draft = Draft::new(&view, ctx.now());
+                let mut draft = StatusPatch::new(&view, ctx.now());
                 draft.set("phase", Phase::Pending);
                 draft.finish(Kind::Begin)
             })
@@ -171,15 +171,15 @@ fn unfounded(run: &TerraformRun) -> Option<&'static str> {
 fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
     let run = RunView::live(Arc::new(run.clone()));
     let status = &run.status;
-    let mut draft = Draft::new(&run, now);
+    let mut draft = StatusPatch::new(&run, now);
     // What an Automatic run has recorded is its controller's word, behind the proof that its attempt was opened on.
     let is_its_own = status.approval.as_ref().is_some_and(|record| record.checksum.is_none());
     if status.approval.is_some() && !is_its_own {
         draft.clear("approval");
         give_back(&mut draft);
         let attempt = status.attempt.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
-        if let Some(plan) = attempt.and_then(|attempt| plan_of(status, attempt)) {
-            waits_again(&mut draft, &run, plan, now);
+        if attempt.is_some_and(|attempt| plan_of(status, attempt).is_some()) {
+            waits_again(&mut draft);
         }
     }
     let by = by.map(|by| format!(" in the name of {}", clip(by, 80))).unwrap_or_default();
@@ -200,7 +200,7 @@ fn approval(run: &TerraformRun, by: Option<&str>, now: Timestamp) -> Write {
 fn creation(run: &TerraformRun, now: Timestamp) -> Option<Write> {
     let asks = unfounded(run).filter(|_| run.status.is_some())?;
     let run = RunView::live(Arc::new(run.clone()));
-    let mut draft = Draft::new(&run, now);
+    let mut draft = StatusPatch::new(&run, now);
     let message = format!(
         "the run {asks} and was created while the admission policies were not proven to stand, so that nobody \
                            knows whether its creator may; nothing was applied: create it anew"
