@@ -42,7 +42,8 @@ pub struct Spec {
     pub ttl_seconds_after_finished: Option<u32>,
 }
 
-/// What the cache keeps of the status. Both lists together are all its fields: whoever adds one says here whether decisions read it.
+/// The typed view of the cached fields. Both lists together are all fields of the status, or this does not compile; a test compares
+/// them with [`crds::fields::FIELDS`].
 macro_rules! status {
     (kept { $($kept:ident: $type:ty,)* } dropped { $($dropped:ident,)* }) => {
         /// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what such a run needs.
@@ -50,6 +51,9 @@ macro_rules! status {
         pub struct Status {
             $(pub $kept: $type,)*
         }
+
+        #[cfg(test)]
+        const READ: &[&str] = &[$(stringify!($kept)),*];
 
         impl From<TerraformRunStatus> for Status {
             fn from(status: TerraformRunStatus) -> Self {
@@ -166,5 +170,27 @@ impl Resource for RunView {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::fields::{Cached, FIELDS};
+
+    #[test]
+    fn decisions_read_cached_fields_only() {
+        for read in READ {
+            let field = FIELDS.iter().find(|field| snake(field.name) == *read);
+            assert!(field.is_some_and(|field| field.cached != Cached::Never), "{read}");
+        }
+        for field in FIELDS.iter().filter(|field| field.decides.is_some()) {
+            assert!(READ.contains(&snake(field.name).as_str()), "no decision reads {}", field.name);
+        }
+    }
+
+    /// The Rust name of a field.
+    fn snake(name: &str) -> String {
+        name.chars().flat_map(|c| c.is_uppercase().then_some('_').into_iter().chain(c.to_lowercase())).collect()
     }
 }
