@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::{attempt::unblocked, lease, patch::StatusPatch};
 use crate::{
     run::{
-        decision::Kind,
         outcome::{Approval, Consent, Unapproved},
         timing::expires,
     },
@@ -15,10 +14,10 @@ use crate::{
 };
 use crds::{conditions, names, reason, text::clip};
 
-/// A plan with changes; `None` when nothing is new.
-pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) -> Option<Kind> {
+/// A plan with changes.
+pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) -> bool {
     let status = patch.status();
-    let plan = status.plan.as_ref()?;
+    let Some(plan) = &status.plan else { return false };
     if approval.ready {
         patch.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
         patch.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
@@ -47,21 +46,21 @@ pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) -> Opti
             let said = comment.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
             patch.note("Approved", false, clip(&format!("{by} approved {}{said}", plan.checksum), 900));
             patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-            return Some(Kind::Approval);
+            return true;
         }
         Consent::Unproven(missing) => {
             if status.condition(conditions::STALLED, missing.reason).is_none_or(|c| c.status != "True") {
                 patch.condition(conditions::STALLED, Some(true), missing.reason, &missing.text);
                 patch.note(missing.reason, true, &missing.text);
             }
-            return (!patch.is_empty()).then_some(Kind::Conditions);
+            return !patch.is_empty();
         }
     }
     // Nothing holds the run up.
     if conditions::status(&status.conditions, conditions::STALLED) != Some(false) {
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
-    (!patch.is_empty()).then_some(Kind::Approval)
+    !patch.is_empty()
 }
 
 /// The annotation does not approve the plan: a record of an approval is removed.

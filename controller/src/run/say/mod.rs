@@ -23,7 +23,7 @@ use jiff::Timestamp;
 
 use super::{
     decision::{Kind, Write},
-    outcome::{Action, Outcome},
+    outcome::{Action, Approval, Consent, Outcome},
     run_view::RunView,
 };
 use crds::Phase;
@@ -32,8 +32,7 @@ use patch::StatusPatch;
 /// The status write that tells an outcome; `None` when the run tells it already.
 pub(super) fn write(run: &RunView, now: Timestamp, outcome: &Outcome) -> Option<Write> {
     let mut patch = StatusPatch::new(run, now);
-    let kind = kind(&mut patch, outcome)?;
-    Some(patch.finish(kind))
+    tell(&mut patch, outcome).then(|| patch.finish(kind(outcome)))
 }
 
 /// The order to write an outcome; `None` when the run tells it already.
@@ -41,50 +40,74 @@ pub(super) fn news(run: &RunView, now: Timestamp, outcome: Outcome) -> Option<Ac
     write(run, now, &outcome).is_some().then_some(Action::Write(outcome))
 }
 
-/// Puts an outcome into words, and tells what kind of write it is.
-fn kind(patch: &mut StatusPatch<'_>, outcome: &Outcome) -> Option<Kind> {
-    // A write that may tell nothing new.
-    let news = |is_new: bool, kind| is_new.then_some(kind);
-    // Any other write.
-    let of = |kind, (): ()| Some(kind);
+const fn kind(outcome: &Outcome) -> Kind {
     match outcome {
+        Outcome::Noticed | Outcome::PolicyMissing(_) | Outcome::Blocked(_) | Outcome::QueuedToOpen(_) => Kind::Begin,
+        Outcome::Opened { .. } | Outcome::RestoreOpened { .. } => Kind::Open,
+        Outcome::NotStarting { .. } | Outcome::Starting => Kind::Start,
+        Outcome::Approval(Approval { consent: Consent::Unproven(_), .. })
+        | Outcome::Working(_)
+        | Outcome::HoldEnds
+        | Outcome::Finished => Kind::Conditions,
+        Outcome::Approval(_) | Outcome::ApprovalRemoved(_) => Kind::Approval,
+        Outcome::NodeNotReady { .. } | Outcome::PodGone { .. } => Kind::Gone,
+        Outcome::LockLeft { .. } => Kind::Lock,
+        Outcome::LeaseTaken(_) | Outcome::QueuedToClaim(_) | Outcome::LeaseRetained { .. } | Outcome::LeaseReturned => {
+            Kind::Lease
+        }
+        Outcome::Requeued
+        | Outcome::Retried { .. }
+        | Outcome::PlanKept { .. }
+        | Outcome::RestoreRetried { .. }
+        | Outcome::NodeLost { .. }
+        | Outcome::FinishedAndClosed { .. } => Kind::Close,
+        Outcome::Ended(_) => Kind::End,
+        Outcome::Settled { .. } => Kind::Settled,
+        Outcome::Accounted(_) => Kind::Journal,
+        Outcome::RerunCreated(_) | Outcome::RecoveryCreated(_) => Kind::Rerun,
+    }
+}
+
+/// Puts an outcome into words. Returns `false` when the run tells it already.
+fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::PolicyMissing(missing) => return attempt::policy_missing(patch, missing),
+        Outcome::QueuedToOpen(why) => return lease::queued_to_open(patch, why),
+        Outcome::NotStarting { trouble, until } => return attempt::not_starting(patch, trouble, *until),
+        Outcome::Starting => return attempt::starting(patch),
+        Outcome::Working(working) => return node::working(patch, working),
+        Outcome::NodeNotReady { node, pod, retry_at, record } => {
+            return node::not_ready(patch, node, pod, *retry_at, record.as_ref());
+        }
+        Outcome::Approval(told) => return approval::approval(patch, told),
+        Outcome::QueuedToClaim(why) => return lease::queued_to_claim(patch, why),
+        Outcome::LeaseRetained { why, abandonable } => return lease::retained(patch, why, *abandonable),
         Outcome::Noticed => {
             patch.set("phase", Phase::Pending);
-            Some(Kind::Begin)
         }
-        Outcome::PolicyMissing(missing) => news(attempt::policy_missing(patch, missing), Kind::Begin),
-        Outcome::Blocked(why) => of(Kind::Begin, attempt::blocked(patch, why)),
-        Outcome::QueuedToOpen(why) => news(lease::queued_to_open(patch, why), Kind::Begin),
-        Outcome::Opened { opening, lease } => of(Kind::Open, attempt::opened(patch, opening, lease.as_ref())),
-        Outcome::RestoreOpened { opening, by } => of(Kind::Open, attempt::restore_opened(patch, opening, by)),
-        Outcome::NotStarting { trouble, until } => news(attempt::not_starting(patch, trouble, *until), Kind::Start),
-        Outcome::Starting => news(attempt::starting(patch), Kind::Start),
-        Outcome::Working(working) => news(node::working(patch, working), Kind::Conditions),
-        Outcome::HoldEnds => of(Kind::Conditions, node::hold_ends(patch)),
-        Outcome::NodeNotReady { node, pod, retry_at, record } => {
-            news(node::not_ready(patch, node, pod, *retry_at, record.as_ref()), Kind::Gone)
-        }
-        Outcome::PodGone { node, record } => of(Kind::Gone, node::pod_gone(patch, node.as_deref(), record.as_ref())),
-        Outcome::LockLeft { by } => of(Kind::Lock, lease::lock_left(patch, by)),
-        Outcome::Approval(told) => approval::approval(patch, told),
-        Outcome::ApprovalRemoved(why) => of(Kind::Approval, approval::removed(patch, why)),
-        Outcome::LeaseTaken(taken) => of(Kind::Lease, lease::taken(patch, taken)),
-        Outcome::QueuedToClaim(why) => news(lease::queued_to_claim(patch, why), Kind::Lease),
-        Outcome::Requeued => of(Kind::Close, lease::requeued(patch)),
-        Outcome::Retried { cause, unkept, next } => of(Kind::Close, close::retried(patch, cause, unkept.as_deref(), *next)),
-        Outcome::PlanKept { lost } => of(Kind::Close, close::plan_kept(patch, lost.as_ref())),
-        Outcome::RestoreRetried { cause, next } => of(Kind::Close, close::restore_retried(patch, cause, *next)),
-        Outcome::NodeLost { loss, plan_waits } => of(Kind::Close, close::node_lost(patch, loss, *plan_waits)),
-        Outcome::Ended(end) => of(Kind::End, end::ended(patch, end)),
-        Outcome::Finished => of(Kind::Conditions, end::finished(patch)),
+        Outcome::Blocked(why) => attempt::blocked(patch, why),
+        Outcome::Opened { opening, lease } => attempt::opened(patch, opening, lease.as_ref()),
+        Outcome::RestoreOpened { opening, by } => attempt::restore_opened(patch, opening, by),
+        Outcome::HoldEnds => node::hold_ends(patch),
+        Outcome::PodGone { node, record } => node::pod_gone(patch, node.as_deref(), record.as_ref()),
+        Outcome::LockLeft { by } => lease::lock_left(patch, by),
+        Outcome::ApprovalRemoved(why) => approval::removed(patch, why),
+        Outcome::LeaseTaken(taken) => lease::taken(patch, taken),
+        Outcome::LeaseReturned => lease::give_back(patch),
+        Outcome::Requeued => lease::requeued(patch),
+        Outcome::Retried { cause, unkept, next } => close::retried(patch, cause, unkept.as_deref(), *next),
+        Outcome::PlanKept { lost } => close::plan_kept(patch, lost.as_ref()),
+        Outcome::RestoreRetried { cause, next } => close::restore_retried(patch, cause, *next),
+        Outcome::NodeLost { loss, plan_waits } => close::node_lost(patch, loss, *plan_waits),
+        Outcome::Ended(end) => end::ended(patch, end),
+        Outcome::Finished => end::finished(patch),
         Outcome::FinishedAndClosed { unkept, returns_lease } => {
-            of(Kind::Close, end::finished_and_closed(patch, unkept.as_deref(), *returns_lease))
+            end::finished_and_closed(patch, unkept.as_deref(), *returns_lease);
         }
-        Outcome::LeaseRetained { why, abandonable } => news(lease::retained(patch, why, *abandonable), Kind::Lease),
-        Outcome::LeaseReturned => of(Kind::Lease, lease::give_back(patch)),
-        Outcome::Settled { result, message } => of(Kind::Settled, end::settled(patch, *result, message)),
-        Outcome::Accounted(journal) => of(Kind::Journal, end::accounted(patch, journal)),
-        Outcome::RerunCreated(name) => of(Kind::Rerun, end::rerun_created(patch, name)),
-        Outcome::RecoveryCreated(name) => of(Kind::Rerun, end::recovery_created(patch, name)),
+        Outcome::Settled { result, message } => end::settled(patch, *result, message),
+        Outcome::Accounted(journal) => end::accounted(patch, journal),
+        Outcome::RerunCreated(name) => end::rerun_created(patch, name),
+        Outcome::RecoveryCreated(name) => end::recovery_created(patch, name),
     }
+    true
 }
