@@ -1,4 +1,4 @@
-//! What may be decided on a run: plain values, so that decisions can be tested without a cluster.
+//! Decisions on a run: plain values, so that they can be tested without a cluster.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 use crate::{events::Note, runner_pod::status::PodView, slots::Class};
 use crds::{Operation, RunResult};
 
-/// What a status write does; decides whether it needs a live read, and what is counted.
+/// The kind of a status write. It determines whether a live read is needed, and which metric counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Makes the run Pending without an attempt.
     Begin,
     /// Opens an attempt.
     Open,
-    /// Says why an attempt that no pod has adopted does not start, or that it goes on.
+    /// Tells why an attempt that no pod has adopted does not start, or that it goes on.
     Start,
     /// Closes an attempt, and the run may go on or have ended already.
     Close,
@@ -29,13 +29,13 @@ pub enum Kind {
     Gone,
     /// Names the run that answers a rerun or a recovery.
     Rerun,
-    /// Says what became of the objects of an apply whose agent could not.
+    /// Accounts for the objects of an apply whose agent could not.
     Journal,
     /// Records how an Indeterminate run ended after all.
     Settled,
-    /// Records, or gives back, the lease on a state, or says who has it.
+    /// Records or returns the lease on a state, or tells which run has it.
     Lease,
-    /// Says that a lock may be released.
+    /// Permits that a lock is released.
     Lock,
 }
 
@@ -56,16 +56,16 @@ pub struct Write {
 /// An order to the executor. `W` is a status write: an outcome while it is decided, a [`Write`] for the executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<W = Write> {
-    /// Read the run: what is to be done depends on what the cache does not keep.
+    /// Read the run: the decision depends on fields that the cache drops.
     Read,
     /// Add the run's finalizer, and probe the policies at the same time when that is needed next.
     AddFinalizer {
         /// Whether the policies are probed at the same time.
         prove: bool,
     },
-    /// Prove that the admission policies stand, or that those stand that were proven.
+    /// Prove that the admission policies are in force, or that the proven ones still are.
     ProbePolicies,
-    /// Ask the datastore how a claimed run ended, and what became of its objects.
+    /// Ask the datastore how a claimed run ended, and for the account of its objects.
     AskDatastore,
     TakeLease {
         key: String,
@@ -73,11 +73,11 @@ pub enum Action<W = Write> {
     TakeSlot {
         class: Class,
     },
-    /// Ask whether the node of a pod that is gone has ended what was on it.
+    /// Ask whether the node of a pod that is gone has ended its processes.
     AskNodes,
     /// Release the lock that the run left on its managed state.
     ReleaseLock,
-    /// Find out who left the lock that the run waits for.
+    /// Find the process that left the lock which the run waits for.
     AskLock,
     Write(W),
     /// Create account and pod of the open attempt, as far as they do not exist.
@@ -184,7 +184,7 @@ impl Action {
     }
 }
 
-/// What is to be done now, and when to look again though nothing changes.
+/// The orders to carry out now, and when to reconcile again though nothing changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision<W = Write> {
     /// In this order; an error ends the sequence.

@@ -139,7 +139,7 @@ pub(super) struct Lease {
     pub(super) name: String,
 }
 
-/// What is new of a run whose agent works.
+/// News of a run whose agent works.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Working {
     /// A person gave the apply up while its node was Ready.
@@ -156,7 +156,7 @@ pub(super) struct NodeRecord {
     pub(super) boot_id: Option<String>,
 }
 
-/// What is new of a plan with changes.
+/// News of a plan with changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Approval {
     /// The run does not tell of the plan yet.

@@ -1,4 +1,4 @@
-//! What decisions read: everything that was observed of a run, put together once for each look. Decisions derive none of it again.
+//! The input of decisions: everything that was observed of a run, put together once for each reconcile. Decisions derive none of it again.
 
 use jiff::Timestamp;
 
@@ -21,13 +21,13 @@ use crate::{
     state_queue::{applied::Applied, queue::Ahead},
 };
 
-/// What decisions read.
+/// The input of decisions.
 pub(super) struct Situation<'a> {
     pub(super) run: &'a RunView,
     pub(super) settings: &'a Settings,
     pub(super) now: Timestamp,
     pub(super) stage: Stage<'a>,
-    /// The pod under the name of the newest attempt's, whoever created it.
+    /// The pod under the name of the newest attempt's pod; another process may have created it.
     pub(super) pod: Option<&'a PodView>,
     /// The same, unless another pod has adopted the attempt.
     pub(super) own_pod: Option<&'a PodView>,
@@ -79,7 +79,7 @@ pub(super) enum Policies<'a> {
     Unproven,
 }
 
-/// What a run is in the middle of.
+/// The stage that a run has reached.
 pub(super) enum Stage<'a> {
     /// A field has a word of a newer version: the run is left to that.
     Newer,
@@ -89,7 +89,7 @@ pub(super) enum Stage<'a> {
     WaitingPlan { plan: &'a PlanStatus, attempt: &'a Attempt },
     /// An attempt is open, and nothing was claimed.
     Open(OpenAttempt<'a>),
-    /// Nothing was claimed, and somebody asks that the run comes to an end.
+    /// Nothing was claimed, and the run is asked to end.
     Stopping { result: RunResult, why: &'a str, open: Option<OpenAttempt<'a>> },
     /// The open attempt has claimed its plan.
     Claimed { claim: &'a Claim, attempt: &'a Attempt, pod: AttemptPod<'a> },

@@ -1,5 +1,5 @@
-//! What became of the objects of an apply whose agent cannot say it: the datastore compares the journal with a managed state. It never
-//! holds an end up: what it did not say in time is added later.
+//! The account of the objects of an apply whose agent cannot give it: the datastore compares the journal with a managed state. An end never
+//! waits for it: a late account is added after the end.
 
 use jiff::SignedDuration;
 
@@ -35,7 +35,7 @@ fn fresh<'a>(s: &Situation<'a>) -> Option<&'a Journal> {
     (*settled == s.status().settled.is_some()).then_some(journal)
 }
 
-/// A run that has ended and says nothing of its objects.
+/// The run has ended and lacks the account of its objects.
 fn is_missing(s: &Situation<'_>) -> bool {
     let status = s.status();
     let ended = status.completion_time.as_ref().is_some_and(|at| s.now < after(at.0, ASKED_FOR));

@@ -26,8 +26,8 @@ pub(super) fn answer(s: &Situation<'_>) -> Decision {
     Decision::all(vec![Action::CreateRecovery, Action::Write(Outcome::RecoveryCreated(name))])
 }
 
-/// The run: the same spec, and a person who approves. What it imports was made by an apply that did not end well, and what that apply
-/// began without an end may be there: whatever the first run's mode was, somebody has to look.
+/// The run: the same spec, approved by a person whatever the first run's mode was. Its imports were made by an apply that did not end well,
+/// and objects that this apply began may exist as well.
 pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let name = names::recovery_name(&run.name_any(), &run.uid().unwrap_or_default());
     let mut fresh = rerun::same_spec(run, name, names::RECOVERY_OF);

@@ -1,4 +1,4 @@
-//! What is left of an attempt that is closed, and of a run that goes.
+//! Clean-up after a closed attempt, and of a run that is deleted.
 
 use kube::ResourceExt;
 
@@ -32,8 +32,7 @@ pub(super) fn remove(run: &RunView) -> Decision {
     }
 }
 
-/// What is left to do with the pod of an attempt that is closed. Its finalizer goes last: it is the mark that says that this is
-/// still to be done.
+/// The clean-up of the pod of a closed attempt. Its finalizer is removed last: it marks that the clean-up is due.
 pub(super) fn pod(s: &Situation<'_>) -> Option<Decision> {
     let attempt = s.status().attempt.as_ref().filter(|attempt| !attempt.open)?;
     let pod = s.pod.filter(|pod| pod.held && pod.attempt == attempt.number)?;

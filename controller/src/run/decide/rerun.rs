@@ -82,7 +82,7 @@ mod tests {
     fn what_a_newer_version_put_into_the_spec_is_in_the_fresh_one_too() {
         let run = testing::run();
         let mut stored = serde_json::to_value(&run.spec).unwrap();
-        // What was stored by an older version lacks what is a default by now.
+        // A spec stored by an older version lacks later defaults.
         stored.as_object_mut().unwrap().remove("retry");
         stored["newer"] = json!({"field": [1, {"a": null}]});
         stored["approval"]["newer"] = "x".into();

@@ -1,6 +1,6 @@
 //! Whether something new may begin: nothing is frozen, and a slot is free (`design/0031-slots.md`).
 //!
-//! A lease comes before a slot: whoever waits for one thing holds nothing that another waits for.
+//! A lease comes before a slot, so that a run that waits for one resource holds none that another run waits for.
 
 use crate::{
     run::{
@@ -15,7 +15,7 @@ use crate::{
 };
 use crds::{conditions, reason};
 
-/// What an apply that a person approved is to do about its slot.
+/// How an apply that a person approved stands with its slot.
 pub(super) enum Gate {
     Open,
     Ask,

@@ -73,7 +73,7 @@ pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, n
     }
 }
 
-/// The node of that attempt's pod; `None` where nobody wrote it down, as older versions did not.
+/// The node of that attempt's pod; `None` where it was not recorded, as by older versions.
 pub(in crate::run) fn node_of(run: &TerraformRun, number: u32) -> Option<&str> {
     let status = run.status.as_ref()?;
     let attempt = status.attempt.as_ref()?;

@@ -181,7 +181,7 @@ pub(super) fn starting(patch: &mut StatusPatch<'_>) -> bool {
     !patch.is_empty()
 }
 
-/// What a person can do about a pod that does not start. The run goes on by itself then.
+/// The remedy for a pod that does not start. The run goes on by itself then.
 fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
     let (namespace, runner) = (run.namespace().unwrap_or_default(), &run.spec.runner);
     let pod = format!("kubectl describe pod -n {namespace} {}", attempt.pod_name);

@@ -160,7 +160,7 @@ pub(super) fn finished_and_closed(patch: &mut StatusPatch<'_>, left: Option<&str
     }
 }
 
-/// An Indeterminate run is explained. What was said of its objects was said before that, so it is asked for again.
+/// An Indeterminate run is explained. The account of its objects is older than that, so it is asked for again.
 pub(super) fn settled(patch: &mut StatusPatch<'_>, result: RunResult, message: &str) {
     let text = format!("{result}, as it turned out: {message}");
     let at = patch.time();
