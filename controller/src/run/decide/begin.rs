@@ -7,7 +7,6 @@ use crate::{
     run::{
         memory::Refused,
         outcome::{Action, Decision, Ending, Opening, Outcome, RunEnd},
-        say,
         situation::Situation,
         timing::{CALLS, after, next_due, wait},
     },
@@ -82,7 +81,7 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
         None if pod.is_some() => Some(Outcome::Starting),
         None => None,
     };
-    decision.actions.extend(outcome.and_then(|outcome| say::news(s.run, s.now, outcome)));
+    decision.actions.extend(outcome.map(Action::Write));
     decision
 }
 

@@ -2,11 +2,10 @@
 
 use crate::run::{
     outcome::{Action, Decision, Outcome},
-    say,
     situation::{Policies, Situation},
 };
 
-/// The decision that comes before anything that rests on the admission policies; `None`: they are in force, as was proven.
+/// The decision that comes before anything that relies on the admission policies; `None`: they are proven.
 pub(super) fn unproven(s: &Situation<'_>) -> Option<Decision> {
     match s.policies {
         Policies::Enforced => None,
@@ -19,7 +18,7 @@ pub(super) fn unproven(s: &Situation<'_>) -> Option<Decision> {
 pub(super) fn wait(s: &Situation<'_>) -> Option<Decision> {
     let mut decision = unproven(s)?;
     if let Policies::Missing { missing, .. } = s.policies {
-        decision.actions.extend(say::news(s.run, s.now, Outcome::PolicyMissing(missing.clone())));
+        decision.actions.push(Action::Write(Outcome::PolicyMissing(missing.clone())));
     }
     Some(decision)
 }

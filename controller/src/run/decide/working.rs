@@ -8,7 +8,6 @@ use super::{
 use crate::{
     run::{
         outcome::{Action, Decision, Ending, NodeLoss, Outcome, Working},
-        say,
         situation::{AttemptPod, Fate, OpenAttempt, Situation, plan_of},
         timing::{ASK_GRACE, END_GRACE, LATE_CONDITIONS, after},
     },
@@ -131,7 +130,7 @@ fn progress(s: &Situation<'_>, claim: Option<&Claim>, plan: Option<&PlanStatus>)
             decision = Decision::until(due, s.now);
         }
     }
-    decision.actions.extend(say::news(s.run, s.now, Outcome::Working(working)));
+    decision.actions.push(Action::Write(Outcome::Working(working)));
     if refuses {
         decision.actions.push(Action::TakeOff(&lost_node::ABANDONS));
     }

@@ -1,6 +1,5 @@
 //! Plans that wait for a person, and their approvals.
 
-use jiff::tz::TimeZone;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
@@ -15,9 +14,9 @@ use crate::{
 use crds::{conditions, names, reason, text::clip};
 
 /// A plan with changes.
-pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) -> bool {
+pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) {
     let status = patch.status();
-    let Some(plan) = &status.plan else { return false };
+    let Some(plan) = &status.plan else { return };
     if approval.ready {
         patch.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
         patch.note("PlanReady", false, format!("{} waits for approval: {}", plan.summary, plan.checksum));
@@ -46,21 +45,20 @@ pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) -> bool
             let said = comment.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
             patch.note("Approved", false, clip(&format!("{by} approved {}{said}", plan.checksum), 900));
             patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-            return true;
+            return;
         }
         Consent::Unproven(missing) => {
             if status.condition(conditions::STALLED, missing.reason).is_none_or(|c| c.status != "True") {
                 patch.condition(conditions::STALLED, Some(true), missing.reason, &missing.text);
                 patch.note(missing.reason, true, &missing.text);
             }
-            return !patch.is_empty();
+            return;
         }
     }
     // Nothing holds the run up.
     if conditions::status(&status.conditions, conditions::STALLED) != Some(false) {
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
-    !patch.is_empty()
 }
 
 /// The annotation does not approve the plan: a record of an approval is removed.
@@ -94,7 +92,7 @@ pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
 pub(super) fn waits(patch: &mut StatusPatch<'_>) {
     let (run, status) = (patch.run(), patch.status());
     let (Some(plan), Some(attempt)) = (&status.plan, &status.attempt) else { return };
-    let until = expires(run, plan, attempt, patch.now()).to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+    let until = expires(run, plan, attempt, patch.now()).strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
     let stale = patch.said(conditions::PLANNED, reason::STALE_PLAN).map(str::to_owned);
     let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
     let command = match stale {
@@ -113,7 +111,7 @@ pub(super) fn waits(patch: &mut StatusPatch<'_>) {
 
 /// Another run applied to the state after the plan was made. The plan waits on: only the tool knows whether it can still be applied.
 fn stale(patch: &mut StatusPatch<'_>, applied: &Applied) {
-    let at = applied.at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S UTC");
+    let at = applied.at.strftime("%Y-%m-%d %H:%M:%S UTC");
     let text = format!(
         "run {} applied to the same state at {at}, after this plan was made: to apply it will most likely fail as {}, with nothing \
          changed; a fresh plan is needed",

@@ -105,11 +105,11 @@ fn restoring_message(run: &RunView, name: &str, by: &str, tries: u32) -> String 
 }
 
 /// Nothing begins without the admission policies.
-pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) -> bool {
+pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) {
     let text = &missing.text;
     patch.condition_if_new(conditions::STALLED, Some(true), missing.reason, text);
     if patch.is_empty() {
-        return false;
+        return;
     }
     patch.pending();
     if missing.reason == reason::NAMESPACE_TERMINATING {
@@ -119,7 +119,6 @@ pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) -> 
         patch.set("nextStep", POLICY_COMMAND);
     }
     patch.note(missing.reason, true, text);
-    true
 }
 
 /// Nothing begins in a frozen namespace, or without a slot.
@@ -149,12 +148,12 @@ pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
 }
 
 /// Why the attempt does not start, and what a person can do. No agent has adopted the attempt, so these fields are not its agent's yet.
-pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) -> bool {
+pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) {
     let (run, status) = (patch.run(), patch.status());
     patch.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
     // The kubelet words one trouble in many ways: another text alone is worth no write.
     if patch.is_empty() && status.failure.as_ref().is_some_and(|failure| failure.reason == trouble.reason) {
-        return false;
+        return;
     }
     let (until, start) = (until.strftime("%H:%M:%S UTC"), run.spec.timeouts.start);
     patch.failure(&failure(trouble, trouble.text.clone()));
@@ -163,11 +162,10 @@ pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until
         patch.set("nextStep", remedy(run, attempt, trouble.reason));
     }
     patch.note(trouble.reason, true, trouble.text.clone());
-    true
 }
 
 /// Takes back what [`not_starting`] wrote.
-pub(super) fn starting(patch: &mut StatusPatch<'_>) -> bool {
+pub(super) fn starting(patch: &mut StatusPatch<'_>) {
     let (run, status) = (patch.run(), patch.status());
     if status.stalled().is_some() {
         patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
@@ -178,7 +176,6 @@ pub(super) fn starting(patch: &mut StatusPatch<'_>) -> bool {
             _ => opened_message(run, &attempt.pod_name, attempt.tries),
         });
     }
-    !patch.is_empty()
 }
 
 /// The remedy for a pod that does not start. The run goes on by itself then.

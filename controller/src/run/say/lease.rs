@@ -55,24 +55,17 @@ pub(super) fn queued(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     }
 }
 
-pub(super) fn queued_to_claim(patch: &mut StatusPatch<'_>, why: &WaitReason) -> bool {
-    queued(patch, why);
-    !patch.is_empty()
-}
-
 /// The same without a pod: the run tells it in its message.
-pub(super) fn queued_to_open(patch: &mut StatusPatch<'_>, why: &WaitReason) -> bool {
+pub(super) fn queued_to_open(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     queued(patch, why);
     if conditions::status(&patch.status().conditions, conditions::STALLED) == Some(true) {
         // The trouble that kept the run from its turn is over.
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
         patch.message(&words(why).1).clear("nextStep");
     }
-    if patch.is_empty() {
-        return false;
+    if !patch.is_empty() {
+        patch.pending();
     }
-    patch.pending();
-    true
 }
 
 /// Returns the lease: nothing of this run can apply any more.
@@ -84,7 +77,7 @@ pub(super) fn give_back(patch: &mut StatusPatch<'_>) {
 }
 
 /// A run that has ended retains its lease; `abandonable`: a person may give its apply up.
-pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable: bool) -> bool {
+pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable: bool) {
     let may_run = |why: &str| format!("kept, as the apply may still run: {why}");
     let mut text = match why {
         Retained::Lock(text) => format!("kept until the lock that it may have left on its state is released: {text}"),
@@ -97,11 +90,9 @@ pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable:
         text = format!("{text}. To give the apply up: {command}");
     }
     let conditions = &patch.status().conditions;
-    if conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512)) {
-        return false;
+    if !conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512)) {
+        patch.condition(conditions::STATE_LEASED, Some(true), reason::APPLY_UNCONFIRMED, &text);
     }
-    patch.condition(conditions::STATE_LEASED, Some(true), reason::APPLY_UNCONFIRMED, &text);
-    true
 }
 
 /// The pod ended to wait for the state: nothing failed.

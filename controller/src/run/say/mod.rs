@@ -34,10 +34,11 @@ use patch::StatusPatch;
 /// The status write that tells an outcome; `None` when the run tells it already.
 pub(super) fn write(run: &RunView, now: Timestamp, outcome: &Outcome) -> Option<Write> {
     let mut patch = StatusPatch::new(run, now);
-    tell(&mut patch, outcome).then(|| patch.finish(kind(outcome)))
+    tell(&mut patch, outcome);
+    (!patch.is_empty()).then(|| patch.finish(kind(outcome)))
 }
 
-/// The order to write an outcome; `None` when the run tells it already.
+/// The order to write an outcome; `None` when the run tells it already, for decisions that depend on that.
 pub(super) fn news(run: &RunView, now: Timestamp, outcome: Outcome) -> Option<Action> {
     write(run, now, &outcome).is_some().then_some(Action::Write(outcome))
 }
@@ -70,20 +71,20 @@ const fn kind(outcome: &Outcome) -> Kind {
     }
 }
 
-/// Puts an outcome into words. Returns `false` when the run tells it already.
-fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) -> bool {
+/// Puts an outcome into words. The patch stays empty when the run tells it already.
+fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
     match outcome {
-        Outcome::PolicyMissing(missing) => return attempt::policy_missing(patch, missing),
-        Outcome::QueuedToOpen(why) => return lease::queued_to_open(patch, why),
-        Outcome::NotStarting { trouble, until } => return attempt::not_starting(patch, trouble, *until),
-        Outcome::Starting => return attempt::starting(patch),
-        Outcome::Working(working) => return node::working(patch, working),
+        Outcome::PolicyMissing(missing) => attempt::policy_missing(patch, missing),
+        Outcome::QueuedToOpen(why) => lease::queued_to_open(patch, why),
+        Outcome::NotStarting { trouble, until } => attempt::not_starting(patch, trouble, *until),
+        Outcome::Starting => attempt::starting(patch),
+        Outcome::Working(working) => node::working(patch, working),
         Outcome::NodeNotReady { node, pod, retry_at, record } => {
-            return node::not_ready(patch, node, pod, *retry_at, record.as_ref());
+            node::not_ready(patch, node, pod, *retry_at, record.as_ref());
         }
-        Outcome::Approval(told) => return approval::approval(patch, told),
-        Outcome::QueuedToClaim(why) => return lease::queued_to_claim(patch, why),
-        Outcome::LeaseRetained { why, abandonable } => return lease::retained(patch, why, *abandonable),
+        Outcome::Approval(told) => approval::approval(patch, told),
+        Outcome::QueuedToClaim(why) => lease::queued(patch, why),
+        Outcome::LeaseRetained { why, abandonable } => lease::retained(patch, why, *abandonable),
         Outcome::Noticed => {
             patch.set("phase", Phase::Pending);
         }
@@ -112,5 +113,4 @@ fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) -> bool {
         Outcome::RerunCreated(name) => end::rerun_created(patch, name),
         Outcome::RecoveryCreated(name) => end::recovery_created(patch, name),
     }
-    true
 }

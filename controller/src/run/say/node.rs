@@ -1,6 +1,6 @@
 //! Pods at work, and the nodes that they are on.
 
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -24,7 +24,7 @@ fn record(patch: &mut StatusPatch<'_>, record: Option<&NodeRecord>) {
 }
 
 /// The agent works, and nothing holds it up. A person who gave the apply up while its node was Ready is told so.
-pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) -> bool {
+pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) {
     let status = patch.status();
     if working.abandon_refused {
         let text = "pawl.run/abandon has no effect while the node of the pod is Ready, and was taken away: the apply goes on, and \
@@ -38,7 +38,6 @@ pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) -> bool {
         patch.condition(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary);
     }
     record(patch, working.record.as_ref());
-    !patch.is_empty()
 }
 
 /// The agent is told to end as soon as its plan is in the datastore.
@@ -53,9 +52,9 @@ pub(super) fn not_ready(
     pod: &str,
     retry_at: Timestamp,
     noted: Option<&NodeRecord>,
-) -> bool {
+) {
     let (run, status) = (patch.run(), patch.status());
-    let clock = |at: Timestamp| at.to_zoned(TimeZone::UTC).strftime("%H:%M:%S UTC").to_string();
+    let clock = |at: Timestamp| at.strftime("%H:%M:%S UTC").to_string();
     let since = node.since.map(|at| format!(" since {}", clock(at))).unwrap_or_default();
     let what = format!("node {} of pod {pod} is not Ready{since}", node.name);
     let text = if status.claim.is_some() {
@@ -75,13 +74,9 @@ pub(super) fn not_ready(
     // The text differs after the claim.
     patch.condition(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
     record(patch, noted);
-    if patch.is_empty() {
-        return false;
-    }
-    if status.stalled_since(reason::NODE_UNREACHABLE).is_none() {
+    if !patch.is_empty() && status.stalled_since(reason::NODE_UNREACHABLE).is_none() {
         patch.note(reason::NODE_UNREACHABLE, true, clip(&format!("{text} ({})", node.said), 900));
     }
-    true
 }
 
 /// The pod of a claimed attempt is gone.

@@ -256,8 +256,9 @@ impl<'a> StatusPatch<'a> {
         }
     }
 
+    /// Whether there is nothing to write. An incomplete patch has to be made again on a live read first.
     pub(super) fn is_empty(&self) -> bool {
-        self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
+        !self.incomplete && self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
     }
 
     pub(super) fn finish(mut self, kind: Kind) -> Write {
