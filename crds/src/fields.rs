@@ -1,5 +1,5 @@
-//! The fields of a run's status: who writes each, how long the controller caches it, whether its change triggers a
-//! reconcile, and which texts it holds.
+//! The fields of a run's status: who writes each, which parts of it the controller caches, decides on and reconciles for, and which texts
+//! it holds.
 //!
 //! This is the only list of the fields. Derived from it are the agent's writes, the controller's cache, the length
 //! bounds, the redaction of secrets, the rule and message of the admission policy `pawl-status`, and the table of
@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::TerraformRunStatus;
+use crate::{RunResult, TerraformRunStatus, conditions, names};
 
 /// Who writes a field (`design/0002-status-ownership.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,10 @@ pub struct Field {
     pub owner: Owner,
     /// How long the controller caches it.
     pub cached: Cached,
+    /// `Some` if a decision of the controller depends on the field: the parts that distinguish its states; no parts: its whole value.
+    /// Only enums, numbers and digests, because values are compared as encoded, and encoders escape texts differently.
+    pub decides: Option<&'static [&'static str]>,
+    trim: fn(&mut TerraformRunStatus, bool),
     copy: fn(&TerraformRunStatus, &mut TerraformRunStatus),
     clear: fn(&mut TerraformRunStatus),
     equals: fn(&TerraformRunStatus, &TerraformRunStatus) -> bool,
@@ -100,19 +104,31 @@ impl Field {
         Self { wakes, ..self }
     }
 
+    /// A decision of the controller depends on the field, or on these parts of it.
+    const fn decides(self, parts: &'static [&'static str]) -> Self {
+        Self { decides: Some(parts), ..self }
+    }
+
+    /// The parts that the controller's cache omits; the argument is whether the run is finished for good.
+    const fn trims(self, trim: fn(&mut TerraformRunStatus, bool)) -> Self {
+        Self { trim, ..self }
+    }
+
     /// Registers texts whose length or content comes from outside.
     const fn texts(self, texts: fn(&mut TerraformRunStatus, Visit)) -> Self {
         Self { texts, ..self }
     }
 }
 
-/// A field that triggers no reconcile and holds no such text.
+/// A field that triggers no reconcile, on which no decision depends, and that holds no such text.
 macro_rules! field {
     ($name:ident, $json:literal, $owner:ident, $cached:ident) => {
         Field {
             name: $json,
             owner: Owner::$owner,
             cached: Cached::$cached,
+            decides: None,
+            trim: |_, _| {},
             copy: |from, to| to.$name.clone_from(&from.$name),
             clear: |status| reset(&mut status.$name),
             equals: |one, other| one.$name == other.$name,
@@ -127,23 +143,26 @@ use Origin::{Known, Printed};
 
 /// All fields.
 pub const FIELDS: &[Field] = &[
-    field!(phase, "phase", Attempt, Always).wakes(|s, mut h| s.phase.hash(&mut h)),
-    field!(result, "result", Attempt, Always).wakes(|s, mut h| s.result.hash(&mut h)),
+    field!(phase, "phase", Attempt, Always).wakes(|s, mut h| s.phase.hash(&mut h)).decides(&[]),
+    field!(result, "result", Attempt, Always).wakes(|s, mut h| s.result.hash(&mut h)).decides(&[]),
     field!(message, "message", Attempt, Never).texts(|s, visit| each(&mut s.message, 1024, Printed, visit)),
     field!(next_step, "nextStep", Attempt, Never).texts(|s, visit| each(&mut s.next_step, 1024, Known, visit)),
     field!(history, "history", Attempt, Never).texts(|s, visit| each(&mut s.history, 256, Printed, visit)),
-    field!(failure, "failure", Attempt, UntilFinished).texts(|s, visit| {
-        if let Some(failure) = &mut s.failure {
-            visit(&mut failure.message, 1024, Printed);
-            for diagnostic in &mut failure.diagnostics {
-                visit(&mut diagnostic.severity, 16, Known);
-                visit(&mut diagnostic.summary, 512, Printed);
-                each(&mut diagnostic.detail, 1024, Printed, visit);
-                each(&mut diagnostic.address, 256, Printed, visit);
-                each(&mut diagnostic.file, 512, Printed, visit);
+    field!(failure, "failure", Attempt, UntilFinished)
+        .decides(&["class", "reason"])
+        .trims(|s, _| s.failure.iter_mut().for_each(|failure| failure.diagnostics = Vec::new()))
+        .texts(|s, visit| {
+            if let Some(failure) = &mut s.failure {
+                visit(&mut failure.message, 1024, Printed);
+                for diagnostic in &mut failure.diagnostics {
+                    visit(&mut diagnostic.severity, 16, Known);
+                    visit(&mut diagnostic.summary, 512, Printed);
+                    each(&mut diagnostic.detail, 1024, Printed, visit);
+                    each(&mut diagnostic.address, 256, Printed, visit);
+                    each(&mut diagnostic.file, 512, Printed, visit);
+                }
             }
-        }
-    }),
+        }),
     field!(journal, "journal", Attempt, Always).texts(|s, visit| {
         if let Some(journal) = &mut s.journal {
             visit(&mut journal.summary, 512, Printed);
@@ -155,27 +174,52 @@ pub const FIELDS: &[Field] = &[
     field!(start_time, "startTime", Attempt, Always),
     field!(completion_time, "completionTime", Attempt, Always),
     field!(attempt, "attempt", Controller, Always)
-        .wakes(|s, mut h| s.attempt.as_ref().map(|attempt| (attempt.number, attempt.open)).hash(&mut h)),
+        .wakes(|s, mut h| s.attempt.as_ref().map(|attempt| (attempt.number, attempt.open)).hash(&mut h))
+        .decides(&["number", "open", "passedOver"])
+        .trims(|s, finished| {
+            if let Some(attempt) = s.attempt.as_mut().filter(|_| finished) {
+                (attempt.image, attempt.former) = (None, Vec::new());
+            }
+        }),
     field!(approval, "approval", Controller, UntilFinished)
-        .wakes(|s, mut h| s.approval.as_ref().map(|record| (&record.checksum, &record.by, &record.comment)).hash(&mut h)),
-    field!(conditions, "conditions", Controller, Always),
+        .wakes(|s, mut h| s.approval.as_ref().map(|record| (&record.checksum, &record.by, &record.comment)).hash(&mut h))
+        .decides(&["checksum", "at"]),
+    // A decision rests on all of them, each by its type, status, reason and time.
+    field!(conditions, "conditions", Controller, Always).trims(|s, finished| {
+        if finished {
+            s.conditions.retain(|c| c.type_ == conditions::FINISHED);
+            s.conditions.iter_mut().for_each(|c| c.message = String::new());
+            s.conditions.shrink_to_fit();
+        }
+    }),
     field!(rerun, "rerun", Controller, Always).wakes(|s, mut h| s.rerun.hash(&mut h)),
     field!(recovery, "recovery", Controller, Always),
-    field!(settled, "settled", Controller, Always).wakes(|s, mut h| s.settled.is_some().hash(&mut h)),
-    field!(lease, "lease", Controller, Always).wakes(|s, mut h| s.lease.as_ref().map(|lease| &lease.name).hash(&mut h)),
-    field!(lock_release, "lockRelease", Controller, Always),
+    field!(settled, "settled", Controller, Always).wakes(|s, mut h| s.settled.is_some().hash(&mut h)).decides(&["result"]).trims(
+        |s, finished| {
+            if let Some(settled) = s.settled.as_mut().filter(|_| finished) {
+                settled.message = String::new();
+            }
+        },
+    ),
+    field!(lease, "lease", Controller, Always)
+        .wakes(|s, mut h| s.lease.as_ref().map(|lease| &lease.name).hash(&mut h))
+        .decides(&["stateKey"]),
+    field!(lock_release, "lockRelease", Controller, Always).decides(&["id"]),
     field!(observed_generation, "observedGeneration", Controller, Always),
     field!(adopted, "adopted", Adoption, UntilSettled)
-        .wakes(|s, mut h| s.adopted.as_ref().map(|adopted| (adopted.attempt, &adopted.nonce)).hash(&mut h)),
+        .wakes(|s, mut h| s.adopted.as_ref().map(|adopted| (adopted.attempt, &adopted.nonce)).hash(&mut h))
+        .decides(&["attempt", "nonce"]),
     field!(plan, "plan", Plan, UntilFinished)
         .wakes(|s, mut h| s.plan.as_ref().map(|plan| (plan.attempt, &plan.checksum)).hash(&mut h))
+        .decides(&["checksum", "attempt"])
+        .trims(|s, _| s.plan.iter_mut().for_each(|plan| plan.changes = Vec::new()))
         .texts(|s, visit| {
             if let Some(plan) = &mut s.plan {
                 visit(&mut plan.tool, 64, Known);
                 each(&mut plan.changes, 256, Printed, visit);
             }
         }),
-    field!(claim, "claim", Claim, UntilSettled).wakes(|s, mut h| s.claim.is_some().hash(&mut h)),
+    field!(claim, "claim", Claim, UntilSettled).wakes(|s, mut h| s.claim.is_some().hash(&mut h)).decides(&["nonce"]),
     field!(progress, "progress", Agent, Never).texts(|s, visit| {
         if let Some(progress) = &mut s.progress {
             each(&mut progress.current, 256, Printed, visit);
@@ -184,6 +228,7 @@ pub const FIELDS: &[Field] = &[
     field!(steps, "steps", Agent, Never),
     field!(state_lock, "stateLock", Agent, Always)
         .wakes(|s, mut h| s.state_lock.as_ref().map(|lock| &lock.id).hash(&mut h))
+        .decides(&["id"])
         .texts(|s, visit| {
             if let Some(lock) = &mut s.state_lock {
                 visit(&mut lock.id, 128, Known);
@@ -207,6 +252,10 @@ pub const FIELDS: &[Field] = &[
         }
     }),
 ];
+
+/// Annotations that a decision of the controller may rest on.
+pub const ANNOTATIONS: [&str; 8] =
+    [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE, names::RERUN, names::RECOVER, names::ABANDON];
 
 fn reset<T: Default>(value: &mut T) {
     *value = T::default();
@@ -235,6 +284,24 @@ pub fn clear(status: &mut TerraformRunStatus, which: impl Fn(&Field) -> bool) {
 pub fn changes(before: &TerraformRunStatus, after: &TerraformRunStatus) -> Vec<(&'static str, Option<Value>)> {
     let differing = FIELDS.iter().filter(|field| !(field.equals)(before, after));
     differing.map(|field| (field.name, (field.value)(after))).collect()
+}
+
+/// Removes the fields, and the parts of them, that the controller's cache omits. Returns whether the run is finished for good.
+pub fn trim(status: &mut TerraformRunStatus) -> bool {
+    let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
+    let finished = status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+    // Proof of how an Indeterminate apply ended may still arrive.
+    let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
+    clear(status, |field| match field.cached {
+        Cached::Never => true,
+        Cached::UntilFinished => finished,
+        Cached::UntilSettled => finished && settled,
+        Cached::Always => false,
+    });
+    for field in FIELDS {
+        (field.trim)(status, finished);
+    }
+    finished
 }
 
 /// Hashes the parts whose change triggers a reconcile.

@@ -1,4 +1,4 @@
-//! What may be decided on a run: plain values, so that decisions can be tested without a cluster.
+//! Decisions on a run: plain values, so that they can be tested without a cluster.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde_json::{Map, Value};
 use crate::{events::Note, runner_pod::status::PodView, slots::Class};
 use crds::{Operation, RunResult};
 
-/// What a status write does; decides whether it needs a live read, and what is counted.
+/// The kind of a status write. It determines whether a live read is needed, and which metric counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Makes the run Pending without an attempt.
     Begin,
     /// Opens an attempt.
     Open,
-    /// Says why an attempt that no pod has adopted does not start, or that it goes on.
+    /// Tells why an attempt that no pod has adopted does not start, or that it goes on.
     Start,
     /// Closes an attempt, and the run may go on or have ended already.
     Close,
@@ -29,13 +29,13 @@ pub enum Kind {
     Gone,
     /// Names the run that answers a rerun or a recovery.
     Rerun,
-    /// Says what became of the objects of an apply whose agent could not.
+    /// Accounts for the objects of an apply whose agent could not.
     Journal,
     /// Records how an Indeterminate run ended after all.
     Settled,
-    /// Records, or gives back, the lease on a state, or says who has it.
+    /// Records or returns the lease on a state, or tells which run has it.
     Lease,
-    /// Says that a lock may be released.
+    /// Permits that a lock is released.
     Lock,
 }
 
@@ -53,10 +53,10 @@ pub struct Write {
     pub incomplete: bool,
 }
 
-/// An order to the executor.
+/// An order to the executor. `W` is a status write: an outcome while it is decided, a [`Write`] for the executor.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Read the run: what is to be done depends on what the cache does not keep.
+pub enum Action<W = Write> {
+    /// Read the run: the decision depends on fields that the cache drops.
     Read,
     /// Add the run's finalizer, and probe the policies at the same time when that is needed next.
     AddFinalizer {
@@ -65,7 +65,7 @@ pub enum Action {
     },
     /// Prove that the admission policies are enforced.
     ProbePolicies,
-    /// Ask the datastore how a claimed run ended, and what became of its objects.
+    /// Ask the datastore how a claimed run ended, and for the account of its objects.
     AskDatastore,
     TakeLease {
         key: String,
@@ -73,13 +73,13 @@ pub enum Action {
     TakeSlot {
         class: Class,
     },
-    /// Ask whether the node of a pod that is gone has ended what was on it.
+    /// Ask whether the node of a pod that is gone has ended its processes.
     AskNodes,
     /// Release the lock that the run left on its managed state.
     ReleaseLock,
-    /// Find out who left the lock that the run waits for.
+    /// Find the process that left the lock which the run waits for.
     AskLock,
-    Write(Write),
+    Write(W),
     /// Create account and pod of the open attempt, as far as they do not exist.
     CreatePod,
     /// Delete a pod, which then ends within its grace.
@@ -110,11 +110,39 @@ pub enum Action {
     Prune,
 }
 
-impl Action {
+impl<W> Action<W> {
     pub(super) fn delete(pod: &PodView) -> Self {
         Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
     }
 
+    /// The same order with the write in another form; `None` where that form has nothing to write.
+    fn map<V>(self, write: impl FnOnce(W) -> Option<V>) -> Option<Action<V>> {
+        Some(match self {
+            Self::Write(this) => Action::Write(write(this)?),
+            Self::Read => Action::Read,
+            Self::AddFinalizer { prove } => Action::AddFinalizer { prove },
+            Self::ProbePolicies => Action::ProbePolicies,
+            Self::AskDatastore => Action::AskDatastore,
+            Self::TakeLease { key } => Action::TakeLease { key },
+            Self::TakeSlot { class } => Action::TakeSlot { class },
+            Self::AskNodes => Action::AskNodes,
+            Self::ReleaseLock => Action::ReleaseLock,
+            Self::AskLock => Action::AskLock,
+            Self::CreatePod => Action::CreatePod,
+            Self::DeletePod { name, uid } => Action::DeletePod { name, uid },
+            Self::DeleteAccount { name } => Action::DeleteAccount { name },
+            Self::ReleasePod { name, uid } => Action::ReleasePod { name, uid },
+            Self::Cleanup => Action::Cleanup,
+            Self::RemoveFinalizer => Action::RemoveFinalizer,
+            Self::CreateRerun => Action::CreateRerun,
+            Self::CreateRecovery => Action::CreateRecovery,
+            Self::TakeOff(keys) => Action::TakeOff(keys),
+            Self::Prune => Action::Prune,
+        })
+    }
+}
+
+impl Action {
     /// Whether the decision has to be made on a live read. The others hold for good once they were true, or their
     /// precondition says that nothing has changed since the cached read.
     pub const fn needs_live(&self) -> bool {
@@ -156,18 +184,18 @@ impl Action {
     }
 }
 
-/// What is to be done now, and when to look again though nothing changes.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Decision {
+/// The orders to carry out now, and when to reconcile again though nothing changes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<W = Write> {
     /// In this order; an error ends the sequence.
-    pub actions: Vec<Action>,
+    pub actions: Vec<Action<W>>,
     pub requeue: Option<Duration>,
 }
 
-impl Decision {
+impl<W> Decision<W> {
     /// Nothing to do until something changes.
     pub fn wait() -> Self {
-        Self::default()
+        Self::all(Vec::new())
     }
 
     /// Nothing to do before that time.
@@ -177,14 +205,25 @@ impl Decision {
         Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
     }
 
-    pub fn act(action: Action) -> Self {
-        Self { actions: vec![action], requeue: None }
+    pub fn act(action: Action<W>) -> Self {
+        Self::all(vec![action])
     }
 
-    pub fn all(actions: Vec<Action>) -> Self {
+    pub fn write(write: W) -> Self {
+        Self::act(Action::Write(write))
+    }
+
+    pub fn all(actions: Vec<Action<W>>) -> Self {
         Self { actions, requeue: None }
     }
 
+    /// The same decision with each write in another form.
+    pub(super) fn map<V>(self, write: impl Fn(W) -> Option<V>) -> Decision<V> {
+        Decision { actions: self.actions.into_iter().filter_map(|action| action.map(&write)).collect(), requeue: self.requeue }
+    }
+}
+
+impl Decision {
     /// Whether any of the actions has to be decided on a live read.
     pub fn needs_live(&self) -> bool {
         self.actions.iter().any(Action::needs_live)

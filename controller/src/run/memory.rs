@@ -1,4 +1,4 @@
-//! What this process remembers of runs that are worked on.
+//! The memory of this process of runs that are worked on.
 
 use std::{
     collections::HashMap,
@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use crds::Journal;
 
 use super::timing::{CREATION_LAG, after};
-use crate::runner_pod::status::Trouble;
+use crate::{cluster::freeze::Frozen, runner_pod::status::Trouble, slots::Full};
 
-/// What this process remembers of a run. Losing it costs time or a request, never safety.
+/// The memory of this process of a run. Losing it costs time or a request, never safety.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
     /// When a cancel, deny or deletion was first seen.
@@ -27,9 +27,9 @@ pub struct Notes {
     pub errors: u32,
     /// When the datastore was asked how a claimed run ended.
     pub datastore_asked: Option<DatastoreAsked>,
-    /// What it said of the objects of a claimed run, and whether the run was settled by then.
+    /// Its account of the objects of a claimed run, and whether the run was settled by then.
     pub journal: Option<(bool, Box<Journal>)>,
-    /// Why the lease on its state was not to be had.
+    /// Why the lease on its state could not be taken.
     pub waits: Option<Waits>,
     /// When the nodes were asked, and which could not answer.
     pub nodes_asked: Option<(Timestamp, String)>,
@@ -59,16 +59,27 @@ pub struct Refused {
     pub retry_at: Timestamp,
 }
 
-/// Why a run has to wait for the lease, and until when nobody looks again.
+/// Why a run has to wait for the lease, and when it is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// The state.
     pub key: String,
-    /// `Queued` or `LeaseRefused`.
-    pub reason: &'static str,
-    /// For people: behind whom, or what was refused.
-    pub text: String,
+    pub why: WaitReason,
     pub retry_at: Timestamp,
+}
+
+/// Why a run has to wait before it begins something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// Other runs come first on the state: the first of them, and the place behind them.
+    Turn {
+        first: String,
+        place: usize,
+    },
+    /// The Lease could not be taken.
+    Refused(String),
+    Frozen(Frozen),
+    SlotsFull(Full),
 }
 
 impl Notes {
@@ -78,7 +89,7 @@ impl Notes {
     }
 }
 
-/// What this process remembers of runs that are worked on, by UID.
+/// The memory of this process of runs that are worked on, by UID.
 #[derive(Default)]
 pub struct Memory(Mutex<HashMap<String, Notes>>);
 

@@ -1,4 +1,4 @@
-//! The reconciler of runs: observe, tell the situation, decide, execute. Each module uses those above it only.
+//! The reconciler of runs: observe, decide, word the outcomes, execute. Each module uses those above it only.
 //!
 //! | module | does | touches the cluster |
 //! |---|---|---|
@@ -7,8 +7,10 @@
 //! | [`cached_run`] | a run as the cache keeps it | no |
 //! | [`memory`], [`context`] | what this process remembers of runs, and works with | no |
 //! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
-//! | [`situation`] | tells what a run is in the middle of | no |
-//! | [`mod@decide`] | says what is to be done | no |
+//! | [`situation`] | everything that decisions read, in one typed view | no |
+//! | [`outcome`] | the facts that a decision has the status tell, without words | no |
+//! | [`say`] | words outcomes: conditions, messages, history and Events of a status write | no |
+//! | [`mod@decide`] | decides what is to be done | no |
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
 //! | [`execute`] | does what was decided | yes |
 //! | [`revoke`] | revokes what was set while the admission policies were not enforced | yes |
@@ -25,9 +27,11 @@ mod execute;
 mod memory;
 mod observe;
 mod observed;
+mod outcome;
 mod reconcile;
 pub mod revoke;
 mod run_view;
+mod say;
 mod situation;
 #[cfg(test)]
 mod tests;
@@ -35,12 +39,9 @@ mod timing;
 pub mod watch;
 
 pub use context::Context;
-pub use decide::{
-    decide,
-    draft::{Draft, End},
-};
+pub use decide::decide;
 pub use decision::{Action, Decision, Kind, Write};
-pub use memory::{DatastoreAsked, Memory, Notes, Refused, Waits};
+pub use memory::{DatastoreAsked, Memory, Notes, Refused, WaitReason, Waits};
 pub use observed::{LateResult, LockHolder, Observed, PodState};
 pub use reconcile::reconcile;
 pub use run_view::{RunView, Spec, Status};

@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::{
     context::Context,
     decide::decide,
-    execute::{Outcome, execute, status::Basis},
+    execute::{Executed, execute, status::Basis},
     observe,
     observed::Observed,
     timing::CALLS,
@@ -78,8 +78,8 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
             continue;
         }
         match Box::pin(execute(decision.actions, seen, basis, ctx)).await {
-            Ok(Outcome::Seen(next)) => seen = *next,
-            Ok(Outcome::Gone) => return Ok(gone(&uid, ctx)),
+            Ok(Executed::Seen(next)) => seen = *next,
+            Ok(Executed::Gone) => return Ok(gone(&uid, ctx)),
             // Somebody wrote in between, or the object went: neither says what is there now. Under the version nothing was tested that could
             // make a write invalid but itself.
             Err(error)

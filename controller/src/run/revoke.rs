@@ -3,32 +3,30 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::{Api, Resource as _, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use serde_json::{Map, Value};
 
 use super::{
     context::Context,
-    decide::{draft::Draft, lost_node::ABANDONS},
-    decision::{Kind, Write},
+    decide::lost_node::ABANDONS,
     execute::{
         TRIES, annotate,
         status::{self, Basis},
     },
+    outcome::Outcome,
     run_view::RunView,
+    say,
 };
 use crate::{
     error::{Error, ErrorKind},
     events::Note,
 };
-use crds::{ApprovalMode, TerraformRun, conditions, names, reason, text::clip};
+use crds::{ApprovalMode, TerraformRun, conditions, names, reason};
 
 /// How many runs a page has.
 const PAGE: u32 = 200;
 /// Annotations that approve. They are removed together: removing all is a withdrawal.
 const APPROVALS: [&str; 3] = [names::APPROVE, names::APPROVED_BY, names::COMMENT];
-/// How people read of everything that was removed.
-const WHY: &str = "was removed: the admission policies were not enforced when it was set, so its author is unverified";
 /// Annotations that order another run.
 const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 
@@ -61,15 +59,16 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
 }
 
 async fn one(run: TerraformRun, ctx: &Context) -> Result<(), Error> {
-    let (orders, approval) = (orders(&run), approval(&run));
+    let (orders, approved, manual) = (orders(&run), is_approved(&run), is_manual(&run));
     let mut changes: Map<String, Value> = orders.iter().copied().map(removed).collect();
-    let mut texts: Vec<_> = orders.iter().map(|order| format!("{order} {WHY}. Set it again.")).collect();
-    if let Some(text) = &approval {
+    let mut texts: Vec<_> = orders.iter().map(|order| say::revoke::order(order)).collect();
+    let by = run.annotations().get(names::APPROVED_BY);
+    if approved {
         changes.extend(APPROVALS.map(removed));
-        texts.push(text.clone());
+        texts.push(say::revoke::approval(by.map(String::as_str), manual));
     }
-    if let Some(why) = asks_for_rights(&run) {
-        changes.insert(names::CANCEL.to_owned(), why.into());
+    if let Some(asks) = asks_for_rights(&run) {
+        changes.insert(names::CANCEL.to_owned(), say::revoke::creation(asks).into());
     }
     if changes.is_empty() {
         return Ok(());
@@ -78,10 +77,7 @@ async fn one(run: TerraformRun, ctx: &Context) -> Result<(), Error> {
     tracing::warn!(run.namespace = run.namespace(), run.name = run.name_any(), ?texts, "what is unverified was revoked");
     let note = |text| Note { reason: reason::UNVERIFIED, warning: true, text };
     ctx.events.publish(&run, texts.into_iter().map(note).collect());
-    match approval.filter(|_| is_manual(&run)) {
-        Some(text) => Box::pin(say(&run, &text, ctx)).await,
-        None => Ok(()),
-    }
+    if approved && manual { Box::pin(tell(&run, &Outcome::ApprovalRevoked { by: by.cloned() }, ctx)).await } else { Ok(()) }
 }
 
 fn removed(annotation: &str) -> (String, Value) {
@@ -93,15 +89,9 @@ fn is_decided(run: &TerraformRun) -> bool {
     run.status.as_ref().is_some_and(|status| status.is_terminal() || status.claim.is_some())
 }
 
-/// The message about an approval that no claim has used, if the run has one.
-fn approval(run: &TerraformRun) -> Option<String> {
-    if is_decided(run) || !APPROVALS.iter().any(|key| run.annotations().contains_key(*key)) {
-        return None;
-    }
-    let by = run.annotations().get(names::APPROVED_BY);
-    let whose = by.map_or_else(|| "An approval".to_owned(), |by| format!("{}'s approval", clip(by, 80)));
-    let then = if is_manual(run) { "Nothing was applied. Approve again." } else { "The run approves itself." };
-    Some(format!("{whose} {WHY}. {then}"))
+/// Whether the run has an approval that no claim has used.
+fn is_approved(run: &TerraformRun) -> bool {
+    !is_decided(run) && APPROVALS.iter().any(|key| run.annotations().contains_key(*key))
 }
 
 /// Whether the run needs a person's approval.
@@ -122,8 +112,8 @@ fn orders(run: &TerraformRun) -> Vec<&'static str> {
     orders.chain(abandons).filter(|key| run.annotations().contains_key(*key)).collect()
 }
 
-/// Why a run that has not begun is canceled: not everybody may create it.
-fn asks_for_rights(run: &TerraformRun) -> Option<String> {
+/// Why not everybody may create a run that has not begun, which is canceled for it.
+fn asks_for_rights(run: &TerraformRun) -> Option<&'static str> {
     // It waits for a lease only when the policies were proven after its creation.
     let begun = run.status.as_ref().is_some_and(|status| {
         status.attempt.is_some() || status.conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED) || status.is_terminal()
@@ -137,22 +127,19 @@ fn asks_for_rights(run: &TerraformRun) -> Option<String> {
         return None;
     };
     let stops = begun || run.metadata.deletion_timestamp.is_some() || run.annotations().contains_key(names::CANCEL);
-    (!stops).then(|| {
-        format!(
-            "the run {asks}, and the admission policies were not enforced when it was created, so its author is unverified. Create it again"
-        )
-    })
+    (!stops).then_some(asks)
 }
 
-/// Says on the run that its approval was removed. The record of the approval goes as with any withdrawal.
-async fn say(run: &TerraformRun, text: &str, ctx: &Context) -> Result<(), Error> {
+/// Writes the outcome to the run, unless it is decided meanwhile.
+async fn tell(run: &TerraformRun, outcome: &Outcome, ctx: &Context) -> Result<(), Error> {
     let api = ctx.runs(&run.namespace().unwrap_or_default());
     let mut basis = Basis::Fields;
     for _ in 0..TRIES {
         let fresh = ctx.call_opt("read run", api.get(&run.name_any())).await?;
         let Some(fresh) = fresh.filter(|fresh| fresh.uid() == run.uid() && !is_decided(fresh)) else { break };
         let view = RunView::live(Arc::new(fresh));
-        match status::write(&view, &unverified(&view, text, ctx.now()), basis, ctx).await {
+        let Some(write) = say::write(&view, ctx.now(), outcome) else { break };
+        match status::write(&view, &write, basis, ctx).await {
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound) => {
                 basis = Basis::after(error.kind());
             }
@@ -160,12 +147,6 @@ async fn say(run: &TerraformRun, text: &str, ctx: &Context) -> Result<(), Error>
         }
     }
     Ok(())
-}
-
-fn unverified(run: &RunView, text: &str, now: Timestamp) -> Write {
-    let mut draft = Draft::new(run, now);
-    draft.condition(conditions::APPROVED, Some(false), reason::UNVERIFIED, text);
-    draft.finish(Kind::Approval)
 }
 
 #[cfg(test)]
@@ -194,29 +175,30 @@ mod tests {
     #[test]
     fn approval_is_revoked_until_the_claim() {
         for key in APPROVALS {
-            assert!(approval(&with(&[key], |_, _| {})).is_some(), "{key}");
+            assert!(is_approved(&with(&[key], |_, _| {})), "{key}");
         }
-        assert_eq!(approval(&with(&[names::CANCEL, names::DENY], |_, _| {})), None, "what stops a run is kept");
-        assert_eq!(approval(&with(&[names::APPROVE], |_, status| claim(status))), None, "applied already");
-        assert_eq!(approval(&with(&[names::APPROVE], |_, status| status.phase = Some(Phase::Canceled))), None);
+        assert!(!is_approved(&with(&[names::CANCEL, names::DENY], |_, _| {})), "what stops a run is kept");
+        assert!(!is_approved(&with(&[names::APPROVE], |_, status| claim(status))), "applied already");
+        assert!(!is_approved(&with(&[names::APPROVE], |_, status| status.phase = Some(Phase::Canceled))));
     }
 
     #[test]
     fn revoked_approval_is_said_with_its_author() {
         let run = with(&APPROVALS, |_, _| {});
-        let text = approval(&run).unwrap();
+        let outcome = Outcome::ApprovalRevoked { by: Some("alice".into()) };
+        let write = say::write(&RunView::live(Arc::new(run)), testing::t0(), &outcome).unwrap();
+        let approved = write.status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == conditions::APPROVED).unwrap();
+        assert_eq!((&approved["status"], &approved["reason"]), (&json!("False"), &json!("Unverified")));
         assert_eq!(
-            text,
+            approved["message"],
             "alice's approval was removed: the admission policies were not enforced when it was set, so its author is unverified. Nothing \
              was applied. Approve again."
         );
-        let write = unverified(&RunView::live(Arc::new(run)), &text, testing::t0());
-        let approved = write.status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == conditions::APPROVED).unwrap();
-        assert_eq!((&approved["status"], &approved["reason"]), (&json!("False"), &json!("Unverified")));
         let automatic = with(&APPROVALS, |run, status| {
             (run.spec.approval.mode, status.phase) = (ApprovalMode::Automatic, Some(Phase::Plan));
         });
-        assert!(!is_manual(&automatic) && approval(&automatic).unwrap().ends_with("The run approves itself."));
+        assert!(is_approved(&automatic) && !is_manual(&automatic));
+        assert!(say::revoke::approval(None, false).ends_with("The run approves itself."));
     }
 
     #[test]
@@ -240,7 +222,8 @@ mod tests {
             run.spec.approval.mode = ApprovalMode::Automatic;
             asks_for_rights(&run)
         };
-        assert!(automatic(|_, status| status.phase = None).unwrap().ends_with("Create it again"));
+        assert_eq!(automatic(|_, status| status.phase = None), Some("approves itself"));
+        assert!(say::revoke::creation("approves itself").ends_with("Create it again"));
         assert!(asks_for_rights(&with(&[], |run, _| run.spec.runner.service_account_name = Some("x".into()))).is_some());
         assert_eq!(asks_for_rights(&with(&[], |_, _| {})), None, "everybody who may create runs may create it");
         assert_eq!(automatic(|_, status| status.attempt = Some(Attempt::default())), None, "begun after a proof");

@@ -3,16 +3,18 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
 };
 use kube::Resource;
 
-use crate::requests;
+use crate::{requests, runner_pod::status::Trouble};
 use crds::{
     Adopted, Approval, ApprovalMode, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus,
-    Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts,
+    Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts, conditions,
+    reason,
 };
 
 /// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
@@ -40,7 +42,8 @@ pub struct Spec {
     pub ttl_seconds_after_finished: Option<u32>,
 }
 
-/// What the cache keeps of the status. Both lists together are all its fields: whoever adds one says here whether decisions read it.
+/// The typed view of the cached fields. Both lists together are all fields of the status, or this does not compile; a test compares
+/// them with [`crds::fields::FIELDS`].
 macro_rules! status {
     (kept { $($kept:ident: $type:ty,)* } dropped { $($dropped:ident,)* }) => {
         /// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what such a run needs.
@@ -48,6 +51,9 @@ macro_rules! status {
         pub struct Status {
             $(pub $kept: $type,)*
         }
+
+        #[cfg(test)]
+        const READ: &[&str] = &[$(stringify!($kept)),*];
 
         impl From<TerraformRunStatus> for Status {
             fn from(status: TerraformRunStatus) -> Self {
@@ -122,6 +128,19 @@ impl Status {
     pub fn condition(&self, type_: &str, reason: &str) -> Option<&Condition> {
         self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason)
     }
+
+    /// Since when the run is Stalled for this reason.
+    pub fn stalled_since(&self, reason: &str) -> Option<Timestamp> {
+        let condition = self.condition(conditions::STALLED, reason).filter(|c| c.status == "True");
+        condition.map(|c| c.last_transition_time.0)
+    }
+
+    /// The trouble that the condition Stalled names while it is True. It outlives a restart of this process.
+    pub fn stalled(&self) -> Option<Trouble> {
+        let condition = self.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
+        let reason = reason::ALL.iter().find(|reason| **reason == condition.reason)?;
+        Some(Trouble { reason, text: condition.message.clone() })
+    }
 }
 
 /// The API server knows it by the same name.
@@ -151,5 +170,27 @@ impl Resource for RunView {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crds::fields::{Cached, FIELDS};
+
+    #[test]
+    fn decisions_read_cached_fields_only() {
+        for read in READ {
+            let field = FIELDS.iter().find(|field| snake(field.name) == *read);
+            assert!(field.is_some_and(|field| field.cached != Cached::Never), "{read}");
+        }
+        for field in FIELDS.iter().filter(|field| field.decides.is_some()) {
+            assert!(READ.contains(&snake(field.name).as_str()), "no decision reads {}", field.name);
+        }
+    }
+
+    /// The Rust name of a field.
+    fn snake(name: &str) -> String {
+        name.chars().flat_map(|c| c.is_uppercase().then_some('_').into_iter().chain(c.to_lowercase())).collect()
     }
 }

@@ -1,15 +1,86 @@
-//! What a run is in the middle of, told once from what was observed: decisions need not find it out again.
+//! The input of decisions: everything that was observed of a run, put together once for each reconcile. Decisions derive none of it again.
+
+use jiff::Timestamp;
 
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult};
 
 use super::{
-    observed::{Observed, PodState},
+    memory::Notes,
+    observed::{LateResult, LockHolder, Observed, PodState},
     run_view::{RunView, Status},
 };
-use crate::runner_pod::status::PodView;
+use crate::{
+    cluster::{
+        freeze::Frozen,
+        nodes::{NodeState, NodeView, over},
+    },
+    policies::{Enforcement, missing::Missing},
+    runner_pod::status::PodView,
+    settings::Settings,
+    slots::Slot,
+    state_queue::{applied::Applied, queue::Ahead},
+};
 
-/// What a run is in the middle of.
-pub(super) enum Situation<'a> {
+/// The input of decisions.
+pub(super) struct Situation<'a> {
+    pub(super) run: &'a RunView,
+    pub(super) settings: &'a Settings,
+    pub(super) now: Timestamp,
+    pub(super) stage: Stage<'a>,
+    /// The pod under the name of the newest attempt's pod; another process may have created it.
+    pub(super) pod: Option<&'a PodView>,
+    /// The same, unless another pod has adopted the attempt.
+    pub(super) own_pod: Option<&'a PodView>,
+    /// The node that the newest attempt's pod is on, or was when it was seen last.
+    pub(super) node_name: Option<&'a str>,
+    pub(super) node: &'a NodeState,
+    pub(super) fate: Fate<'a>,
+    pub(super) policies: Policies<'a>,
+    pub(super) notes: &'a Notes,
+    /// A newer run of the same workspace that has made its plan.
+    pub(super) newer: Option<&'a str>,
+    /// The newest apply of another run to the plan's state since the plan was made.
+    pub(super) applied: Option<&'a Applied>,
+    pub(super) late_result: &'a LateResult,
+    /// The state whose lease was taken for the run, and the name of the Lease. The status does not have it yet.
+    pub(super) taken: Option<&'a (String, String)>,
+    /// The runs before this one on the state.
+    pub(super) ahead: Option<&'a Ahead>,
+    pub(super) slot: &'a Slot,
+    /// Others wait for the slot of its pod, which only waits itself.
+    pub(super) slot_wanted: bool,
+    pub(super) frozen: Option<&'a Frozen>,
+    /// A node confirmed that nothing of a pod that is gone runs any more.
+    pub(super) gone_pod_ended: bool,
+    /// The lock that the run left on its managed state was released.
+    pub(super) lock_released: bool,
+    /// The ended process that left the lock which the run waits for.
+    pub(super) lock_left_by: Option<&'a str>,
+}
+
+/// The node of a run's pod, as far as it decides on the pod.
+pub(super) enum Fate<'a> {
+    Unknown,
+    /// Ready, and its kubelet reports on the pod.
+    Ready,
+    /// Not Ready; the pod may run or not.
+    Lost(&'a NodeView),
+    /// No process of the pod runs any more; why.
+    Over(String),
+}
+
+/// Whether a decision may rely on the admission policies.
+pub(super) enum Policies<'a> {
+    /// They were proven before the run was read.
+    Enforced,
+    /// They could not be proven; the next proof is due at `retry_at`.
+    Missing { missing: &'a Missing, retry_at: Timestamp },
+    /// They have to be proven first.
+    Unproven,
+}
+
+/// The stage that a run has reached.
+pub(super) enum Stage<'a> {
     /// A field has a word of a newer version: the run is left to that.
     Newer,
     /// No attempt is open and no plan waits: the first attempt is due, or the next.
@@ -18,7 +89,7 @@ pub(super) enum Situation<'a> {
     WaitingPlan { plan: &'a PlanStatus, attempt: &'a Attempt },
     /// An attempt is open, and nothing was claimed.
     Open(OpenAttempt<'a>),
-    /// Nothing was claimed, and somebody asks that the run comes to an end.
+    /// Nothing was claimed, and the run is asked to end.
     Stopping { result: RunResult, why: &'a str, open: Option<OpenAttempt<'a>> },
     /// The open attempt has claimed its plan.
     Claimed { claim: &'a Claim, attempt: &'a Attempt, pod: AttemptPod<'a> },
@@ -55,7 +126,71 @@ pub(super) enum AttemptPod<'a> {
 }
 
 impl<'a> Situation<'a> {
-    pub(super) fn of(o: &'a Observed) -> Self {
+    pub(super) fn of(o: &'a Observed, settings: &'a Settings, now: Timestamp) -> Self {
+        Self {
+            run: &o.run,
+            settings,
+            now,
+            stage: Stage::of(o),
+            pod: match &o.pod {
+                PodState::Present(pod) => Some(pod),
+                PodState::Absent | PodState::Unknown => None,
+            },
+            own_pod: o.own_pod(),
+            node_name: o.node_name(),
+            node: &o.node,
+            fate: Fate::of(o),
+            policies: Policies::of(o, now),
+            notes: &o.notes,
+            newer: o.newer.as_deref(),
+            applied: o.applied.as_ref(),
+            late_result: &o.late_result,
+            taken: o.taken.as_ref(),
+            ahead: o.ahead.as_ref(),
+            slot: &o.slot,
+            slot_wanted: o.slot_wanted,
+            frozen: o.frozen.as_ref(),
+            gone_pod_ended: o.gone_pod_ended,
+            lock_released: o.lock_released,
+            lock_left_by: match &o.lock_holder {
+                LockHolder::Ended(holder) => Some(holder),
+                LockHolder::Unknown => None,
+            },
+        }
+    }
+
+    /// The status, empty when there is none yet.
+    pub(super) fn status(&self) -> &'a Status {
+        &self.run.status
+    }
+}
+
+impl<'a> Fate<'a> {
+    fn of(o: &'a Observed) -> Self {
+        let Some(name) = o.node_name() else { return Self::Unknown };
+        if let Some(why) = over(name, o.status().attempt.as_ref(), &o.node) {
+            return Self::Over(why);
+        }
+        match &o.node {
+            NodeState::There(node) if node.name == name && node.ready => Self::Ready,
+            NodeState::There(node) if node.name == name => Self::Lost(node),
+            NodeState::There(_) | NodeState::Gone(_) | NodeState::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl<'a> Policies<'a> {
+    fn of(o: &'a Observed, now: Timestamp) -> Self {
+        match &o.policies {
+            Enforcement::Enforced => Self::Enforced,
+            Enforcement::NotEnforced { missing, retry_at } if now < *retry_at => Self::Missing { missing, retry_at: *retry_at },
+            Enforcement::Unknown | Enforcement::NotEnforced { .. } => Self::Unproven,
+        }
+    }
+}
+
+impl<'a> Stage<'a> {
+    fn of(o: &'a Observed) -> Self {
         let (run, status) = (&o.run, o.status());
         if run.unknown_word.is_some() {
             return Self::Newer;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crds::{Attempt, backoff::Backoff};
+use crds::{Attempt, PlanStatus, backoff::Backoff};
 use jiff::{SignedDuration, Timestamp};
+
+use super::run_view::RunView;
 
 /// How long the agent has to carry out a cancel, deny or deletion before its pod is deleted.
 pub(super) const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -40,4 +42,10 @@ pub(super) fn backoff(tries: u32) -> SignedDuration {
 /// When the attempt that follows a closed one is due.
 pub(super) fn next_due(closed: &Attempt, now: Timestamp) -> Timestamp {
     after(closed.closed_at.as_ref().map_or(now, |t| t.0), backoff(closed.tries))
+}
+
+/// Until when the plan waits for an approval.
+pub(super) fn expires(run: &RunView, plan: &PlanStatus, attempt: &Attempt, now: Timestamp) -> Timestamp {
+    let made = plan.created_at.as_ref().or(attempt.closed_at.as_ref()).or(attempt.opened_at.as_ref()).map_or(now, |t| t.0);
+    after(made, SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(SignedDuration::MAX))
 }

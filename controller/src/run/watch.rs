@@ -20,7 +20,7 @@ use kube::{
 use serving::health::Readiness;
 use tokio::sync::watch;
 
-use crds::{RunResult, Settled, TerraformRun, conditions, fields, names, reason};
+use crds::{TerraformRun, conditions, fields, names, reason};
 
 use crate::{
     cluster::{
@@ -155,8 +155,8 @@ fn run_of(pod: &Pod) -> Option<ObjectRef<TerraformRun>> {
     Some(ObjectRef::new(name).within(&pod.namespace()?))
 }
 
-/// What the cache does without: whatever only a live read is used for. A run that is finished for good keeps little more than
-/// its name.
+/// Removes the fields that the cache does without, as only a live read is used for them; those of the status are in
+/// [`fields::FIELDS`]. A run that is finished for good keeps little more than its name.
 pub fn trim(run: &mut TerraformRun) {
     let meta = run.meta_mut();
     meta.managed_fields = None;
@@ -184,29 +184,7 @@ pub fn trim(run: &mut TerraformRun) {
     spec.workspace = String::new();
     spec.stack = None;
     spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
-    let Some(status) = &mut run.status else { return };
-    if let Some(plan) = &mut status.plan {
-        plan.changes = Vec::new();
-    }
-    if let Some(failure) = &mut status.failure {
-        failure.diagnostics = Vec::new();
-    }
-    let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
-    let finished = status.is_terminal() && !open && conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
-    // Proof of how an Indeterminate apply ended may still arrive.
-    let settled = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
-    fields::clear(status, |field| match field.cached {
-        fields::Cached::Never => true,
-        fields::Cached::UntilFinished => finished,
-        fields::Cached::UntilSettled => finished && settled,
-        fields::Cached::Always => false,
-    });
-    if finished {
-        status.conditions.retain(|c| c.type_ == conditions::FINISHED);
-        status.conditions.iter_mut().for_each(|c| c.message = String::new());
-        status.conditions.shrink_to_fit();
-        status.settled = status.settled.take().map(|settled| Settled { message: String::new(), ..settled });
-        status.attempt.iter_mut().for_each(|attempt| (attempt.image, attempt.former) = (None, Vec::new()));
+    if run.status.as_mut().is_some_and(fields::trim) {
         run.spec.runner.image = None;
         run.metadata.owner_references = None;
         if let Some(annotations) = &mut run.metadata.annotations {
@@ -232,7 +210,7 @@ pub fn wake_hash(run: &TerraformRun) -> u64 {
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{Phase, Progress, TerraformRunStatus};
+    use crds::{Phase, Progress, RunResult, TerraformRunStatus};
 
     #[test]
     fn progress_is_no_reason_to_look() {

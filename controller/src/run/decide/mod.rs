@@ -1,28 +1,26 @@
 //! The decision: a pure function of what was observed, the settings and the clock. Its rules are those of
-//! `design/0001-run-protocol.md`.
+//! `design/0001-run-protocol.md`. Modules return outcomes, which [`say`](super::say) words.
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`begin`] | attempts that nobody has adopted yet |
-//! | [`working`] | attempts with an agent: stops, lost nodes, what is worth a write |
+//! | [`begin`] | attempts that no agent has adopted yet |
+//! | [`working`] | attempts with an agent: stops, lost nodes, progress that is worth a write |
 //! | [`approval`] | approvals of plans |
 //! | [`waiting_plan`] | plans that outlive their pods |
 //! | [`close`] | ends of attempts |
 //! | [`ended`], [`release`] | runs that have ended, and what is left of them |
 //! | [`state_queue`] | one apply at a time on a state: whether it is the run's turn |
-//! | [`slots`] | whether something new may begin: what is frozen, how many attempts are open |
+//! | [`slots`] | whether something new may begin: frozen namespaces, bounds on open attempts |
 //! | [`stale_lock`] | locks of states that dead pods left |
-//! | [`lost_node`] | the pod's node is lost, or over |
-//! | [`late_result`], [`apply_log`] | results, and what became of objects, that arrive by the datastore |
-//! | [`policies`] | whether the admission policies stand |
+//! | [`lost_node`] | pods whose node is lost, or over |
+//! | [`late_result`], [`apply_log`] | results, and accounts of objects, that arrive by the datastore |
+//! | [`policies`] | whether the admission policies are in force |
 //! | [`rerun`], [`recovery`] | runs that are made from this one |
-//! | [`draft`] | status writes in the making |
 
-pub(super) mod apply_log;
-pub(super) mod approval;
+mod apply_log;
+mod approval;
 pub(super) mod begin;
 mod close;
-pub(super) mod draft;
 mod ended;
 pub(super) mod late_result;
 pub(super) mod lost_node;
@@ -40,38 +38,46 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    decision::{Action, Decision},
+    decision::{self, Action},
     observed::Observed,
-    situation::Situation,
+    outcome::{Decision, Unconfirmed},
+    say,
+    situation::{Situation, Stage},
 };
 use crate::settings::Settings;
 use crds::names;
 
-/// Says what is to be done now. A run with a word of a newer version is left to the newer version.
-pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
-    let release = || release::pod(o);
-    match Situation::of(o) {
-        Situation::Newer => Decision::wait(),
-        Situation::New => release().or_else(|| finalizer(o, now)).unwrap_or_else(|| begin::next(o, settings, now)),
-        Situation::WaitingPlan { plan, attempt } => {
-            release().or_else(|| finalizer(o, now)).unwrap_or_else(|| waiting_plan::wait(o, plan, attempt, settings, now))
+/// Decides what is to be done now. A run with a word of a newer version is left to the newer version.
+pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> decision::Decision {
+    let s = Situation::of(o, settings, now);
+    outcomes(&s).map(|outcome| say::write(s.run, now, &outcome))
+}
+
+/// The same, before the outcomes are worded.
+fn outcomes(s: &Situation<'_>) -> Decision {
+    let release = || release::pod(s);
+    match &s.stage {
+        Stage::Newer => Decision::wait(),
+        Stage::New => release().or_else(|| finalizer(s)).unwrap_or_else(|| begin::next(s)),
+        Stage::WaitingPlan { plan, attempt } => {
+            release().or_else(|| finalizer(s)).unwrap_or_else(|| waiting_plan::wait(s, plan, attempt))
         }
-        Situation::Open(open) => working::unclaimed(o, &open, settings, now),
-        Situation::Stopping { result, why, open: Some(open) } => working::stopping(o, &open, result, why, now),
-        Situation::Stopping { result, why, open: None } => release().unwrap_or_else(|| ended::stopped(o, result, why, now)),
-        Situation::Claimed { claim, attempt, pod } => working::claimed(o, claim, attempt, &pod, settings, now),
-        // Closing a claimed attempt ends its run in the same write, so this needs another hand. No further attempt, ever.
-        Situation::ClaimedClosed => release().unwrap_or_else(|| close::unconfirmed(o, "its attempt was closed", settings, now)),
-        Situation::EndedOpen { attempt, pod } => ended::but_open(o, attempt, &pod, now),
-        Situation::AtRest => ended::at_rest(o, settings, now),
+        Stage::Open(open) => working::unclaimed(s, open),
+        Stage::Stopping { result, why, open: Some(open) } => working::stopping(s, open, *result, why),
+        Stage::Stopping { result, why, open: None } => release().unwrap_or_else(|| ended::stopped(s, *result, why)),
+        Stage::Claimed { claim, attempt, pod } => working::claimed(s, claim, attempt, pod),
+        // Closing a claimed attempt ends its run in the same write, so another writer closed it. No further attempt, ever.
+        Stage::ClaimedClosed => release().unwrap_or_else(|| close::unconfirmed(s, Unconfirmed::AttemptClosed)),
+        Stage::EndedOpen { attempt, pod } => ended::but_open(s, attempt, pod),
+        Stage::AtRest => ended::at_rest(s),
     }
 }
 
-/// Nothing is begun of a run that may go unseen.
-fn finalizer(o: &Observed, now: Timestamp) -> Option<Decision> {
-    if o.run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
+/// Nothing begins before the run has its finalizer, so that no run with objects is deleted unseen.
+fn finalizer(s: &Situation<'_>) -> Option<Decision> {
+    if s.run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
         return None;
     }
-    let prove = policies::unproven(o, now).is_some_and(|decision| !decision.actions.is_empty());
+    let prove = policies::unproven(s).is_some_and(|decision| !decision.actions.is_empty());
     Some(Decision::act(Action::AddFinalizer { prove }))
 }

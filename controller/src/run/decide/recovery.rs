@@ -1,13 +1,12 @@
 //! Answers `pawl.run/recover=true` by a run that takes in what this one created and did not record, once.
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{draft::Draft, rerun};
+use super::rerun;
 use crate::run::{
-    decision::{Action, Decision, Kind},
-    observed::Observed,
+    outcome::{Action, Decision, Outcome},
     run_view::RunView,
+    situation::Situation,
 };
 use crds::{ApprovalMode, Recover, RunResult, TerraformRun, names};
 
@@ -22,16 +21,13 @@ pub(super) fn is_asked(run: &RunView) -> bool {
 }
 
 /// Creates the run and remembers its name.
-pub(super) fn answer(o: &Observed, now: Timestamp) -> Decision {
-    let name = names::recovery_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
-    let mut draft = Draft::new(&o.run, now);
-    draft.set("recovery", &name);
-    draft.note("RecoveryCreated", false, format!("run {name} imports what this one created and the state does not know"));
-    Decision::all(vec![Action::CreateRecovery, Action::Write(draft.finish(Kind::Rerun))])
+pub(super) fn answer(s: &Situation<'_>) -> Decision {
+    let name = names::recovery_name(&s.run.name_any(), &s.run.uid().unwrap_or_default());
+    Decision::all(vec![Action::CreateRecovery, Action::Write(Outcome::RecoveryCreated(name))])
 }
 
-/// The run: the same spec, and a person who approves. What it imports was made by an apply that did not end well, and what that apply
-/// began without an end may be there: whatever the first run's mode was, somebody has to look.
+/// The run: the same spec, approved by a person whatever the first run's mode was. Its imports were made by an apply that did not end well,
+/// and objects that this apply began may exist as well.
 pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let name = names::recovery_name(&run.name_any(), &run.uid().unwrap_or_default());
     let mut fresh = rerun::same_spec(run, name, names::RECOVERY_OF);

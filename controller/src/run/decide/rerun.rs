@@ -1,27 +1,21 @@
 //! Answers `pawl.run/rerun=true` by a fresh run of the same spec, once.
 
-use jiff::Timestamp;
 use kube::{ResourceExt, api::ObjectMeta};
-
 use serde_json::Value;
 
-use super::draft::Draft;
 use crate::{
     gc::ttl,
     run::{
-        decision::{Action, Decision, Kind},
-        observed::Observed,
+        outcome::{Action, Decision, Outcome},
+        situation::Situation,
     },
 };
 use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 
 /// Creates the run and remembers its name.
-pub(super) fn answer(o: &Observed, now: Timestamp) -> Decision {
-    let name = names::rerun_name(&o.run.name_any(), &o.run.uid().unwrap_or_default());
-    let mut draft = Draft::new(&o.run, now);
-    draft.set("rerun", &name);
-    draft.note("RerunCreated", false, format!("run {name} has the same spec"));
-    Decision::all(vec![Action::CreateRerun, Action::Write(draft.finish(Kind::Rerun))])
+pub(super) fn answer(s: &Situation<'_>) -> Decision {
+    let name = names::rerun_name(&s.run.name_any(), &s.run.uid().unwrap_or_default());
+    Decision::all(vec![Action::CreateRerun, Action::Write(Outcome::RerunCreated(name))])
 }
 
 /// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
@@ -88,7 +82,7 @@ mod tests {
     fn what_a_newer_version_put_into_the_spec_is_in_the_fresh_one_too() {
         let run = testing::run();
         let mut stored = serde_json::to_value(&run.spec).unwrap();
-        // What was stored by an older version lacks what is a default by now.
+        // A spec stored by an older version lacks later defaults.
         stored.as_object_mut().unwrap().remove("retry");
         stored["newer"] = json!({"field": [1, {"a": null}]});
         stored["approval"]["newer"] = "x".into();

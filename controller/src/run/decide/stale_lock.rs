@@ -3,37 +3,35 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use serde_json::json;
 
-use super::draft::Draft;
 use crate::{
     run::{
-        decision::{Action, Decision, Kind},
-        observed::{LockHolder, Observed, PodState},
+        observed::PodState,
+        outcome::{Action, Decision, Outcome},
+        situation::Situation,
         timing::after,
     },
     runner_pod::gone_wait,
 };
-use crds::{StateLock, TerraformRun, names, text::clip};
+use crds::{StateLock, TerraformRun, names};
 
 /// Between two looks at the holder of a lock.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
 
-/// Says that the lock may be released, once that is known; looks again from time to time until then.
-pub(super) fn decide(o: &Observed, now: Timestamp) -> Option<Decision> {
-    let status = o.status();
+/// The lock may be released once its process is known to have ended; until then that is looked up from time to time.
+pub(super) fn decide(s: &Situation<'_>) -> Option<Decision> {
+    let status = s.status();
     let lock = status.state_lock.as_ref()?;
     if status.lock_release.as_ref().is_some_and(|release| release.id == lock.id) || pod_of(lock).is_none() {
         return None;
     }
-    if let LockHolder::Ended(holder) = &o.lock_holder {
-        let mut draft = Draft::new(&o.run, now);
-        draft.set("lockRelease", json!({"id": lock.id, "holder": clip(holder, 256)}));
-        draft.note("LockReleased", false, format!("the lock {} was left by {holder}; it may be released", lock.id));
-        return Some(Decision::act(Action::Write(draft.finish(Kind::Lock))));
+    if let Some(by) = s.lock_left_by {
+        return Some(Decision::write(Outcome::LockLeft { by: by.to_owned() }));
     }
-    match &o.notes.lock_asked {
-        Some((id, at)) if *id == lock.id && now < after(*at, LOOK_AGAIN) => Some(Decision::until(after(*at, LOOK_AGAIN), now)),
+    match &s.notes.lock_asked {
+        Some((id, at)) if *id == lock.id && s.now < after(*at, LOOK_AGAIN) => {
+            Some(Decision::until(after(*at, LOOK_AGAIN), s.now))
+        }
         Some(_) | None => Some(Decision::act(Action::AskLock)),
     }
 }
@@ -75,7 +73,7 @@ pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, n
     }
 }
 
-/// The node of that attempt's pod; `None` where nobody wrote it down, as older versions did not.
+/// The node of that attempt's pod; `None` where it was not recorded, as by older versions.
 pub(in crate::run) fn node_of(run: &TerraformRun, number: u32) -> Option<&str> {
     let status = run.status.as_ref()?;
     let attempt = status.attempt.as_ref()?;

@@ -6,35 +6,37 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use serde_json::json;
 
 use super::{
-    draft::Draft,
-    lost_node::{self, Abandon, Fate},
+    lost_node::{self, Abandon},
     slots::{self, Gate},
 };
 use crate::{
     run::{
-        decision::{Action, Decision, Kind, Write},
-        memory::Waits,
-        observed::Observed,
+        memory::{WaitReason, Waits},
+        outcome::{Action, Decision, Lease, Outcome, Retained},
         run_view::Status,
+        say,
+        situation::{Fate, Situation},
         timing::after,
     },
     runner_pod::gone_wait,
-    settings::Settings,
     slots::Class,
     state_queue::lease::Taken,
 };
-use crds::{ApprovalMode, Phase, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key, text::clip};
+use crds::{ApprovalMode, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key};
 
 /// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+/// When a run that is woken by the end of its wait is looked at nevertheless.
+const SECOND_LOOK: SignedDuration = SignedDuration::from_hours(1);
 
 /// How a run stands with the lease it wants.
 pub(super) enum Turn {
-    /// It has it; `true`: and the status does not say so yet.
-    Has(bool),
+    /// The status has it.
+    Has,
+    /// It was taken, and the status does not have it yet.
+    Taken(Lease),
     /// It may try to take it.
     Take,
     /// It has to ask for a slot first, as its pod is to go on with the apply at once.
@@ -42,143 +44,83 @@ pub(super) enum Turn {
     Waits(Waits),
 }
 
-pub(super) fn turn(o: &Observed, key: &str, now: Timestamp) -> Turn {
-    if o.status().lease.as_ref().is_some_and(|lease| lease.state_key == key) {
-        return Turn::Has(false);
+pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
+    if s.status().lease.as_ref().is_some_and(|lease| lease.state_key == key) {
+        return Turn::Has;
     }
-    if o.taken.as_ref().is_some_and(|(taken, _)| taken == key) {
-        return Turn::Has(true);
+    if let Some(lease) = taken(s).filter(|lease| lease.key == key) {
+        return Turn::Taken(lease);
     }
-    // What a person approved is not begun while nothing is to begin; an Automatic run is under way.
-    let manual = o.run.approval_mode() == ApprovalMode::Manual;
-    if let (true, Some(frozen)) = (manual, &o.frozen) {
-        return shut(key, reason::FROZEN, frozen.to_string(), now);
+    let waits = |why, wait| Turn::Waits(Waits { key: key.to_owned(), why, retry_at: after(s.now, wait) });
+    // An approved plan is not begun while nothing new begins; an Automatic run is under way.
+    let manual = s.run.approval_mode() == ApprovalMode::Manual;
+    if let (true, Some(frozen)) = (manual, s.frozen) {
+        return waits(WaitReason::Frozen(frozen.clone()), SECOND_LOOK);
     }
-    if let Some(waits) = o.notes.waits.as_ref().filter(|waits| waits.key == key && now < waits.retry_at) {
+    if let Some(waits) = s.notes.waits.as_ref().filter(|waits| waits.key == key && s.now < waits.retry_at) {
         return Turn::Waits(waits.clone());
     }
-    if let Some(ahead) = &o.ahead {
-        // Woken when the line moves; the time is for what no watch shows.
-        let text = format!("waits for its turn on the state behind {}, in place {}", ahead.first, ahead.place);
-        let retry_at = after(now, LOOK_AGAIN * 6);
-        return Turn::Waits(Waits { key: key.to_owned(), reason: reason::QUEUED, text, retry_at });
+    if let Some(ahead) = s.ahead {
+        // Woken when the line moves; the time is for holders that no watch shows.
+        return waits(WaitReason::Turn { first: ahead.first.clone(), place: ahead.place }, LOOK_AGAIN * 6);
     }
-    match slots::gate(o) {
+    match slots::gate(s) {
         _ if !manual => Turn::Take,
         Gate::Open => Turn::Take,
         Gate::Ask => Turn::Slot,
-        Gate::Shut(reason, text) => shut(key, reason, text, now),
+        Gate::Shut(why) => waits(why, SECOND_LOOK),
     }
 }
 
-/// Woken when that is over; the time is for nothing but a second look.
-fn shut(key: &str, reason: &'static str, text: String, now: Timestamp) -> Turn {
-    Turn::Waits(Waits { key: key.to_owned(), reason, text, retry_at: after(now, LOOK_AGAIN * 360) })
+/// The lease that was taken for the run and is not in its status yet.
+pub(super) fn taken(s: &Situation<'_>) -> Option<Lease> {
+    s.taken.map(|(key, name)| Lease { key: key.clone(), name: name.clone() })
 }
 
 /// Why a run that tried to take the lease has to wait; `None` when it has it.
 pub(in crate::run) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Waits> {
-    let retry_at = after(now, LOOK_AGAIN);
-    match taken {
-        Taken::Yes => None,
-        Taken::Behind(first) => {
-            let text = format!("waits for its turn on the state behind {first}, in place 1");
-            Some(Waits { key, reason: reason::QUEUED, text, retry_at })
-        }
-        Taken::Refused(text) => Some(Waits { key, reason: reason::LEASE_REFUSED, text: text.clone(), retry_at }),
-    }
+    let why = match taken {
+        Taken::Yes => return None,
+        Taken::Behind(first) => WaitReason::Turn { first: first.clone(), place: 1 },
+        Taken::Refused(text) => WaitReason::Refused(text.clone()),
+    };
+    Some(Waits { key, why, retry_at: after(now, LOOK_AGAIN) })
 }
 
-/// Writes that the lease was taken, when one was.
-pub(super) fn record(draft: &mut Draft<'_>, o: &Observed) {
-    let Some((key, name)) = &o.taken else { return };
-    let at = draft.time();
-    draft.set("lease", json!({"stateKey": key, "name": name, "at": at}));
-    draft.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "it is this run's turn on the state");
-}
-
-/// Says that the run waits, and for whom; in its message as well, which is the agent's while an attempt is open.
-pub(super) fn say(draft: &mut Draft<'_>, waits: &Waits) {
-    let status = draft.status();
-    let told = status.condition(conditions::STATE_LEASED, waits.reason);
-    // The text for a full queue has a number that changes with the queue: it is written once.
-    if told.is_some_and(|c| waits.reason == reason::SLOTS_FULL || c.message == clip(&waits.text, 512)) {
-        return;
-    }
-    draft.condition(conditions::STATE_LEASED, Some(false), waits.reason, &waits.text);
-    if told.is_none() {
-        draft.note(waits.reason, waits.reason == reason::LEASE_REFUSED, waits.text.clone());
-    }
-    if status.attempt.as_ref().is_some_and(|attempt| attempt.open) {
-        return;
-    }
-    let planned = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
-    let text = planned
-        .map_or_else(|| waits.text.clone(), |plan| format!("plan {} is approved; {}; no pod is held", plan.summary, waits.text));
-    draft.message(&text).clear("nextStep");
-}
-
-/// What a run that may apply is to do about its lease before anything else: nothing (`None`), take it, record it, or wait.
-pub(super) fn before_claim(o: &Observed, key: &str, now: Timestamp) -> Option<Decision> {
-    let mut draft = Draft::new(&o.run, now);
-    match turn(o, key, now) {
-        Turn::Has(false) => None,
-        Turn::Has(true) => {
-            record(&mut draft, o);
-            Some(Decision::act(Action::Write(draft.finish(Kind::Lease))))
-        }
+/// The decision about its lease that comes before the claim of a run that may apply; `None`: it has the lease.
+pub(super) fn before_claim(s: &Situation<'_>, key: &str) -> Option<Decision> {
+    match turn(s, key) {
+        Turn::Has => None,
+        Turn::Taken(lease) => Some(Decision::write(Outcome::LeaseTaken(lease))),
         Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
         Turn::Slot => Some(Decision::act(Action::TakeSlot { class: Class::Apply })),
-        Turn::Waits(waits) => {
-            say(&mut draft, &waits);
-            let mut decision = Decision::until(waits.retry_at, now);
-            if !draft.is_empty() {
-                decision.actions.push(Action::Write(draft.finish(Kind::Lease)));
-            }
-            Some(decision)
-        }
+        Turn::Waits(waits) => Some(queued(s, Outcome::QueuedToClaim(waits.why), waits.retry_at)),
     }
 }
 
-/// The same before an attempt is opened: the run waits without a pod and says so in its message.
-pub(super) fn before_opening(o: &Observed, key: &str, now: Timestamp) -> Option<Decision> {
-    match turn(o, key, now) {
-        Turn::Has(_) => None,
+/// The same before an attempt is opened: the run waits without a pod and tells so in its message. A lease that was taken is recorded by
+/// the write that opens the attempt.
+pub(super) fn before_opening(s: &Situation<'_>, key: &str) -> Option<Decision> {
+    match turn(s, key) {
+        Turn::Has | Turn::Taken(_) => None,
         Turn::Take => Some(Decision::act(Action::TakeLease { key: key.to_owned() })),
         Turn::Slot => Some(Decision::act(Action::TakeSlot { class: Class::Apply })),
-        Turn::Waits(waits) => {
-            let mut draft = Draft::new(&o.run, now);
-            say(&mut draft, &waits);
-            if conditions::status(&o.status().conditions, conditions::STALLED) == Some(true) {
-                // Whatever kept the run from its turn is over.
-                draft.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
-                draft.message(&waits.text).clear("nextStep");
-            }
-            let mut decision = Decision::until(waits.retry_at, now);
-            if !draft.is_empty() {
-                draft.pending();
-                decision.actions.push(Action::Write(draft.finish(Kind::Begin)));
-            }
-            Some(decision)
-        }
+        Turn::Waits(waits) => Some(queued(s, Outcome::QueuedToOpen(waits.why), waits.retry_at)),
     }
 }
 
-/// Gives the lease back: nothing of this run can apply any more.
-pub(super) fn give_back(draft: &mut Draft<'_>) {
-    if draft.status().lease.is_some() {
-        draft.clear("lease");
-        draft.forget(conditions::STATE_LEASED);
-    }
+/// A wait that ends at that time at the latest, and the outcome unless the run tells it already.
+fn queued(s: &Situation<'_>, outcome: Outcome, until: Timestamp) -> Decision {
+    let mut decision = Decision::until(until, s.now);
+    decision.actions.extend(say::news(s.run, s.now, outcome));
+    decision
 }
 
-/// Gives the lease back with the end of a run. An apply of which nobody knows the end may go on until its pod has ended, and one
-/// that failed may have left the lock of its state: theirs is given back by [`confirmed`].
-pub(super) fn give_back_at_end(draft: &mut Draft<'_>, result: RunResult) {
-    let locks = may_leave_lock(draft.status(), result) && draft.whole().is_some_and(is_managed);
-    if result != RunResult::Indeterminate && !locks {
-        give_back(draft);
-    }
+/// Whether the lease is returned with the end of a run. An apply whose end is not known may go on until its pod has ended, and one that
+/// failed may have left the lock of its state: their leases are returned by [`confirmed`].
+pub(super) fn returns_at_end(s: &Situation<'_>, result: RunResult) -> bool {
+    let locks = may_leave_lock(s.status(), result) && s.run.whole().is_some_and(|run| is_managed(run));
+    result != RunResult::Indeterminate && !locks
 }
 
 /// Whether an apply with that result may have left the lock of its state. A tool that went through to its end has given it back.
@@ -186,23 +128,20 @@ fn may_leave_lock(status: &Status, result: RunResult) -> bool {
     status.claim.is_some() && !matches!(result, RunResult::Applied | RunResult::Destroyed)
 }
 
-/// Gives the lease of a run back that has ended; behind the lock that it may have left on a managed state, which nobody else may
-/// take away, and of which nobody can say whose it was once the run is deleted.
-fn give_back_ended(o: &Observed, settings: &Settings, now: Timestamp) -> Decision {
-    let Some(run) = o.run.whole() else { return Decision::act(Action::Read) };
-    let left = o.status().result.is_some_and(|result| may_leave_lock(o.status(), result));
-    if left && is_managed(run) && settings.has_datastore() && !o.lock_released {
-        return match &o.notes.unlock_failed {
-            Some((at, text)) if now < after(*at, LOOK_AGAIN) => {
-                let why = format!("kept until the lock that it may have left on its state is released: {text}");
-                say_kept(o, why, after(*at, LOOK_AGAIN), now)
+/// Returns the lease of a run that has ended, after the lock that it may have left on a managed state: no other run may remove that lock,
+/// and its owner is unknown once the run is deleted.
+fn give_back_ended(s: &Situation<'_>) -> Decision {
+    let Some(run) = s.run.whole() else { return Decision::act(Action::Read) };
+    let left = s.status().result.is_some_and(|result| may_leave_lock(s.status(), result));
+    if left && is_managed(run) && s.settings.has_datastore() && !s.lock_released {
+        return match &s.notes.unlock_failed {
+            Some((at, text)) if s.now < after(*at, LOOK_AGAIN) => {
+                retained(s, Retained::Lock(text.clone()), after(*at, LOOK_AGAIN))
             }
             Some(_) | None => Decision::act(Action::ReleaseLock),
         };
     }
-    let mut draft = Draft::new(&o.run, now);
-    give_back(&mut draft);
-    Decision::act(Action::Write(draft.finish(Kind::Lease)))
+    Decision::write(Outcome::LeaseReturned)
 }
 
 /// Whether the plan is of the state that the datastore keeps.
@@ -213,74 +152,53 @@ fn is_managed(run: &TerraformRun) -> bool {
 }
 
 /// A run that has ended and still has its lease, when the end of its pod is certain, or a person answers for it.
-pub(super) fn confirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Option<Decision> {
-    let status = o.status();
+pub(super) fn confirmed(s: &Situation<'_>) -> Option<Decision> {
+    let status = s.status();
     status.lease.as_ref()?;
     let known = status.result != Some(RunResult::Indeterminate) || status.settled.is_some();
-    let ended = o.own_pod().is_some_and(|pod| pod.ended.is_some());
-    if known || ended || matches!(lost_node::fate(o), Fate::Over(_)) {
-        return Some(give_back_ended(o, settings, now));
+    let ended = s.own_pod.is_some_and(|pod| pod.ended.is_some());
+    if known || ended || matches!(s.fate, Fate::Over(_)) {
+        return Some(give_back_ended(s));
     }
-    match lost_node::abandon(o, now) {
-        Abandon::Yes(_) => Some(give_back_ended(o, settings, now)),
+    match lost_node::abandon(s) {
+        Abandon::Yes(_) => Some(give_back_ended(s)),
         Abandon::Waits(decision) => Some(decision),
         Abandon::No => None,
     }
 }
 
-/// A run that has ended and still has its lease, since nobody confirmed the end of its pod.
-pub(super) fn unconfirmed(o: &Observed, settings: &Settings, now: Timestamp) -> Option<Decision> {
-    let status = o.status();
+/// A run that has ended and still has its lease, as the end of its pod is not confirmed.
+pub(super) fn unconfirmed(s: &Situation<'_>) -> Option<Decision> {
+    let status = s.status();
     status.lease.as_ref()?;
-    let Some(run) = o.run.whole() else { return Some(Decision::act(Action::Read)) };
-    let ended = status.completion_time.as_ref().map_or(now, |at| at.0);
+    let Some(run) = s.run.whole() else { return Some(Decision::act(Action::Read)) };
+    let ended = status.completion_time.as_ref().map_or(s.now, |at| at.0);
     let due = after(ended, gone_wait(run));
-    if now < due {
-        return Some(say_may_run(o, "the end of its pod is not confirmed", due, now));
+    if s.now < due {
+        return Some(retained(s, Retained::EndUnconfirmed, due));
     }
-    if o.gone_pod_ended {
-        return Some(give_back_ended(o, settings, now));
+    if s.gone_pod_ended {
+        return Some(give_back_ended(s));
     }
-    Some(match &o.notes.nodes_asked {
-        Some((at, text)) if now < after(*at, LOOK_AGAIN * 6) => say_may_run(o, text, after(*at, LOOK_AGAIN * 6), now),
+    Some(match &s.notes.nodes_asked {
+        Some((at, text)) if s.now < after(*at, LOOK_AGAIN * 6) => {
+            retained(s, Retained::MayRun(text.clone()), after(*at, LOOK_AGAIN * 6))
+        }
         Some(_) | None => Decision::act(Action::AskNodes),
     })
 }
 
-fn say_may_run(o: &Observed, why: &str, until: Timestamp, now: Timestamp) -> Decision {
-    say_kept(o, format!("kept, as the apply may still run: {why}"), until, now)
+fn retained(s: &Situation<'_>, why: Retained, until: Timestamp) -> Decision {
+    // Under another node's state the annotation has no effect.
+    let abandonable = matches!(s.fate, Fate::Lost(_)) && !s.run.annotations().contains_key(names::ABANDON);
+    queued(s, Outcome::LeaseRetained { why, abandonable }, until)
 }
 
-fn say_kept(o: &Observed, why: String, until: Timestamp, now: Timestamp) -> Decision {
-    let mut text = why + "; other runs of this state wait";
-    // Elsewhere it has no effect.
-    if matches!(lost_node::fate(o), Fate::Lost(_)) && !o.run.annotations().contains_key(names::ABANDON) {
-        let command = names::abandon_command(&o.run.namespace().unwrap_or_default(), &o.run.name_any());
-        text = format!("{text}. To give the apply up: {command}");
-    }
-    let mut draft = Draft::new(&o.run, now);
-    let told = o.status().conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512));
-    let mut decision = Decision::until(until, now);
-    if !told {
-        draft.condition(conditions::STATE_LEASED, Some(true), reason::APPLY_UNCONFIRMED, &text);
-        decision.actions.push(Action::Write(draft.finish(Kind::Lease)));
-    }
-    decision
-}
-
-/// The pod of an Automatic run ended, since another run applies to its state: nothing failed, and no try is used up.
-pub(super) fn queued(o: &Observed, now: Timestamp) -> Option<Write> {
-    let (run, status) = (&o.run, o.status());
-    let attempt = status.attempt.as_ref()?;
-    let waits = status.condition(conditions::STATE_LEASED, reason::QUEUED);
-    let automatic = run.approval_mode() == ApprovalMode::Automatic;
-    let made = status.plan.as_ref().is_some_and(|plan| plan.attempt == attempt.number);
-    if !automatic || !made || (waits.is_none() && status.lease.is_none()) {
-        return None;
-    }
-    let mut draft = Draft::new(run, now);
-    draft.uncount(attempt).set("phase", Phase::Pending).clear("failure").clear("nextStep");
-    draft.message(waits.map_or("it is this run's turn on the state", |c| c.message.as_str()));
-    draft.condition_if_new(conditions::PLANNED, Some(false), reason::QUEUED, "");
-    Some(draft.finish(Kind::Close))
+/// Whether the pod of an Automatic run ended since another run applies to its state: nothing failed, and no try is used up.
+pub(super) fn is_queued(s: &Situation<'_>) -> bool {
+    let status = s.status();
+    let automatic = s.run.approval_mode() == ApprovalMode::Automatic;
+    let made = status.attempt.as_ref().zip(status.plan.as_ref()).is_some_and(|(attempt, plan)| plan.attempt == attempt.number);
+    let waits = status.condition(conditions::STATE_LEASED, reason::QUEUED).is_some();
+    automatic && made && (waits || status.lease.is_some())
 }

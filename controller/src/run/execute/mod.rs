@@ -36,7 +36,7 @@ use patch::{metadata_patch, params, take_off};
 use status::Basis;
 
 /// What is known afterwards.
-pub(super) enum Outcome {
+pub(super) enum Executed {
     Seen(Box<Observed>),
     /// The run is gone, or about to.
     Gone,
@@ -48,7 +48,7 @@ pub(super) async fn execute(
     mut seen: Observed,
     basis: Option<Basis>,
     ctx: &Context,
-) -> Result<Outcome, Error> {
+) -> Result<Executed, Error> {
     let namespace = seen.run.namespace().unwrap_or_default();
     for action in actions {
         match action {
@@ -140,7 +140,7 @@ pub(super) async fn execute(
                     ctx.runs(&namespace).patch(&seen.run.name_any(), &params(), &Patch::Merge(patch)),
                 )
                 .await?;
-                return Ok(Outcome::Gone);
+                return Ok(Executed::Gone);
             }
             Action::CreateRerun => runs::create(&seen.run, rerun::fresh_run, ctx).await?,
             Action::CreateRecovery => runs::create(&seen.run, recovery::fresh_run, ctx).await?,
@@ -150,11 +150,11 @@ pub(super) async fn execute(
                 ctx.call_opt("delete run", ctx.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
                 tracing::info!("run pruned");
                 ctx.events.pruned(&seen.run);
-                return Ok(Outcome::Gone);
+                return Ok(Executed::Gone);
             }
         }
     }
-    Ok(Outcome::Seen(Box::new(seen)))
+    Ok(Executed::Seen(Box::new(seen)))
 }
 
 /// A write that uses the slot which is kept for the run. One that nobody answered may be carried out yet.

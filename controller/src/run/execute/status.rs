@@ -19,7 +19,7 @@ use crate::{
         run_view::RunView,
     },
 };
-use crds::{TerraformRun, names};
+use crds::{TerraformRun, fields, names};
 
 /// What a status write names as what it was decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,30 +92,9 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     ctx.events.publish(run, write.notes);
 }
 
-/// What people say by annotations, as far as a decision may rest on it.
-const WORDS: [&str; 8] =
-    [names::APPROVE, names::APPROVED_BY, names::CANCEL, names::DENY, names::LIFE, names::RERUN, names::RECOVER, names::ABANDON];
-
-/// Status fields that a decision may rest on, and what tells one state of each from another.
-const FIELDS: [(&str, &[&str]); 12] = [
-    ("phase", &[]),
-    ("result", &[]),
-    ("attempt", &["number", "open", "passedOver"]),
-    ("adopted", &["attempt", "nonce"]),
-    ("plan", &["checksum", "attempt"]),
-    ("claim", &["nonce"]),
-    ("approval", &["checksum", "at"]),
-    ("lease", &["stateKey"]),
-    ("failure", &["class", "reason"]),
-    ("settled", &["result"]),
-    ("stateLock", &["id"]),
-    ("lockRelease", &["id"]),
-];
-
 /// The write as a JSON Patch.
 ///
-/// Only words of ours and digests are tested, and what people say: texts are compared as they are encoded, and encoders differ in what
-/// they escape.
+/// It tests the fields and annotations that decisions rest on, as [`fields`] lists them.
 fn operations(run: &TerraformRun, write: &Write) -> serde_json::Result<Vec<Value>> {
     let status = serde_json::to_value(&run.status)?;
     let mut operations =
@@ -123,13 +102,15 @@ fn operations(run: &TerraformRun, write: &Write) -> serde_json::Result<Vec<Value
     match &run.metadata.annotations {
         None => operations.push(test("/metadata/annotations", Value::Null)),
         Some(_) => {
-            operations.extend(WORDS.map(|name| test(&names::annotation_pointer(name), run.annotations().get(name))));
+            operations
+                .extend(fields::ANNOTATIONS.map(|name| test(&names::annotation_pointer(name), run.annotations().get(name))));
         }
     }
     if status.is_null() {
         operations.push(test("/status", Value::Null));
     }
-    for (field, parts) in FIELDS.into_iter().filter(|_| !status.is_null()) {
+    let decided = fields::FIELDS.iter().filter_map(|field| Some((field.name, field.decides?)));
+    for (field, parts) in decided.filter(|_| !status.is_null()) {
         let there = &status[field];
         if there.is_object() {
             operations.extend(parts.iter().map(|part| test(&format!("/status/{field}/{part}"), &there[part])));

@@ -1,4 +1,4 @@
-//! Drafts of status writes: merge patches that name the controller's fields and nothing else.
+//! The builder of a status write: a merge patch that names the controller's fields and nothing else.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Attempt, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
+    ApprovalMode, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
     reason::{
         self,
         next_step::{Facts, Place},
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A status write in the making.
-pub struct Draft<'a> {
+pub(super) struct StatusPatch<'a> {
     run: &'a RunView,
     status: &'a Status,
     now: Timestamp,
@@ -38,60 +38,62 @@ pub struct Draft<'a> {
     incomplete: bool,
 }
 
-pub struct End {
-    pub result: RunResult,
+/// How a run ends.
+pub(super) struct End {
+    pub(super) result: RunResult,
     /// For people.
-    pub message: String,
-    pub failure: Option<Failure>,
+    pub(super) message: String,
+    pub(super) failure: Option<Failure>,
 }
 
-impl End {
-    /// Nothing was applied, as somebody asked that the run comes to an end.
-    pub fn stopped(result: RunResult, why: &str) -> Self {
-        Self { result, message: format!("{why}; nothing was applied"), failure: None }
-    }
-}
-
-impl<'a> Draft<'a> {
-    pub fn new(run: &'a RunView, now: Timestamp) -> Self {
+impl<'a> StatusPatch<'a> {
+    pub(super) fn new(run: &'a RunView, now: Timestamp) -> Self {
         let (status, conditions) = (&run.status, run.status.conditions.clone());
         Self { run, status, now, patch: Map::new(), conditions, lines: Vec::new(), notes: Vec::new(), incomplete: false }
     }
 
-    /// The status that the draft changes.
-    pub fn status(&self) -> &'a Status {
+    pub(super) fn run(&self) -> &'a RunView {
+        self.run
+    }
+
+    /// The status that the patch changes.
+    pub(super) fn status(&self) -> &'a Status {
         self.status
     }
 
-    /// The whole run, for what the cache does not keep. Without it the draft is incomplete, and made again on a live read.
-    pub fn whole(&mut self) -> Option<&'a TerraformRun> {
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The whole run, for fields that the cache does not keep. Without it the patch is incomplete, and made again on a live read.
+    pub(super) fn whole(&mut self) -> Option<&'a TerraformRun> {
         self.incomplete |= self.run.whole().is_none();
         self.run.whole().map(|run| &**run)
     }
 
     /// Now, as the API server stores times.
-    pub fn time(&self) -> Time {
+    pub(super) fn time(&self) -> Time {
         whole_seconds(self.now)
     }
 
     /// Sets a field. Values that are maps are merged into what is there.
-    pub fn set(&mut self, field: &str, value: impl Serialize) -> &mut Self {
+    pub(super) fn set(&mut self, field: &str, value: impl Serialize) -> &mut Self {
         // All that is given here are strings, numbers and structs with string keys: they have a JSON.
         self.patch.insert(field.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
 
-    pub fn clear(&mut self, field: &str) -> &mut Self {
+    pub(super) fn clear(&mut self, field: &str) -> &mut Self {
         self.patch.insert(field.into(), Value::Null);
         self
     }
 
-    pub fn message(&mut self, text: &str) -> &mut Self {
+    pub(super) fn message(&mut self, text: &str) -> &mut Self {
         self.set("message", clip(text, 1024))
     }
 
     /// Makes a run Pending that has no phase yet, with the conditions of one that has not ended.
-    pub fn pending(&mut self) -> &mut Self {
+    pub(super) fn pending(&mut self) -> &mut Self {
         if self.status.phase.is_none() {
             self.set("phase", Phase::Pending);
         }
@@ -99,13 +101,13 @@ impl<'a> Draft<'a> {
         self.condition_if_new(conditions::FINISHED, Some(false), reason::RUNNING, "")
     }
 
-    pub fn condition(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+    pub(super) fn condition(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
         conditions::set(&mut self.conditions, type_, status, reason, message, self.run.meta().generation, self.now);
         self
     }
 
     /// Sets a condition unless it has that status and reason: a message alone is worth no write.
-    pub fn condition_if_new(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+    pub(super) fn condition_if_new(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
         let word = status.map_or("Unknown", |s| if s { "True" } else { "False" });
         let old = self.conditions.iter().find(|c| c.type_ == type_);
         if old.is_none_or(|c| c.status != word || c.reason != reason) {
@@ -115,7 +117,7 @@ impl<'a> Draft<'a> {
     }
 
     /// As [`Self::condition_if_new`], with a transition time that starts anew with every reason.
-    pub fn condition_since(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
+    pub(super) fn condition_since(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
         if self.conditions.iter().any(|c| c.type_ == type_ && c.reason != reason) {
             self.conditions.retain(|c| c.type_ != type_);
         }
@@ -123,32 +125,32 @@ impl<'a> Draft<'a> {
     }
 
     /// Removes a condition.
-    pub fn forget(&mut self, type_: &str) -> &mut Self {
+    pub(super) fn forget(&mut self, type_: &str) -> &mut Self {
         self.conditions.retain(|c| c.type_ != type_);
         self
     }
 
-    /// What a condition says that has this reason.
-    pub fn said(&self, type_: &str, reason: &str) -> Option<&str> {
+    /// The message of a condition that has this reason.
+    pub(super) fn said(&self, type_: &str, reason: &str) -> Option<&str> {
         self.conditions.iter().find(|c| c.type_ == type_ && c.reason == reason).map(|c| c.message.as_str())
     }
 
     /// Adds a line to the history.
-    pub fn line(&mut self, word: &str, text: &str) -> &mut Self {
+    pub(super) fn line(&mut self, word: &str, text: &str) -> &mut Self {
         self.lines.push(clip(&format!("{}  {word}  {text}", self.now.strftime("%H:%M:%S")), 256));
         self
     }
 
     /// Sets `failure` as a whole: a merge would keep diagnostics of an older one.
-    pub fn failure(&mut self, failure: &Failure) -> &mut Self {
+    pub(super) fn failure(&mut self, failure: &Failure) -> &mut Self {
         let mut value = serde_json::to_value(failure).unwrap_or_default();
         if failure.diagnostics.is_empty() {
             value["diagnostics"] = Value::Null;
         }
         if failure.class == FailureClass::Unknown {
-            let stands = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
-            // The word of a newer version stays where it stands; where there is none yet, one of ours has to do.
-            match value.as_object_mut().filter(|_| stands) {
+            let known = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
+            // A newer version's word in the status is left there. Without one the class is written as Internal.
+            match value.as_object_mut().filter(|_| known) {
                 Some(fields) => fields.retain(|field, _| field != "class" && field != "changes"),
                 None => value["class"] = json!(FailureClass::Internal),
             }
@@ -158,25 +160,25 @@ impl<'a> Draft<'a> {
     }
 
     /// Publishes an Event when the write succeeded.
-    pub fn note(&mut self, reason: &'static str, warning: bool, text: impl Into<String>) -> &mut Self {
+    pub(super) fn note(&mut self, reason: &'static str, warning: bool, text: impl Into<String>) -> &mut Self {
         self.notes.push(Note { reason, warning, text: text.into() });
         self
     }
 
     /// Closes the attempt.
-    pub fn close(&mut self) -> &mut Self {
+    pub(super) fn close(&mut self) -> &mut Self {
         let at = self.time();
         self.set("attempt", json!({"open": false, "closedAt": at}))
     }
 
     /// Closes the attempt as one that does not count.
-    pub fn uncount(&mut self, attempt: &Attempt) -> &mut Self {
-        let at = self.time();
-        self.set("attempt", json!({"open": false, "closedAt": at, "tries": attempt.tries.saturating_sub(1)}))
+    pub(super) fn uncount(&mut self) -> &mut Self {
+        let (at, tries) = (self.time(), self.status.attempt.as_ref().map_or(0, |attempt| attempt.tries));
+        self.set("attempt", json!({"open": false, "closedAt": at, "tries": tries.saturating_sub(1)}))
     }
 
     /// Ends the run: phase, result, message, next step, failure, time, history and conditions.
-    pub fn end(&mut self, end: &End) -> &mut Self {
+    pub(super) fn end(&mut self, end: &End) -> &mut Self {
         let at = self.time();
         self.set("phase", end.result.phase()).set("result", end.result).set("completionTime", at).message(&end.message);
         match &end.failure {
@@ -192,17 +194,17 @@ impl<'a> Draft<'a> {
         self.ended_conditions(end.result, reason.as_deref(), &end.message)
     }
 
-    pub fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
+    pub(super) fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
         let status = self.status;
         let word = if result.phase() == Phase::Failed { failure.unwrap_or(result.as_str()) } else { result.as_str() };
-        // What was said of the state before its apply failed tells whose apply it was.
+        // The condition that named another run's apply stays: it explains the failure.
         let stale = result == RunResult::Failed && self.said(conditions::PLANNED, reason::STALE_PLAN).is_some();
         match &status.plan {
             Some(_) if stale => &mut *self,
             Some(plan) => self.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary),
             None => self.condition_if_new(conditions::PLANNED, Some(false), word, ""),
         };
-        // Of a plan that was not harmless a person's approval is recorded.
+        // The record of a person's approval has a checksum.
         let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
         let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic && !approved;
         match (&status.claim, result) {
@@ -254,11 +256,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
+    /// Whether there is nothing to write. An incomplete patch has to be made again on a live read first.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.incomplete && self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
     }
 
-    pub fn finish(mut self, kind: Kind) -> Write {
+    pub(super) fn finish(mut self, kind: Kind) -> Write {
         match kind {
             Kind::Begin | Kind::Open | Kind::Close | Kind::End => {
                 if let Some(generation) = self.run.meta().generation {
@@ -316,7 +319,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The one command to run next, or what comes before it after a failure.
-    pub fn next_step(&mut self, result: RunResult, failure: Option<&Failure>) -> Option<String> {
+    pub(super) fn next_step(&mut self, result: RunResult, failure: Option<&Failure>) -> Option<String> {
         let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
         let again = names::rerun_command(&namespace, &name);
         match (result, failure) {
@@ -370,15 +373,15 @@ mod tests {
     #[test]
     fn a_failure_takes_the_place_of_an_older_one_whole() {
         let run = RunView::live(testing::run().into());
-        let mut draft = Draft::new(&run, testing::t0());
-        draft.failure(&Failure {
+        let mut patch = StatusPatch::new(&run, testing::t0());
+        patch.failure(&Failure {
             class: crds::FailureClass::Interrupted,
             reason: reason::POD_LOST.into(),
             message: "x".into(),
             changes: crds::Changed::None,
             diagnostics: Vec::new(),
         });
-        let write = draft.finish(Kind::Close);
+        let write = patch.finish(Kind::Close);
         assert!(write.status["failure"]["diagnostics"].is_null());
         assert_eq!(write.status["observedGeneration"], 1);
         assert!(!write.status.contains_key("conditions"), "unchanged lists are not sent");
@@ -390,8 +393,8 @@ mod tests {
         let early = testing::t0();
         conditions::set(&mut run.status.conditions, conditions::STALLED, Some(true), reason::UNSCHEDULABLE, "", None, early);
         let late = Timestamp::from_second(early.as_second() + 500).unwrap();
-        let mut draft = Draft::new(&run, late);
-        draft.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, "gone");
-        assert_eq!(draft.conditions[0].last_transition_time.0, late);
+        let mut patch = StatusPatch::new(&run, late);
+        patch.condition_since(conditions::STALLED, Some(true), reason::POD_GONE, "gone");
+        assert_eq!(patch.conditions[0].last_transition_time.0, late);
     }
 }

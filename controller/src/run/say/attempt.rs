@@ -1,0 +1,219 @@
+//! Attempts that begin: opened, blocked, or with a pod that does not start.
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::{
+    lease,
+    patch::{StatusPatch, of_tries},
+};
+use crate::{
+    policies::missing::Missing,
+    run::{
+        memory::WaitReason,
+        outcome::{Lease, Opening},
+        run_view::RunView,
+    },
+    runner_pod::status::Trouble,
+};
+use crds::{
+    ApprovalMode, Attempt, Changed, Failure, FailureClass, FormerAttempt, TerraformRun, conditions, names,
+    reason::{
+        self,
+        next_step::{Facts, Place, next_step},
+    },
+};
+
+/// The command that shows whether the policies are installed.
+const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
+                                  pawl-creation pawl-finalizer pawl-layer; install what is missing with the chart (policies.install=true)";
+/// The number of attempts before the newest whose nodes the status retains.
+const FORMER: usize = 8;
+
+/// An attempt that makes a plan.
+pub(super) fn opened(patch: &mut StatusPatch<'_>, opening: &Opening, lease: Option<&Lease>) {
+    let (run, status) = (patch.run(), patch.status());
+    let name = opens(patch, opening);
+    patch.message(&opened_message(run, &name, opening.tries));
+    let (approved, why, text) = match run.spec.approval.mode {
+        ApprovalMode::Automatic if run.spec.approval.automatic_when.is_some() => {
+            (false, reason::WAITING, "a plan within approval.automaticWhen is applied at once, any other waits for a person")
+        }
+        ApprovalMode::Automatic => {
+            if status.approval.is_none() {
+                let at = patch.time();
+                patch.set("approval", json!({"by": "automatic", "at": at}));
+            }
+            (true, reason::AUTOMATIC, "approval.mode is Automatic")
+        }
+        // No attempt is opened in an unknown mode.
+        ApprovalMode::Manual | ApprovalMode::Unknown => (false, reason::WAITING, ""),
+    };
+    if let Some(lease) = lease {
+        lease::taken(patch, lease);
+    }
+    patch.condition_if_new(conditions::PLANNED, Some(false), reason::RUNNING, "");
+    patch.condition_if_new(conditions::APPROVED, Some(approved), why, text);
+    patch.pending();
+}
+
+/// An attempt that applies the plan of an older one.
+pub(super) fn restore_opened(patch: &mut StatusPatch<'_>, opening: &Opening, by: &str) {
+    let name = opens(patch, opening);
+    let text = restoring_message(patch.run(), &name, by, opening.tries);
+    patch.message(&text).line("Restore", &text);
+}
+
+/// Opens an attempt; returns the name of its pod.
+fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
+    let Opening { number, tries, image, restores } = opening;
+    let run = patch.run();
+    let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), *number);
+    let (at, former) = (patch.time(), former(run));
+    // A merge patch: fields of the attempt before are removed by name.
+    patch.set(
+        "attempt",
+        json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
+            "image": image, "restores": restores, "endHold": Value::Null, "nodeName": Value::Null, "bootID": Value::Null, "former": former}),
+    );
+    patch.clear("nextStep").clear("failure");
+    patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    unblocked(patch);
+    patch.note("AttemptStarted", false, format!("{}: pod {name}, image {image}", of_tries(run, *tries)));
+    name
+}
+
+/// The attempts before the one that is opened, with their nodes; `None` where there is none to name. An attempt that no process adopted
+/// has left nothing.
+fn former(run: &RunView) -> Option<Vec<FormerAttempt>> {
+    let last = run.status.attempt.as_ref()?;
+    let node = last.node(run.status.adopted.as_ref());
+    let node = node.map(|name| FormerAttempt { number: last.number, node_name: name.to_owned() });
+    let mut former: Vec<_> = last.former.iter().cloned().chain(node).collect();
+    former.drain(..former.len().saturating_sub(FORMER));
+    (!former.is_empty()).then_some(former)
+}
+
+fn opened_message(run: &RunView, name: &str, tries: u32) -> String {
+    format!("{}: waits for pod {name} to start", of_tries(run, tries))
+}
+
+fn restoring_message(run: &RunView, name: &str, by: &str, tries: u32) -> String {
+    let again = if tries > 1 { format!(" ({})", of_tries(run, tries)) } else { String::new() };
+    format!("approved by {by}; pod {name} restores the plan and applies it{again}")
+}
+
+/// Nothing begins without the admission policies.
+pub(super) fn policy_missing(patch: &mut StatusPatch<'_>, missing: &Missing) {
+    let text = &missing.text;
+    patch.condition_if_new(conditions::STALLED, Some(true), missing.reason, text);
+    if patch.is_empty() {
+        return;
+    }
+    patch.pending();
+    if missing.reason == reason::NAMESPACE_TERMINATING {
+        patch.message(text).set("nextStep", next_step(missing.reason, Place::Cluster, &Facts::default()));
+    } else {
+        patch.message(&format!("waits for the admission policies of the chart, without which no run starts: {text}"));
+        patch.set("nextStep", POLICY_COMMAND);
+    }
+    patch.note(missing.reason, true, text);
+}
+
+/// Nothing begins in a frozen namespace, or without a slot.
+pub(super) fn blocked(patch: &mut StatusPatch<'_>, why: &WaitReason) {
+    let (status, (reason, text)) = (patch.status(), lease::words(why));
+    patch.pending();
+    if conditions::status(&status.conditions, conditions::STALLED) == Some(true) {
+        // The trouble that held the run up before is over.
+        patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    }
+    patch.condition(conditions::SUCCEEDED, None, reason, &text);
+    if status.condition(conditions::SUCCEEDED, reason).is_none() {
+        patch.note(reason, false, text.as_str());
+    }
+    lease::waits_message(patch, &text);
+    if let WaitReason::Frozen(frozen) = why {
+        patch.set("nextStep", frozen.next_step());
+    }
+}
+
+/// The run was blocked, and goes on.
+pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
+    let said = |reason| patch.status().condition(conditions::SUCCEEDED, reason).is_some();
+    if said(reason::SLOTS_FULL) || said(reason::FROZEN) {
+        patch.condition(conditions::SUCCEEDED, None, reason::RUNNING, "");
+    }
+}
+
+/// Why the attempt does not start, and what a person can do. No agent has adopted the attempt, so these fields are not its agent's yet.
+pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) {
+    let (run, status) = (patch.run(), patch.status());
+    patch.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
+    // The kubelet words one trouble in many ways: another text alone is worth no write.
+    if patch.is_empty() && status.failure.as_ref().is_some_and(|failure| failure.reason == trouble.reason) {
+        return;
+    }
+    let (until, start) = (until.strftime("%H:%M:%S UTC"), run.spec.timeouts.start);
+    patch.failure(&failure(trouble, trouble.text.clone()));
+    patch.message(&format!("{}; nothing was applied, and the run waits until {until} (timeouts.start {start})", trouble.text));
+    if let (Some(run), Some(attempt)) = (patch.whole(), &status.attempt) {
+        patch.set("nextStep", remedy(run, attempt, trouble.reason));
+    }
+    patch.note(trouble.reason, true, trouble.text.clone());
+}
+
+/// Takes back what [`not_starting`] wrote.
+pub(super) fn starting(patch: &mut StatusPatch<'_>) {
+    let (run, status) = (patch.run(), patch.status());
+    if status.stalled().is_some() {
+        patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+    }
+    if let (Some(_), Some(attempt)) = (&status.failure, &status.attempt) {
+        patch.clear("failure").clear("nextStep").message(&match (attempt.restores, &status.approval) {
+            (Some(_), Some(record)) => restoring_message(run, &attempt.pod_name, &record.by, attempt.tries),
+            _ => opened_message(run, &attempt.pod_name, attempt.tries),
+        });
+    }
+}
+
+/// The remedy for a pod that does not start. The run goes on by itself then.
+fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
+    let (namespace, runner) = (run.namespace().unwrap_or_default(), &run.spec.runner);
+    let pod = format!("kubectl describe pod -n {namespace} {}", attempt.pod_name);
+    let secrets: Vec<_> = runner.image_pull_secrets.iter().map(|secret| secret.name.as_str()).collect();
+    let (what, command) = match (reason, runner.account(attempt.restores.is_some())) {
+        (reason::POD_REJECTED, _) => {
+            return "create or change what the message names, and the run goes on by itself; what its spec has wrong needs \
+                    another run"
+                .into();
+        }
+        (reason::NAMESPACE_TERMINATING, _) => {
+            return "create the run in a namespace that is not being deleted".into();
+        }
+        (reason::SERVICE_ACCOUNT_NOT_FOUND, Some(name)) => {
+            ("create the ServiceAccount", format!("kubectl create serviceaccount -n {namespace} {name}"))
+        }
+        (reason::IMAGE_NOT_AVAILABLE, _) if !secrets.is_empty() => (
+            "see that the image and the Secrets for its registry exist",
+            format!("kubectl get secret -n {namespace} {}", secrets.join(" ")),
+        ),
+        (reason::IMAGE_NOT_AVAILABLE, _) => ("see that the image exists and may be pulled", pod),
+        (reason::QUOTA_EXCEEDED, _) => ("make room in the quota", format!("kubectl describe resourcequota -n {namespace}")),
+        (reason::UNSCHEDULABLE, _) => ("see that a node can take the pod", pod),
+        _ => ("correct what the message names", pod),
+    };
+    format!("{what}, and the run goes on by itself: {command}")
+}
+
+/// An attempt that did not start, as a failure: nothing was changed.
+pub(super) fn failure(trouble: &Trouble, message: String) -> Failure {
+    let class = match trouble.reason {
+        reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND | reason::NAMESPACE_TERMINATING => {
+            FailureClass::Configuration
+        }
+        _ => FailureClass::Timeout,
+    };
+    Failure { class, reason: trouble.reason.into(), message, changes: Changed::None, diagnostics: Vec::new() }
+}

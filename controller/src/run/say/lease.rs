@@ -1,0 +1,111 @@
+//! The lease on the state: the queue for it, its record, its return, and a lock on the state that was left behind.
+
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::patch::StatusPatch;
+use crate::run::{
+    memory::WaitReason,
+    outcome::{Lease, Retained},
+};
+use crds::{Phase, conditions, names, reason, text::clip};
+
+/// The reason and the text of a wait.
+pub(super) fn words(why: &WaitReason) -> (&'static str, String) {
+    match why {
+        WaitReason::Turn { first, place } => {
+            (reason::QUEUED, format!("waits for its turn on the state behind {first}, in place {place}"))
+        }
+        WaitReason::Refused(text) => (reason::LEASE_REFUSED, text.clone()),
+        WaitReason::Frozen(frozen) => (reason::FROZEN, frozen.to_string()),
+        WaitReason::SlotsFull(full) => (reason::SLOTS_FULL, full.to_string()),
+    }
+}
+
+/// The message of a run that waits without a pod.
+pub(super) fn waits_message(patch: &mut StatusPatch<'_>, text: &str) {
+    let status = patch.status();
+    let planned = status.plan.as_ref().filter(|_| status.phase == Some(Phase::AwaitingApproval));
+    let message =
+        planned.map_or_else(|| text.to_owned(), |plan| format!("plan {} is approved; {text}; no pod is held", plan.summary));
+    patch.message(&message).clear("nextStep");
+}
+
+/// The run has the lease.
+pub(super) fn taken(patch: &mut StatusPatch<'_>, lease: &Lease) {
+    let at = patch.time();
+    patch.set("lease", json!({"stateKey": lease.key, "name": lease.name, "at": at}));
+    patch.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "it is this run's turn on the state");
+}
+
+/// The run waits. While an attempt is open the message is its agent's.
+pub(super) fn queued(patch: &mut StatusPatch<'_>, why: &WaitReason) {
+    let (status, (reason, text)) = (patch.status(), words(why));
+    let told = status.condition(conditions::STATE_LEASED, reason);
+    // The text for a full queue has a number that changes with the queue: it is written once.
+    if told.is_some_and(|c| reason == reason::SLOTS_FULL || c.message == clip(&text, 512)) {
+        return;
+    }
+    patch.condition(conditions::STATE_LEASED, Some(false), reason, &text);
+    if told.is_none() {
+        patch.note(reason, reason == reason::LEASE_REFUSED, text.clone());
+    }
+    if status.attempt.as_ref().is_none_or(|attempt| !attempt.open) {
+        waits_message(patch, &text);
+    }
+}
+
+/// The same without a pod: the run tells it in its message.
+pub(super) fn queued_to_open(patch: &mut StatusPatch<'_>, why: &WaitReason) {
+    queued(patch, why);
+    if conditions::status(&patch.status().conditions, conditions::STALLED) == Some(true) {
+        // The trouble that kept the run from its turn is over.
+        patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
+        patch.message(&words(why).1).clear("nextStep");
+    }
+    if !patch.is_empty() {
+        patch.pending();
+    }
+}
+
+/// Returns the lease: nothing of this run can apply any more.
+pub(super) fn give_back(patch: &mut StatusPatch<'_>) {
+    if patch.status().lease.is_some() {
+        patch.clear("lease");
+        patch.forget(conditions::STATE_LEASED);
+    }
+}
+
+/// A run that has ended retains its lease; `abandonable`: a person may give its apply up.
+pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable: bool) {
+    let may_run = |why: &str| format!("kept, as the apply may still run: {why}");
+    let mut text = match why {
+        Retained::Lock(text) => format!("kept until the lock that it may have left on its state is released: {text}"),
+        Retained::EndUnconfirmed => may_run("the end of its pod is not confirmed"),
+        Retained::MayRun(text) => may_run(text),
+    } + "; other runs of this state wait";
+    if abandonable {
+        let run = patch.run();
+        let command = names::abandon_command(&run.namespace().unwrap_or_default(), &run.name_any());
+        text = format!("{text}. To give the apply up: {command}");
+    }
+    let conditions = &patch.status().conditions;
+    if !conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512)) {
+        patch.condition(conditions::STATE_LEASED, Some(true), reason::APPLY_UNCONFIRMED, &text);
+    }
+}
+
+/// The pod ended to wait for the state: nothing failed.
+pub(super) fn requeued(patch: &mut StatusPatch<'_>) {
+    let waits = patch.status().condition(conditions::STATE_LEASED, reason::QUEUED);
+    patch.uncount().set("phase", Phase::Pending).clear("failure").clear("nextStep");
+    patch.message(waits.map_or("it is this run's turn on the state", |c| c.message.as_str()));
+    patch.condition_if_new(conditions::PLANNED, Some(false), reason::QUEUED, "");
+}
+
+/// The lock that the run waits for was left by a process that has ended.
+pub(super) fn lock_left(patch: &mut StatusPatch<'_>, by: &str) {
+    let Some(lock) = &patch.status().state_lock else { return };
+    patch.set("lockRelease", json!({"id": lock.id, "holder": clip(by, 256)}));
+    patch.note("LockReleased", false, format!("the lock {} was left by {by}; it may be released", lock.id));
+}
