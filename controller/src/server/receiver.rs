@@ -66,7 +66,7 @@ impl Receiver {
         }
     }
 
-    pub fn requests(&self) -> MutexGuard<'_, Pending> {
+    pub fn pending(&self) -> MutexGuard<'_, Pending> {
         // Consistent between any two deliveries, so a poisoned lock still holds a valid value.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
