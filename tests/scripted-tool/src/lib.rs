@@ -104,7 +104,7 @@ struct Tool {
     view: View,
     signals: Signals,
     recorder: Recorder,
-    /// Which execution of this command of this script it is, from 1.
+    /// Number of this execution of this command of this script, from 1.
     nth: u64,
     /// The work directory.
     dir: PathBuf,
@@ -112,7 +112,7 @@ struct Tool {
     data_dir: PathBuf,
 }
 
-/// Runs the tool with its program name and arguments; the result is the exit code.
+/// Runs the tool with its program name and arguments; returns the exit code.
 pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
@@ -122,7 +122,7 @@ pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
         _ => Tool::start(&program, &arguments).and_then(|tool| tool.command()),
     };
     result.unwrap_or_else(|error| {
-        // Not a diagnostic: what fails here is the fake, not what it plays.
+        // Not a diagnostic: this is a failure of the scripted tool itself.
         error_line(&format!("scripted-tool: {error:#}"));
         70
     })
@@ -193,7 +193,7 @@ impl Tool {
                 let state = self.backend()?.read()?;
                 Some(state).filter(|state| !state.is_null()).iter().for_each(|state| line(&state.to_string()));
             }
-            // As OpenTofu does it: that lock and no other.
+            // Like OpenTofu: exactly that lock.
             ("force-unlock", _) => self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?,
             (command, word) => {
                 return Err(Diagnostic::error(&format!("the command \"{command} {word}\" is not played by this tool"), ""));
@@ -205,7 +205,7 @@ impl Tool {
     fn version(&self) {
         let version = &self.view.version;
         if self.args.has("json") {
-            // OpenTofu keeps the other tool's name for this field.
+            // OpenTofu uses the other tool's name for this field.
             line(&json!({"terraform_version": version, "platform": Platform::here().to_string()}).to_string());
         } else {
             line(&format!("{} v{version}\non {}", self.view.name(), Platform::here()));
@@ -223,7 +223,7 @@ impl Tool {
         Ok(())
     }
 
-    /// The backend that `init` configured; an error if there should be one and `init` never ran.
+    /// The backend that `init` configured. Fails if a backend requires `init` and it never ran.
     fn initialized(&self) -> Result<Option<Config>, Diagnostic> {
         let config = Config::initialized(&self.data_dir)?;
         if config.is_none() && Config::find(&self.dir)?.is_some() {
@@ -237,7 +237,7 @@ impl Tool {
         Ok(Backend::open(self.initialized()?, &self.dir))
     }
 
-    /// Takes the lock; retries until `-lock-timeout` is over.
+    /// Takes the lock; retries until `-lock-timeout` expires.
     fn lock(&self, backend: &Backend, operation: &str) -> Result<Option<String>, Diagnostic> {
         let end = Instant::now() + self.args.value("lock-timeout").map_or(Duration::ZERO, duration);
         loop {
@@ -263,7 +263,7 @@ impl Tool {
     }
 }
 
-/// A duration in Go's words, with one unit: milliseconds, seconds or minutes.
+/// Parses a Go duration with one unit: milliseconds, seconds or minutes.
 fn duration(text: &str) -> Duration {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     let number = digits.parse().unwrap_or(0);
