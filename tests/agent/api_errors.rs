@@ -1,4 +1,4 @@
-//! What an attempt does when the API is busy, away or refuses it.
+//! An attempt while the API is overloaded, down or refuses its requests.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn the_api_may_be_away_behind_the_claim() {
     assert_eq!(a.ran("apply"), 1);
 }
 
-/// Burrito 11.7: an apply that had ended was one write, tried once; without it the apply was made again.
+/// Burrito 11.7: the result of an apply was written once, without a retry; if it was lost, the apply was repeated.
 #[tokio::test]
 async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
     let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
@@ -82,7 +82,7 @@ async fn a_fenced_agent_does_nothing_more() {
     a.api.change(|o| o["status"]["attempt"]["open"] = json!(false));
     assert_eq!(a.end().await, 1);
     assert_eq!((a.ran("sigint"), a.ran("apply"), a.api.writes()), (1, 0, writes));
-    // While it holds: the attempt is given to another pod.
+    // During the hold the attempt is given to another pod.
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
     a.waits().await;
     let writes = a.api.writes();

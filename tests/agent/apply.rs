@@ -1,4 +1,4 @@
-//! Applies that are told to end, and those that wait for a lock.
+//! Applies that are stopped, and applies that wait for a lock.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn an_apply_that_ends_well_is_applied_although_it_was_told_to_end() {
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 
-/// A tool that is refused the lock until the attempt is opened.
+/// A tool that is refused the lock until the gate is opened.
 const LOCKED: &str = r#"if [ ! -e $LEDGER.open ]; then
 printf '%s\n' '{"@message":"Error","type":"diagnostic","diagnostic":{"severity":"error","summary":"Error acquiring the state lock","detail":"Lock Info:\n  ID:        l1\n  Who:       carol@laptop\n"}}'
 exit 1
@@ -74,7 +74,7 @@ async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
 
 #[tokio::test]
 async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder() {
-    // Refused once; the second time it waits in the tool, and when it is told to end it says nothing of a lock.
+    // The first call is refused; the second waits inside the tool and mentions no lock when it is stopped.
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
@@ -86,18 +86,18 @@ async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder(
 
 #[tokio::test]
 async fn providers_are_killed_and_then_the_tool() {
-    // The tool waits for a provider that hangs; freed of it, it saves its state and ends.
+    // The tool waits for a hanging provider. Once the provider is killed, it saves its state and ends.
     let hangs = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
     let mut a = start(&json!({}), &[("APPLY", hangs)], |s, _| s.grace = Duration::from_secs(9));
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
     assert_eq!(a.end().await, 1);
     assert_eq!(a.ran("saved"), 1, "{:?}", a.ledger());
-    // And one that does not end even so.
+    // A tool that does not end even then.
     let env = [("APPLY", "trap '' INT; while :; do sleep 0.1; done")];
     let mut a = start(&json!({}), &env, |s, _| s.grace = Duration::from_secs(9));
     a.until_ran("apply").await;
-    // That this is before the pod's grace is over, `driver::deadlines` says without a clock.
+    // `driver::deadlines` tests without a clock that this precedes the end of the pod's grace period.
     a.stop.send(()).unwrap();
     let failure = a.fails(1).await;
     assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::Unknown));

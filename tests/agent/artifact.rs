@@ -1,4 +1,4 @@
-//! Sources that are no repository, and identities: a web server, mounted objects and tokens, and the attempt that uses them.
+//! Archives as sources, and identities: a web server, mounted objects and tokens, and the attempt that uses them.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use tool_versions::Digest;
 
 use crate::common::{Attempt, start};
 
-/// What a server was asked: host and path, and with which credentials.
+/// A request: host and path, and the credentials sent.
 type Asked = (String, Option<String>);
 
 /// A server of one archive.
@@ -117,7 +117,7 @@ fn setup(a: &Attempt) -> String {
 #[tokio::test]
 async fn an_artifact_is_fetched_compared_and_applied() {
     let server = Server::start(good()).await;
-    // It is asked to come again once.
+    // The server asks for one retry.
     let mut a = start(&server.source("/busy.tar", &json!({"path": "stacks/net"})), &[], |_, _| {});
     let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
@@ -131,7 +131,7 @@ async fn an_artifact_is_fetched_compared_and_applied() {
 async fn credentials_are_sent_to_the_host_they_are_for() {
     let server = Server::start(good()).await;
     let with = |path: &str| server.source(path, &json!({"path": "stacks/net", "secretRef": {"name": "flux"}}));
-    // Hidden from code, with what is made beside it later.
+    // Separate from the work directory, so that code cannot read it nor later files beside it.
     let secrets = tempfile::tempdir().unwrap();
     let given = |settings: &mut runner_agent::settings::Settings| {
         secrets.path().join("all").clone_into(&mut settings.secrets);
@@ -176,7 +176,7 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
     let links: [&[(&str, &str)]; 3] = [
         &[("out", "/etc/passwd")],
         &[("out", "../../../etc/passwd")],
-        // Each of the two stays inside by its words.
+        // Each of the two alone stays inside.
         &[("a/down", ".."), ("a/b/up", "../down/../..")],
     ];
     for links in links {
@@ -220,7 +220,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
         assert!(log.contains(line), "{line} in {log}");
     }
     assert!(log.contains("is (sensitive value)") && !log.contains(&token), "{log}");
-    // What the run sets itself is not set for it.
+    // The agent does not override variables of the run.
     let mut twice = aws.clone();
     twice["env"] = json!([{"name": "AWS_REGION", "value": "us-east-1"}]);
     let mut a = start(&twice, &[], |settings, _| place(settings, &token));

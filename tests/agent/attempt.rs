@@ -1,4 +1,4 @@
-//! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
+//! Attempts from adoption to end: the real driver and real processes, a scripted tool, an in-memory run.
 
 use std::{fs, time::Duration};
 
@@ -48,14 +48,14 @@ async fn an_approved_plan_goes_on_in_the_same_process() {
         "kubectl annotate -n team --overwrite tfrun.pawl.run/vpc pawl.run/approve={checksum} pawl.run/approved-by="
     )));
     assert!(status.message.unwrap().contains("waits for approval until"));
-    // An approval of another plan, one without the controller's record, and one that is taken back: nothing happens.
+    // An approval of another plan, one without the controller's record, and a withdrawn one have no effect.
     a.api.annotate(names::APPROVE, &format!("sha256:{}", "0".repeat(64)));
     tokio::time::sleep(Duration::from_millis(50)).await;
     a.api.annotate(names::APPROVE, &checksum);
     tokio::time::sleep(Duration::from_millis(50)).await;
     a.api.change(|o| drop(o["metadata"]["annotations"].as_object_mut().unwrap().remove(names::APPROVE)));
     assert_eq!((a.ran("apply"), a.api.status().phase), (0, Some(Phase::AwaitingApproval)));
-    // How soon it goes on is measured by `cargo bench-run --only approval`.
+    // `cargo bench-run --only approval` measures the delay.
     a.api.approve();
     let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
@@ -132,14 +132,14 @@ async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_sa
     a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
     let waits = a.api.status().message.unwrap();
     assert!(waits.ends_with("; without a datastore its pod is held as long"), "{waits}");
-    // The process that planned is the one that sees it expire.
+    // The process that planned observes the expiry.
     assert_eq!(a.end().await, 3);
     assert_eq!((a.api.status().result, a.ran("plan")), (Some(RunResult::Expired), 1));
 }
 
 #[tokio::test]
 async fn a_phase_that_hangs_meets_its_deadline() {
-    // It neither reacts to the signal nor lets its child end.
+    // It neither reacts to the signal nor ends its child.
     let env = [("PLAN", "trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done")];
     let mut a = start(&json!({"timeouts": {"plan": "3s"}}), &env, |s, _| s.grace = Duration::from_secs(6));
     let failure = a.fails(1).await;
@@ -217,7 +217,7 @@ async fn secrets_show_nowhere() {
     });
     let plan = "cat zz_pawl.auto.tfvars.json; echo; echo $TOKEN >&2; printf %s \"$TOKEN\" | base64; \
                 echo \"{\\\"type\\\":\\\"diagnostic\\\",\\\"diagnostic\\\":{\\\"severity\\\":\\\"error\\\",\\\"summary\\\":\\\"bad $TOKEN\\\"}}\"; exit 1";
-    // Hidden from code, with what is made beside it later.
+    // Separate from the work directory, so that code cannot read it nor later files beside it.
     let secrets = tempfile::tempdir().unwrap();
     let mut a = start(&more, &[("PLAN", plan)], |s, _| {
         s.secrets = secrets.path().join("mounted");
@@ -250,7 +250,7 @@ async fn progress_is_written_seldom_and_only_in_long_phases() {
     let state = a.api.state.lock().unwrap();
     let progress: Vec<_> =
         state.writes.iter().filter(|w| w.as_array().unwrap().iter().all(|o| o["path"] != "/status/phase")).collect();
-    // The plan's own write has no phase either; the apply lasts for six seconds at least.
+    // The write of the plan has no phase either; the apply lasts at least 6 s.
     assert!(progress.len() >= 2 && progress.len() as u64 <= 1 + most, "{progress:#?}");
     assert_eq!(progress[1][0]["path"], "/status/progress");
 }

@@ -1,4 +1,4 @@
-//! What may come between a plan and its claim.
+//! Events between a plan and its claim.
 
 use std::{fs, time::Duration};
 
@@ -10,7 +10,7 @@ use serde_json::json;
 #[tokio::test]
 async fn what_was_changed_while_it_waited_is_not_applied() {
     type Change = fn(&crate::common::Attempt);
-    // Name, reason, change; the message says the name.
+    // Name, reason, change; the message contains the name.
     let changes: [(&str, &str, Change); 4] = [
         ("plan file", reason::CHECKSUM_MISMATCH, |a| fs::write(a.settings.plan_file(), "another plan").unwrap()),
         ("the code", reason::CHECKSUM_MISMATCH, |a| fs::write(a.stack().join("main.tf"), "other").unwrap()),
@@ -44,7 +44,7 @@ async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
     let status = a.api.status();
     assert!(status.message.unwrap().contains("waits for approval until"));
     assert!(status.next_step.unwrap().ends_with("pawl.run/rerun=true"));
-    // Who approves it all the same has it tried.
+    // An approval is tried nevertheless.
     a.api.approve();
     assert_eq!(a.end().await, 0);
 }
@@ -53,7 +53,7 @@ async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
 async fn nothing_that_a_plan_started_outlives_it() {
     let env = [("PLAN", "setsid sh -c 'while :; do echo alive > alive; sleep 0.02; done' >/dev/null 2>&1 &")];
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &env, |_, _| {
-        // As in a pod, where orphans come to PID 1.
+        // As in a pod, where PID 1 adopts orphans.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
     });
     a.waits().await;
@@ -71,7 +71,7 @@ async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
         let mut writer = None;
         let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
             let api = api.clone();
-            // Sooner than any answer of the API comes, so that no version is ever the newest for long enough.
+            // Faster than any response of the API, so that no version stays the newest for the time of a write.
             writer = Some(tokio::spawn(async move {
                 for n in 0_u64.. {
                     api.annotate("team/busy", &n.to_string());
@@ -113,7 +113,7 @@ async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
 async fn a_second_process_of_the_pod_does_not_apply() {
     let a = start(&json!({}), &[("PLAN", "sleep 0.5")], |_, _| {});
     a.until_ran("plan").await;
-    // The kubelet starts the container again: same pod, another nonce.
+    // The kubelet restarts the container: same pod, another nonce.
     let again = runner_agent::settings::Settings { nonce: runner_agent::settings::nonce(), ..(*a.settings).clone() };
     let again = std::sync::Arc::new(again);
     let log = runner_agent::process::Log::to(std::io::sink());
@@ -165,7 +165,7 @@ async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
         s.message.as_deref().is_some_and(|m| m.contains("is approved; waits for its turn on the state behind else/b"))
     };
     a.api.until("the message of a run that waits for its turn", says).await;
-    // An approval that is recorded does not expire.
+    // A recorded approval does not expire.
     tokio::time::sleep(Duration::from_millis(5500)).await;
     assert_eq!((a.ran("apply"), a.api.status().phase), (0, Some(Phase::AwaitingApproval)));
     a.api.behind(None);

@@ -1,4 +1,4 @@
-//! Attempts: a tool that is a shell script, and the real driver between it and a run in memory.
+//! Runs attempts with the real driver, a shell script as tool, and an in-memory run.
 
 use std::{
     cell::OnceCell,
@@ -28,13 +28,13 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::memory_api::MemoryApi;
 
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a tool does until [`Attempt::open`], or its test is over; a child of it that is killed does not end it.
+/// Blocks the tool until [`Attempt::open`] or the end of its test, even if a child of it is killed.
 pub(crate) const GATE: &str = "until [ -e $LEDGER.open ] || [ ! -e $LEDGER ]; do sleep 0.02; done";
 
-/// The tool: a script that writes down each of its executions and does what the run's environment says.
+/// The tool: a script that records its executions and runs the commands in the run's environment.
 const TOOL: &str = r#"#!/bin/sh
 echo "$1" >> "$LEDGER"
 case "$1" in
@@ -63,7 +63,7 @@ esac
 "#;
 const JSON: &str = r#"{"errored":false,"resource_changes":[{"address":"a.b","change":{"actions":["create"]}}]}"#;
 
-/// An attempt at work in a directory of its own.
+/// An attempt in its own directory.
 pub(crate) struct Attempt {
     pub dir: tempfile::TempDir,
     pub api: MemoryApi,
@@ -108,7 +108,7 @@ pub(crate) fn settings(dir: &Path) -> Settings {
     }
 }
 
-/// A spec: `more` over the least there is; `env` for the scripted tool.
+/// A minimal spec with `more` merged over it; `env` is for the scripted tool.
 pub(crate) fn spec(more: &Value, env: &[(&str, &str)]) -> Value {
     let mut spec = json!({"source": {"inline": {"files": {"main.tf": "variable \"p\" {\n  default = null\n}\n"}}}, "approval": {"mode": "Automatic"}});
     for (key, value) in more.as_object().unwrap() {
@@ -120,7 +120,7 @@ pub(crate) fn spec(more: &Value, env: &[(&str, &str)]) -> Value {
     spec
 }
 
-/// Puts the scripted tool where a tool is looked for.
+/// Installs the scripted tool where the agent looks for it.
 pub(crate) fn place_tool(dir: &Path) {
     let binary = dir.join("tools/opentofu/1.10.6/tofu");
     fs::create_dir_all(binary.parent().unwrap()).unwrap();
@@ -128,13 +128,12 @@ pub(crate) fn place_tool(dir: &Path) {
     fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// From here to its end a test has this program for itself: without a PID namespace of its own, an attempt that kills every other
-/// process means all of this program's. Whoever starts an attempt waits for that; those call it who begin with something else that
-/// others may not disturb.
+/// Gives a test exclusive use of this process until its end: without a PID namespace of its own, an attempt that kills all other processes
+/// kills all children of this process. Starting an attempt calls this. A test calls it itself if it starts other processes before that.
 pub(crate) fn alone() {
     static ONE: Mutex<()> = Mutex::new(());
     thread_local! {
-        // Each test has a thread of its own.
+        // Each test has its own thread.
         static HELD: OnceCell<MutexGuard<'static, ()>> = const { OnceCell::new() };
     }
     HELD.with(|held| {
@@ -142,12 +141,12 @@ pub(crate) fn alone() {
     });
 }
 
-/// Starts an attempt with the scripted tool; `adjust` sees the settings and the API before it starts.
+/// Starts an attempt with the scripted tool. `adjust` may change settings and API before the start.
 pub(crate) fn start(more: &Value, env: &[(&str, &str)], adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
     start_at(tempfile::tempdir().unwrap(), more, env, adjust)
 }
 
-/// The same in a directory that the test knows.
+/// Like [`start`], in a given directory.
 pub(crate) fn start_at(
     dir: tempfile::TempDir,
     more: &Value,
@@ -173,7 +172,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let log = Arc::new(Mutex::new(Vec::new()));
     let children = Children::default();
     let out = Shared(log.clone());
-    // Where there is a datastore the log is on its way there as well, as in the program.
+    // With a datastore the log is sent there as well, as in the program.
     let (writer, remote) = match &settings.store {
         Some(store) => {
             let client = datastore::client(store, &settings.namespace, &settings.run, settings.attempt, &settings.nonce).unwrap();
@@ -191,7 +190,7 @@ pub(crate) fn start_in(dir: tempfile::TempDir, spec: &Value, adjust: impl FnOnce
     let (stop, stops) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {
         let code = driver.run(stops).await;
-        // As the program does before it ends.
+        // As the program does at its end.
         writer.flush(PATIENCE).await;
         code
     });
@@ -205,14 +204,14 @@ impl Attempt {
         code.unwrap_or_else(|_| panic!("the attempt does not end: {:#?}", self.api.status())).unwrap()
     }
 
-    /// Waits for the end with this exit code: the status then.
+    /// Waits for the end with this exit code; returns the status.
     pub(crate) async fn ends(&mut self, code: u8) -> TerraformRunStatus {
         let (ended, status) = (self.end().await, self.api.status());
         assert_eq!(ended, code, "{status:#?}\n{}", self.log());
         status
     }
 
-    /// The same of an attempt that fails.
+    /// Like [`Self::ends`]; returns the failure.
     pub(crate) async fn fails(&mut self, code: u8) -> Failure {
         self.ends(code).await.failure.unwrap()
     }
@@ -222,20 +221,20 @@ impl Attempt {
         self.api.until("a plan that waits", |status| status.phase == Some(Phase::AwaitingApproval)).await;
     }
 
-    /// Approves, once it waits for that.
+    /// Approves a waiting plan.
     pub(crate) async fn approve(&self) {
         self.waits().await;
         self.api.approve();
     }
 
-    /// The same where that mode of approval asks for it.
+    /// Approves if the mode is Manual.
     pub(crate) async fn approve_in(&self, mode: &str) {
         if mode == "Manual" {
             self.approve().await;
         }
     }
 
-    /// The commands of the tool that ran.
+    /// All commands of the tool that ran.
     pub(crate) fn ledger(&self) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("ledger")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -245,7 +244,7 @@ impl Attempt {
         self.ledger().iter().filter(|line| *line == command).count()
     }
 
-    /// Lets what waits at a [`GATE`] go on.
+    /// Opens the [`GATE`].
     pub(crate) fn open(&self) {
         fs::write(self.dir.path().join("ledger.open"), "").unwrap();
     }
@@ -256,7 +255,7 @@ impl Attempt {
         ran.unwrap_or_else(|error| panic!("{error}: {:#?}", self.api.status()));
     }
 
-    /// Waits until the log says something.
+    /// Waits until the log contains `text`.
     pub(crate) async fn until_said(&self, text: &str) {
         let look = async || Ok(if self.log().contains(text) { Ok(()) } else { Err(self.log()) });
         wait::until(text, PATIENCE, look).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a run gives its tool to ask others with: real git, asked as the tool asks it, and the tool's CLI configuration.
+//! Credentials of a run for its tool: real git, called like by the tool, and the tool's CLI configuration.
 
 use std::{fs, path::Path};
 
@@ -22,7 +22,7 @@ fn credentials() -> Value {
     json!({"git": git, "registries": [{"host": "r.example.org", "secretKeyRef": key("token")}], "cliConfig": {"secretKeyRef": key("rc")}})
 }
 
-/// What the tool writes down at `init`, in files beside its ledger.
+/// Credentials that the tool records during `init`, in files next to its ledger.
 const ASK: &str = r#"
 ask() { printf 'protocol=https\nhost=%s\n\n' "$1" | GIT_TERMINAL_PROMPT=0 git credential fill 2>/dev/null | grep password= || echo nothing; }
 for host in a.example.org other.example.org a.example.org.evil.com a.example.org:444; do echo "$host $(ask $host)" >> $LEDGER.asked; done
@@ -44,7 +44,7 @@ echo "for an argument: hunter-token"
 async fn each_host_is_asked_with_its_own_and_no_other_is() {
     let rc = "credentials \"app.example.org\" {\n  token = \"hunter-token\"\n}\n";
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-    // As in a pod, Secrets lie elsewhere than what the code works with.
+    // As in a pod, Secrets are outside of the work directory.
     let secrets = tempfile::tempdir().unwrap();
     let mut a = start(&json!({"credentials": credentials()}), &[("INIT", ASK)], |s, _| {
         s.secrets = secrets.path().join("secrets");
@@ -90,7 +90,8 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
     }
 }
 
-/// Servers of modules that redirect whom they let in to another one, which lets in the same: git of the tool comes there without.
+/// Module servers redirect authenticated requests to another server with the same credentials: the tool's git arrives there without
+/// credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
     crate::common::alone();
@@ -114,14 +115,14 @@ async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
             format!("git clone -q {url} $TMPDIR/{to} 2>> $LEDGER.said && echo {to} >> $LEDGER.cloned || :\n")
         };
         let init = clone(&host.url("/stack.git"), "redirected");
-        // As in a pod, Secrets lie elsewhere than what the code works with.
+        // As in a pod, Secrets are outside of the work directory.
         let secrets = tempfile::tempdir().unwrap();
         let mut a = start(&json!({"credentials": {"git": git}}), &[("INIT", &init)], |s, _| {
             s.secrets = secrets.path().join("secrets");
             for (key, text) in &secret {
                 self::secret(s, &format!("own/{key}"), text);
             }
-            // With its CA as well, so that it is git that does not go on, and no handshake.
+            // With the other CA as well, so that git refuses and not the TLS handshake.
             self::secret(s, "own/ca.crt", &format!("{}{}", pki.authority(), other.authority().unwrap()));
             self::secret(s, "other/ca.crt", other.authority().unwrap());
             s.inherited.push(("no_proxy".into(), "*".into()));
@@ -131,7 +132,7 @@ async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
         assert!(!a.dir.path().join("ledger.cloned").exists(), "{address} took it: {said}");
         let asked = host.asked();
         assert!(asked.iter().any(|(_, sent)| sent.is_some()), "the host got its own: {asked:?} {said}");
-        // A password is asked for anew, and a token does not go on at all.
+        // Git asks for a password again, and does not follow at all with a token.
         assert_eq!(other.requests("stack") > 0, secret.len() == 2, "{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! What code of the stack leaves in the agent's way: links, pipes, and other plans in place of the one that is shown.
+//! Obstacles that code of the stack leaves for the agent: links, pipes, and other plans instead of the shown one.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use landlock::{
 };
 use serde_json::{Value, json};
 
-/// An attempt whose plan is kept in a directory of its own, as in a pod; none where the kernel cannot keep code from it.
+/// An attempt whose plan is stored in a separate directory, as in a pod. Without Landlock the agent uses none.
 fn attempt(more: &Value, env: &[(&str, &str)], kept: &tempfile::TempDir) -> Attempt {
     start(more, env, |settings, _| kept.path().clone_into(&mut settings.kept))
 }
@@ -26,7 +26,7 @@ async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
     let apply = "for way in 'echo evil > $KEPT/tfplan' 'rm -f $KEPT/tfplan' 'ln -sf /etc/hostname $KEPT/tfplan' 'touch $KEPT/new'; do \
                  sh -c \"$way\" 2>/dev/null && echo \"could $way\" >> $LEDGER; done; cp $KEPT/tfplan copy && echo read >> $LEDGER; \
                  [ -e $OUT ] && echo there-still >> $LEDGER; true";
-    // Another plan where the tool had written it: nobody looks there any more.
+    // The code may put another plan at the tool's output path: the agent no longer reads it.
     let place = kept.path().display().to_string();
     let mut a = start(&json!({}), &[("APPLY", apply), ("KEPT", &place), ("OUT", "../out/tfplan")], |settings, _| {
         settings.kept = kept.path().to_owned();
@@ -41,8 +41,7 @@ async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
     assert!(!status.unconfined && !status.history.iter().any(|line| line.contains("not confined")), "{:?}", status.history);
 }
 
-/// Takes from this thread, and from whatever it starts, the means to confine anything further: the kernel stacks sixteen sets of
-/// bounds, and no more. These bound nothing.
+/// Prevents further Landlock rulesets in this thread and its children: the kernel stacks at most 16, and these restrict nothing.
 fn use_up_landlock() {
     let one_more = || -> Result<(), RulesetError> {
         let all = PathBeneath::new(PathFd::new("/").unwrap(), AccessFs::Refer);
@@ -50,7 +49,7 @@ fn use_up_landlock() {
         ruleset.create()?.add_rule(all)?.restrict_self().map(drop)
     };
     for _ in 0..16 {
-        // Without Landlock there is nothing to use up.
+        // Ignored without Landlock.
         let _ = one_more();
     }
 }
@@ -71,7 +70,7 @@ async fn confined_or_not() {
     assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
     assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
 
-    // Said before any code of the stack runs. What pods share, and it could write to, is left alone.
+    // Reported before code of the stack runs. Directories that pods share are not used, because code could write to them.
     let shared = tempfile::tempdir().unwrap();
     let [tools, providers] = ["tools", "providers"].map(|name| shared.path().join(name));
     fs::create_dir(&tools).unwrap();
@@ -95,7 +94,7 @@ async fn confined_or_not() {
 
 #[test]
 fn code_that_cannot_be_confined_is_told_of_or_refused() {
-    // In a thread of its own: what a thread has given up it does not get back.
+    // In a separate thread, because Landlock restrictions are permanent.
     let thread = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(confined_or_not());
@@ -128,13 +127,13 @@ async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves()
 
 #[tokio::test]
 async fn links_pipes_and_closed_directories_of_a_plan_are_applied_with_it() {
-    // A lock file that stacks share, a link outward, a directory that nothing can be added to, a pipe.
+    // A shared lock file, a link outward, a read-only directory, a pipe.
     let plan = "mv .terraform.lock.hcl shared; ln -s shared .terraform.lock.hcl; ln -s /bin/sh l; mkdir ro; touch ro/x; chmod 555 ro; \
                 mkfifo p";
     let kept = tempfile::tempdir().unwrap();
     let mut a = attempt(&json!({"approval": {"mode": "Manual"}}), &[("PLAN", plan)], &kept);
     a.waits().await;
-    // What a pod that restores the plan has, and has not.
+    // A pod that restores the plan has all of these but the pipe.
     fs::remove_file(a.stack().join("p")).unwrap();
     a.api.approve();
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));

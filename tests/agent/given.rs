@@ -1,4 +1,4 @@
-//! What is given to the tool as a whole: files of variables, an environment, files, and arguments.
+//! Inputs of the tool: variable files, environments, files, and arguments.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use crate::common::{Attempt, start};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
-/// An attempt with Secrets and ConfigMaps, of which code of the stack reads none by itself.
+/// An attempt with Secrets and ConfigMaps, none of which code of the stack can read.
 fn attempt(more: &Value, env: &[(&str, &str)], mounted: &Path) -> Attempt {
     for (path, text) in [
         ("secrets/aws/credentials", "key = t0k3n-of-home\n"),
@@ -92,7 +92,7 @@ async fn variables_and_environments_are_given_and_masked() {
     assert!(failure.message.starts_with("envFrom: PATH of Secret bad is refused"), "{}", failure.message);
 }
 
-/// An apply reads values of ephemeral variables anew, and no checksum counts the files that have them.
+/// An apply reads ephemeral variables again, and the checksum excludes the files that contain them.
 #[tokio::test]
 async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hooks() {
     let mounted = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hoo
         assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
         assert_eq!(a.ledger(), [&["init", "plan", "show", "show", "apply"][..], &wanted].concat(), "{mode}, hooks {hooks}");
     }
-    // Nor does a run that gives none read what code of the stack has put there.
+    // A run without variable files does not read one that code of the stack created.
     let mut a =
         attempt(&json!({}), &[("PLAN", "echo evil > zz_pawl.auto.tfvars.json"), ("APPLY", "ls >> $LEDGER")], mounted.path());
     a.ends(0).await;

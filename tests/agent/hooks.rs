@@ -1,4 +1,4 @@
-//! Hooks: when each runs, what it gets and hands over, and what its failure does.
+//! Hooks: when each runs, its inputs and outputs, and the effect of its failure.
 
 use std::{fs, future::ready, pin::pin};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Attempt, GATE, start};
 
-/// What a hook does here unless a test says otherwise: it writes down when it ran.
+/// Default script of a hook: it records when it ran.
 const TELL: &str = r#"echo "$PAWL_HOOK_WHEN" >> "$LEDGER""#;
 
 fn hook(when: &str, script: &str) -> Value {
@@ -24,7 +24,7 @@ fn with(mut spec: Value, name: &str, value: Value) -> Value {
     spec
 }
 
-/// What ran, hooks and commands of the tool.
+/// All hooks and tool commands that ran.
 fn ran(a: &Attempt) -> String {
     a.ledger().join(" ")
 }
@@ -70,7 +70,7 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
     assert!(!all.contains("hunter22"), "{all}");
 }
 
-/// A shell that shows its commands prints what is handed over before it is in the file.
+/// With `set -x` a shell prints a value before it is in the file of values.
 #[tokio::test]
 async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
     for (script, code, said) in [
@@ -86,7 +86,7 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
     }
 }
 
-/// Who does not say that he hands something over hands nothing over, and is seen at work.
+/// A hook without a file of values hands over nothing, and its output is shown at once.
 #[tokio::test]
 async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
     let guess = format!("env | grep -c ^PAWL_HOOK_V; echo TOKEN=guessed > \"$TMPDIR/hook-values\"; echo at work; {GATE}");
@@ -106,7 +106,7 @@ async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
     let look = "cd \"$PAWL_SOURCE_DIR\" && [ ! -e .git ] && [ ! -L main.tf ] && [ -s main.tf ] && [ ! -e \"$HOME/elsewhere\" ] \
         && ! kill -0 \"$(cat \"$HOME/pid\")\"";
     let mut a = start(&hooks(&[("BeforeSetup", leave), ("AfterSetup", look)]), &[], |_, _| {
-        // As in a pod, where orphans come to PID 1.
+        // As in a pod, where PID 1 adopts orphans.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
     });
     a.ends(0).await;
@@ -172,7 +172,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
     }
 }
 
-/// One after the apply takes nothing back: what was applied stands elsewhere before it begins.
+/// A hook after the apply reverts nothing: the datastore has the result before it begins.
 #[tokio::test]
 async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() {
     let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[], |_, _| {});
@@ -193,7 +193,7 @@ async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() 
     assert_eq!(a.message().unwrap().result, Some(RunResult::Applied));
 }
 
-/// Where the result stands nowhere else, a pod that died in a hook would leave an apply that nobody knows of.
+/// If only the pod has the result, a pod that dies in a hook would lose it.
 #[tokio::test]
 async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
     let lab = crate::repository::Lab::start();
@@ -247,19 +247,19 @@ async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
     assert!(status.claim.is_some(), "it was claimed, and is not claimed again");
 }
 
-/// Reads nothing.
+/// Discards the output.
 struct Nobody;
 impl Sink for Nobody {
     fn line(&mut self, _: Source, _: &str, _: u64) {}
     async fn chunk(&mut self) {}
 }
 
-/// What does not die could still change what is applied.
+/// A surviving process could still change what is applied.
 #[tokio::test]
 async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_applied() {
     let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[], |_, _| {});
     a.until_ran("BeforeApply").await;
-    // Nobody waits for it before the run is over, so that it is there, dead, for as long as the agent looks.
+    // It is not reaped before the run is over, so the agent sees it as a zombie all the time.
     let lasting = Command { program: "/bin/sleep".into(), args: vec!["600".into()], dir: "/".into(), ..Command::default() };
     let (children, mut nobody) = (a.children.clone(), Nobody);
     let mut left = pin!(children.run(&lasting, &mut nobody));
@@ -278,7 +278,7 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
     assert_eq!(left.await.unwrap().signal, Some(9), "it was told to end");
 }
 
-/// Code of the stack writes where it can; what a hook does was fixed before it ran.
+/// Code of the stack may change files, but a hook's script is fixed beforehand.
 #[tokio::test]
 async fn a_script_is_what_it_was_at_setup() {
     let files = json!({"inline": {"files": {"main.tf": "", "scripts/late.sh": "#!/bin/sh\necho early >> \"$LEDGER\"\n"}}});

@@ -1,4 +1,4 @@
-//! Attempts from their adoption to their end: the real driver and real processes, a scripted tool, a run in memory.
+//! Attempts from adoption to end: the real driver and real processes, a scripted tool, an in-memory run.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

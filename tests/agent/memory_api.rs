@@ -1,4 +1,4 @@
-//! A run in memory, behind the interface that the agent has of the API server: it admits what the chart admits, and fails as asked.
+//! An in-memory run behind the agent's interface to the API server. It admits what the chart admits, and injects faults.
 
 use std::{
     collections::VecDeque,
@@ -16,18 +16,18 @@ use tokio::sync::watch;
 
 use crate::common::PATIENCE;
 
-/// What happens to a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Refused, with this code; nothing landed.
+    /// Refused with this code; nothing landed.
     Refused(u16),
-    /// Refused by the admission policy, which admits agents of another minor release only.
+    /// Refused by the admission policy, which admits only agents of another minor release.
     OtherRelease,
-    /// Too many requests: it asks to be left alone for so many seconds.
+    /// 429 with this `Retry-After`, in seconds.
     Busy(u64),
-    /// No answer; nothing landed.
+    /// No reply; nothing landed.
     Lost,
-    /// No answer; but it landed.
+    /// No reply, but it landed.
     LandedLost,
 }
 
@@ -39,17 +39,17 @@ pub(crate) struct State {
     pub gets: u32,
     /// Faults of the next patches, in order.
     pub faults: VecDeque<Option<Fault>>,
-    /// While set, nothing is answered at all.
+    /// While set, no request is answered.
     pub away: bool,
-    /// Who has the lease on the plan's state, when it is not to be had.
+    /// The holder of the lease on the plan's state, if it is not free.
     pub behind: Option<String>,
-    /// An annotation that lands just before the next claim does, while the admission policies are away.
+    /// An annotation that lands just before the next claim, while the admission policies are missing.
     pub overtaken_by: Option<&'static str>,
-    /// Whether the claim that was overtaken landed all the same.
+    /// Whether the claim after it landed nevertheless.
     pub overtaken: Option<bool>,
 }
 
-/// A run in memory that behaves as the API server does where it matters here; what is refused is that of [`played`].
+/// An in-memory run that behaves like the API server as far as needed; [`played`] decides about refusals.
 #[derive(Clone)]
 pub(crate) struct MemoryApi {
     pub state: Arc<Mutex<State>>,
@@ -82,7 +82,7 @@ impl MemoryApi {
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(1) }
     }
 
-    /// Changes the object as somebody else would.
+    /// Changes the object as another user.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Value)) {
         let mut state = self.state.lock().unwrap();
         change(&mut state.object);
@@ -99,14 +99,14 @@ impl MemoryApi {
         self.change(|o| o["metadata"]["annotations"][name] = json!(value));
     }
 
-    /// What the person and then the controller do.
+    /// Approves as the person, then records it as the controller.
     pub(crate) fn approve(&self) {
         let checksum = self.status().plan.unwrap().checksum;
         self.annotate(names::APPROVE, &checksum);
         self.change(|o| o["status"]["approval"] = json!({"checksum": checksum, "by": "alice", "at": "2026-11-21T10:00:00Z"}));
     }
 
-    /// The lease on the plan's state is another's, or from now on this run's.
+    /// Gives the lease on the plan's state to `who`, or to this run.
     pub(crate) fn behind(&self, who: Option<&str>) {
         let mut state = self.state.lock().unwrap();
         state.behind = who.map(str::to_owned);
@@ -140,7 +140,7 @@ impl MemoryApi {
     }
 }
 
-/// A condition that the controller sets.
+/// Sets a condition, as the controller.
 pub(crate) fn say(status: &mut Value, type_: &str, is: &str, reason: &str, text: &str) {
     let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     conditions.retain(|condition| condition["type"] != type_);
@@ -150,7 +150,7 @@ pub(crate) fn say(status: &mut Value, type_: &str, is: &str, reason: &str, text:
     status["conditions"] = conditions.into();
 }
 
-/// What the controller does about the lease on the plan's state.
+/// Handles the lease on the plan's state, as the controller.
 fn lease(state: &mut State) {
     let key = state.object["status"]["plan"]["stateKey"].clone();
     if key.is_null() {
@@ -165,7 +165,7 @@ fn lease(state: &mut State) {
     }
 }
 
-/// What the definition's rules and the chart's policies refuse of the agent: their own expressions, evaluated.
+/// Refusals of the agent's writes by the CRD's rules and the chart's policies, whose expressions are evaluated.
 fn admit(old: &Value, new: &Value) -> Result<(), ApiError> {
     let pod = User::pod("team", "vpc-xxxxx-a1", "pod-1");
     let admitted = schema::rules(Some(old), new).and_then(|()| admission::admit(&pod, Some(old), new, true));
@@ -216,7 +216,7 @@ impl Api for MemoryApi {
         } else {
             state.overtaken = Some(true);
         }
-        // A typed reading, as the server prunes and validates.
+        // Parse it as the server prunes and validates it.
         let _: TerraformRun = serde_json::from_value(object.clone()).unwrap();
         assert!(object["status"].to_string().len() <= crds::status_limit::MAX_STATUS_BYTES, "the status grows too large");
         state.object = object;
@@ -234,7 +234,7 @@ impl Api for MemoryApi {
         let (this, changes) = (self.clone(), self.changed.subscribe());
         Ok(stream::unfold((this, changes, from), |(this, mut changes, from)| async move {
             changes.wait_for(|version| *version > from).await.ok()?;
-            // Events come a little late, as they do.
+            // Events are a little late, as usual.
             tokio::time::sleep(Duration::from_millis(3)).await;
             let (run, version, away) = {
                 let state = this.state.lock().unwrap();

@@ -1,5 +1,5 @@
-//! What a tool prints, whatever it prints: bounded memory, a mark where something was cut, nothing that steers a terminal, and no
-//! secret in log, status or termination message. Real processes, a scripted tool, a run in memory.
+//! Arbitrary output of a tool: bounded memory, a mark at truncation, no terminal control sequences, and no secret in log, status or
+//! termination message. Real processes, a scripted tool, an in-memory run.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crds::{RunResult, text::reorders};
 use harness::wait;
 use serde_json::{Value, json};
 
-/// The most memory, in bytes, that an attempt may take for what a tool prints, beside the log that this test keeps.
+/// Memory in bytes that an attempt may use for output, besides the log that this test retains.
 const MOST: u64 = 32 << 20;
 
 fn memory(name: &str) -> u64 {
@@ -17,13 +17,13 @@ fn memory(name: &str) -> u64 {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Memory now; the most is counted anew from here.
+/// The present memory. Resets the kernel's peak counter.
 fn counted() -> u64 {
     fs::write("/proc/self/clear_refs", "5").unwrap();
     memory("VmRSS")
 }
 
-/// Waits for the end, and for the log's thread, which writes the word of the end last.
+/// Waits for the end, and for the log's thread, which writes the last line.
 async fn ended(a: &mut Attempt) -> u8 {
     let code = a.end().await;
     let look = async || Ok(a.log().lines().any(|line| line.starts_with("pawl: ")));
@@ -91,15 +91,15 @@ async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
 async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
     let more = json!({"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}},
         {"name": "LONG", "valueFrom": {"secretKeyRef": {"name": "db", "key": "long"}}}]});
-    // As it is, in two writes, in base64 of its own and behind others, as digits, broken into lines, at the end of a line that is cut, and
-    // where the message of a failure is shortened.
+    // Unchanged, in two writes, in base64 alone and after other text, as digits, broken into lines, at the end of a truncated line, and
+    // where the failure's message is truncated.
     let plan = "echo \"as it is $TOKEN\"; printf 't0k3'; sleep 0.2; printf 'n-of-mine/+\\n'; \
         for before in '' x me; do printf '%s' \"$before$TOKEN\" | base64; done; printf '%s' \"$TOKEN\" | od -An -v -tx1 | tr -d ' \\n'; echo; \
         printf '%s' \"$LONG\" | base64; echo 't0k3n-of-mine%2F%2B'; \
         head -c 1048570 /dev/zero | tr '\\0' z; printf '%s\\n' \"$TOKEN\"; \
         for n in 230 231 232 233 234 235 236 290 291 292 293 294 295 296 297 289; do head -c $n /dev/zero | tr '\\0' w >&2; echo \"$TOKEN\" >&2; done; exit 1";
     let long: String = "kube:config-".repeat(40);
-    // Hidden from code, with what is made beside it later.
+    // Separate from the work directory, so that code cannot read it nor later files beside it.
     let secrets = tempfile::tempdir().unwrap();
     let mut a = start(&more, &[("PLAN", plan)], |s, _| {
         s.secrets = secrets.path().join("mounted");

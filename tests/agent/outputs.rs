@@ -1,4 +1,4 @@
-//! Outputs behind an apply: the result is delivered before they are read, and a run that applied has applied whatever becomes of them.
+//! Outputs after an apply: the result is delivered before they are read, and their failure does not change it.
 
 use crds::{RunResult, reason};
 use serde_json::json;

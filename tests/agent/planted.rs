@@ -1,4 +1,4 @@
-//! What plan-time code leaves behind for the apply: another tool, and files where programs look for their configuration.
+//! Files that plan-time code leaves for the apply: another tool, and configuration files at the paths that programs read.
 
 use std::fs;
 
@@ -6,11 +6,11 @@ use crate::common::{Attempt, start_at};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
-/// Puts another executable in the place of the tool's; in its place, since a shell reads the script that it runs bit by bit.
+/// Replaces the tool by another executable. Renames it, because a shell reads its running script bit by bit.
 const REPLACE: &str =
     "printf '#!/bin/sh\\necho evil >> $LEDGER\\nexit 2\\n' > $TOOL.new && chmod 755 $TOOL.new && mv $TOOL.new $TOOL";
 
-/// Starts an attempt whose tool knows where it is itself, and a directory that all may write to.
+/// Starts an attempt whose tool knows its own path, and a world-writable directory.
 fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
@@ -52,7 +52,7 @@ async fn what_a_plan_plants_outside_of_the_stack_is_gone_when_it_is_applied() {
         let mut a = with_places(&json!({"approval": {"mode": mode}}), &[("PLAN", plants), ("APPLY", looks)]);
         a.approve_in(mode).await;
         assert_eq!(a.end().await, 0, "{mode}: {:#?}", a.api.status());
-        // What lies in the stack is in the checksum, and stays.
+        // Files in the stack are part of the checksum, and stay.
         assert_eq!(a.ledger(), ["init", "plan", "planted", "show", "show", "apply", "mine"], "{mode}");
     }
 }

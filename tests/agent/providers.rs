@@ -1,5 +1,5 @@
-//! The cache of providers as runs use it: many at once, and from an attempt whose code would like to write there. With the real tools it
-//! is tried in `tests/local/providers.rs`.
+//! The provider cache as runs use it: many in parallel, and an attempt whose code tries to write to it. `tests/local/providers.rs` tests it
+//! with the real tools.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use runner_agent::providers::{Cache, H1, LOCK_FILE, Lock};
 use serde_json::json;
 use tool_versions::{Digest, Platform};
 
-/// A package in a directory; its hash.
+/// Creates a package; returns its hash.
 fn package(dir: &Path, size: usize) -> H1 {
     fs::create_dir_all(dir).unwrap();
     let mut program = vec![0; 20];
@@ -49,7 +49,7 @@ fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
     let root = dir.path().join("cache");
     let (begin, size) = (Barrier::new(20), 3 << 20);
     let (served, kept) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // For as long as it takes until all of it has happened.
+    // Runs until everything has happened.
     let enough = || served.load(Ordering::Relaxed) > 20 && kept.load(Ordering::Relaxed) > 1;
     let run = |number: u64| {
         let stack = dir.path().join(number.to_string());
@@ -64,7 +64,7 @@ fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
             assert_eq!(serving.notes, Vec::<String>::new());
             if !serving.served.is_empty() {
                 served.fetch_add(1, Ordering::Relaxed);
-                // As long as it is served, it is all there, whatever the others do.
+                // A served package is complete, whatever other runs do.
                 let link = mirror.join(installed());
                 for _ in 0..3 {
                     assert_eq!(fs::metadata(link.join("terraform-provider-one_v1.2.3")).unwrap().len(), 20 + size as u64);
@@ -78,7 +78,7 @@ fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
             let keeping = cache.keep(&lock, &data, &|| false);
             assert_eq!(keeping.notes, Vec::<String>::new());
             kept.fetch_add(keeping.kept.len(), Ordering::Relaxed);
-            // Now and then nobody uses it.
+            // Leaves moments in which no run uses it.
             thread::sleep(Duration::from_millis(10 + number));
         }
     };
@@ -100,7 +100,7 @@ async fn what_one_attempt_installed_the_next_one_is_served() {
     let h1 = package(&from, 1000);
     let more = json!({"source": {"inline": {"files": {"main.tf": "# nothing", ".terraform.lock.hcl": lock_file(&h1)}}}});
     let place = format!(".terraform/providers/{}", installed().display());
-    // As the tool does: from the mirror by a link, or a copy. And as code does that wants to leave something for others.
+    // Installs like the tool, from the mirror by a link or a copy, and then like malicious code that plants files for others.
     let init = format!(
         "cp $TF_CLI_CONFIG_FILE config; mkdir -p {place}; m=$(sed -n 's/.*path *= \"\\(.*\\)\"/\\1/p' config); \
          if [ \"$m\" ]; then rm -r {place}; ln -s $(readlink $m/{installed}) {place}; else cp $FROM/* {place}; fi; \
@@ -129,7 +129,7 @@ async fn what_one_attempt_installed_the_next_one_is_served() {
     for log in &logs[1..] {
         assert!(log.contains(&served) && !log.contains(&kept), "{log}");
     }
-    // Nobody left anything there.
+    // No file was planted.
     assert!(!cache.join("new").exists());
     let stack = shared.path().join("stack");
     fs::create_dir(&stack).unwrap();
@@ -148,11 +148,11 @@ async fn a_cache_that_cannot_be_used_fails_no_run() {
         assert_eq!(a.end().await, 0);
         assert!(a.log().contains("pawl: the cache of providers cannot be used: "), "{name}: {}", a.log());
     }
-    // One in which the attempt works would keep it from working.
+    // A cache below the work directory would break the attempt.
     let mut a = start(&json!({}), &[], |settings, _| settings.provider_cache = Some(settings.work.join("cache")));
     assert_eq!(a.end().await, 0);
     assert!(a.log().contains("lie in each other"), "{}", a.log());
-    // A lock file that is none is the tool's to judge.
+    // An invalid lock file is left to the tool.
     let more = json!({"source": {"inline": {"files": {"main.tf": "", ".terraform.lock.hcl": "provider {"}}}});
     let mut a = start(&more, &[], |settings, _| settings.provider_cache = Some(dir.path().join("cache")));
     assert_eq!(a.end().await, 0);

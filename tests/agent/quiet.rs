@@ -1,5 +1,5 @@
-//! A tool that says nothing: what the status says of it, once, and what becomes of it when something happens. The real driver and
-//! real processes, a scripted tool, a run in memory.
+//! A silent tool: the status reports it once, and resets it at the next activity. The real driver and real processes, a scripted tool, an
+//! in-memory run.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn is_quiet(status: &TerraformRunStatus) -> bool {
     status.progress.as_ref().is_some_and(|progress| progress.quiet_since.is_some())
 }
 
-/// Values that were written to `progress`, in order; null where it was taken away.
+/// All values written to `progress`, in order; null where it was removed.
 fn written(a: &Attempt) -> Vec<Value> {
     let state = a.api.state.lock().unwrap();
     let operations = state.writes.iter().flat_map(|write| write.as_array().unwrap());
@@ -31,7 +31,7 @@ fn written(a: &Attempt) -> Vec<Value> {
 
 #[tokio::test]
 async fn silence_is_said_once_and_taken_back_when_something_happens() {
-    // Heartbeats, then a word, and then the end before it is silent for long again.
+    // Heartbeats, then a line, and then the end before it is silent for long again.
     let apply = format!("until [ -e $LEDGER.heard ]; do {HEARTBEAT}; sleep 0.1; done; echo a word; {GATE}");
     let after = 4;
     let mut a = start(&json!({"timeouts": {"apply": "1h"}}), &[("APPLY", &apply)], |settings, api| {
@@ -48,7 +48,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
     assert_eq!((progress.current.as_deref(), progress.done), (Some("a.b"), 0), "what it said before is kept");
     let claimed = status.claim.unwrap().at.0;
     let since = progress.quiet_since.unwrap().0;
-    // Not since a heartbeat; both are in whole seconds.
+    // Counted from the claim and not from a heartbeat; both are in whole seconds.
     let lasted = seen.duration_since(since).as_secs();
     let least = i64::try_from(after).unwrap() - 1;
     assert!(since >= claimed && lasted >= least, "{since} after a claim at {claimed}, for {lasted} s");
@@ -58,7 +58,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
     a.open();
     assert_eq!(a.end().await, 0);
     let quiet: Vec<bool> = written(&a).iter().map(|progress| !progress["quietSince"].is_null()).collect();
-    // One write of what began, one of silence, one of its end; then the end of the run.
+    // One write for the start, one for silence, one for its end; then the end of the run.
     assert_eq!(quiet.iter().filter(|quiet| **quiet).count(), 1, "{quiet:?}");
     assert_eq!(quiet, [false, true, false, false], "{:#?}", written(&a));
     assert!(!is_quiet(&a.api.status()));
@@ -66,7 +66,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
 
 #[tokio::test]
 async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
-    // As a provider does whose credentials ran out: it says so and tries again for ever.
+    // Like a provider with expired credentials: it reports the error and retries forever.
     let plan = "echo 'ExpiredToken: the token is expired' >&2; trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done";
     let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", plan)], |settings, api| {
         impatient(settings, api);

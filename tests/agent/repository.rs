@@ -1,4 +1,4 @@
-//! Revisions of repositories: the real datastore, whose API server is the run in memory, and the attempt that takes its code from there.
+//! Revisions of repositories: the real datastore, whose API server is the in-memory run, and an attempt that takes its code from there.
 
 use std::{collections::HashMap, fs, net::TcpListener, path::Path, process::Command, sync::Arc, time::Duration};
 
@@ -45,7 +45,7 @@ fn pod() -> Identity {
     Identity { user: "system:serviceaccount:team:vpc".into(), pod: Some(pod), ..Identity::default() }
 }
 
-/// A datastore of this process.
+/// A datastore in this process.
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
     cluster: Arc<FakeCluster>,
@@ -55,7 +55,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// With the repository `infra` of the run's namespace, of which nothing is stored.
+    /// Starts with the repository `infra` in the run's namespace, without snapshots.
     pub(crate) fn start() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
@@ -115,14 +115,14 @@ impl Lab {
     fn run(&self, revision: &str, more: &Value) -> Attempt {
         let mut repository = json!({"name": "infra", "revision": revision, "path": "stacks/net"});
         repository.as_object_mut().unwrap().extend(more["repository"].as_object().cloned().unwrap_or_default());
-        // A state of its own: the tool is no tool.
+        // A backend of its own: the tool is a script.
         let mut spec = json!({"stack": "net", "source": {"repository": repository},
             "backend": {"type": "http", "config": {"address": "http://state/x"}}});
         spec.as_object_mut().unwrap().extend(more["spec"].as_object().cloned().unwrap_or_default());
         start(&spec, &[], |settings, api| self.give(settings, api))
     }
 
-    /// Has an attempt use it.
+    /// Configures an attempt to use it.
     pub(crate) fn give(&self, settings: &mut Settings, api: &MemoryApi) {
         let api = api.clone();
         let live = move || RunView::of(&serde_json::from_value(api.state.lock().unwrap().object.clone()).unwrap());
@@ -133,12 +133,12 @@ impl Lab {
 }
 
 impl Lab {
-    /// Knows no run any more, and so takes nothing of one.
+    /// Forgets all runs, and so refuses their data.
     pub(crate) fn forget(&self) {
         *self.cluster.live.lock().unwrap() = None;
     }
 
-    /// What another replica of it has of the log of a phase of the run.
+    /// A phase's log as another replica of the datastore reads it.
     async fn log(&self, phase: &'static str) -> String {
         let key = LogKey { run: RunKey::new("team", "uid-1").unwrap(), attempt: 1, phase };
         let logs = Arc::new(Logs::new(opened(self.dir.path())));
@@ -147,13 +147,13 @@ impl Lab {
     }
 }
 
-/// What is kept in the directory of a lab.
+/// The store in the directory of a lab.
 fn opened(dir: &Path) -> Sealed {
     let store = Store::open(&format!("file://{}", dir.join("data").display()), &HashMap::new()).unwrap();
     Sealed::new(store, Arc::new(Keys::open(&dir.join("keys")).unwrap()))
 }
 
-/// The bundle of a commit with these files, and its id.
+/// The snapshot of a commit with these files, and its id.
 fn bundle(files: &[(&str, &str)]) -> (String, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let git = |dir: &Path| {
@@ -183,7 +183,7 @@ fn bundle(files: &[(&str, &str)]) -> (String, Vec<u8>) {
     (revision, packed)
 }
 
-/// The names of all that a directory holds.
+/// All names below a directory.
 fn stored(dir: &Path) -> String {
     String::from_utf8(Command::new("find").arg(dir).output().unwrap().stdout).unwrap()
 }
@@ -202,7 +202,7 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
         "backend": {"type": "http", "config": {"address": "http://state/x"}}});
     let mut a = start(&spec, &[("APPLY", GATE)], |settings, api| lab.give(settings, api));
     a.until_ran("apply").await;
-    // As the kubelet does it, long before an apply of hours ends.
+    // As the kubelet does, long before an apply of hours ends.
     lab.cluster.token("renewed", pod());
     lab.cluster.expire("pod");
     fs::write(lab.dir.path().join("pod"), "renewed").unwrap();
@@ -213,7 +213,7 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
     assert!(stored(&lab.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
 }
 
-/// Whoever follows a log reads each line while its tool is at it, and not when there are more of them.
+/// A reader that follows a log gets each line at once, and not only when more lines follow.
 #[tokio::test]
 async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
     crate::common::alone();
@@ -283,13 +283,13 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     crate::common::alone();
     let lab = Lab::start();
     let (revision, _) = good();
-    // Half of the time for Setup is what it is waited for.
+    // The agent waits for half of Setup's timeout.
     let short = json!({"spec": {"timeouts": {"setup": "4s"}}});
     let mut a = lab.run(&revision, &short);
     let failure = a.fails(1).await;
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
     assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
-    // The bundle of another commit under the name of this one, and one with a byte changed.
+    // The snapshot of another commit with this one's name, and one with a changed byte.
     let (other, foreign) = bundle(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
     assert_ne!(other, revision);
     lab.store(REPOSITORY, &revision, foreign).await;

@@ -1,5 +1,5 @@
-//! An agent beside another version (`design/0014-upgrades.md`): the real driver on a run with words and fields that this version does not
-//! know, and under a policy that admits another minor release only.
+//! An agent next to another version (`design/0014-upgrades.md`): the real driver on a run with unknown values and fields, and under a
+//! policy that admits only another minor release.
 
 use crate::{
     common::{PATIENCE, start},
@@ -79,7 +79,7 @@ async fn what_a_newer_version_wrote_is_there_after_every_write() {
     ] {
         assert_eq!(run.pointer(pointer), Some(&wanted), "{pointer}");
     }
-    // And no write of its own named any of it but the lists, which are written whole.
+    // Its own writes contain none of it, except in the lists, which are written as a whole.
     let writes = a.api.state.lock().unwrap().writes.clone();
     let paths: Vec<&str> = writes.iter().flat_map(|w| w.as_array().unwrap()).filter_map(|o| o["path"].as_str()).collect();
     assert!(paths.iter().all(|path| !path.contains("newer") && *path != "/status/attempt" && *path != "/status"), "{paths:?}");
@@ -94,7 +94,7 @@ async fn an_agent_of_another_minor_release_ends_and_says_so() {
         (json!({}), false, FailureClass::Interrupted),
     ];
     for (spec, restores, class) in rows {
-        // An answer that was lost before tells nothing.
+        // A lost reply before it tells nothing.
         let faults = [Some(Fault::Lost), Some(Fault::OtherRelease)];
         let mut a = start(&spec, &[], |settings, api| {
             settings.restores = restores;
@@ -111,7 +111,7 @@ async fn an_agent_of_another_minor_release_ends_and_says_so() {
     }
 }
 
-/// The adoption landed, and the policy changed before its answer came.
+/// The adoption landed, and the policy changed before its reply came.
 #[tokio::test]
 async fn an_adoption_that_landed_is_kept_under_another_policy() {
     let mut a = start(&json!({}), &[], |_, api| api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]));

@@ -1,4 +1,4 @@
-//! The chart, applied again and again to a cluster that has it: what the datastore has put into its Secrets stays.
+//! Applies the chart repeatedly to a cluster that has it: the datastore's data in its Secrets stays.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -34,7 +34,7 @@ impl Release {
         Ok(output.stdout)
     }
 
-    /// With the chart, and without what is of the whole cluster and not of this release.
+    /// The chart, without cluster-scoped objects that belong to no release.
     fn chart(&self, verb: &[&str], values: &[&str]) -> Result<Vec<u8>> {
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
         let mut args = [verb, &["again", chart, "--set=crds.install=false,policies.install=false"]].concat();
@@ -44,7 +44,7 @@ impl Release {
 
     fn kubectl_apply(&self, more: &[&str]) -> Result<()> {
         let file = self.home.path().join("rendered.yaml");
-        // Without a look at the cluster, as GitOps tools render.
+        // Without access to the cluster, as GitOps tools render.
         let rendered = self.chart(&["template", "--kube-version=1.34.4"], &[])?;
         std::fs::write(&file, rendered)?;
         self.world.access.kubectl(&[&["apply", "-f", &file.display().to_string()], more].concat()).map(drop)
@@ -60,7 +60,7 @@ async fn stays(world: World) -> Result<()> {
     let release = Release { namespace, home: tempfile::tempdir()?, world };
     let install = ["upgrade", "--install"];
     release.chart(&install, &[])?;
-    // In the datastore's own name, with the rights that the chart gives it.
+    // As the datastore's account, with the rights that the chart grants it.
     let user = format!("system:serviceaccount:{}:again-datastore", release.namespace);
     let datastore = Kube::new(release.world.access.impersonate(&user, &[]).await?, ServerClock::default());
     let mut put = Vec::new();

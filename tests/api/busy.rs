@@ -1,4 +1,4 @@
-//! A run that somebody annotates in a loop: neither the record of its approval nor its claim can be kept from it by that.
+//! A client annotates a run in a loop: this can delay neither the record of its approval nor its claim forever.
 
 use std::sync::atomic::Ordering;
 
@@ -17,14 +17,14 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("busy::whoever_annotates_keeps_no_run_from_being_approved_and_applied", true, annotated)]
 }
 
-/// People who annotate at once, each as fast as the API server answers.
+/// Number of clients that annotate in parallel, each as fast as the API server responds.
 const WRITERS: usize = 12;
 
 fn status(run: &TerraformRun) -> TerraformRunStatus {
     run.status.clone().unwrap_or_default()
 }
 
-/// Ends at the first request that is refused.
+/// Annotates until the first refused request.
 fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
     let runs = rig.world.runs(&rig.namespace);
     tokio::spawn(async move {
@@ -33,7 +33,7 @@ fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
                 json!({"metadata": {"annotations": {format!("{}/{index}", if index == 0 { "pawl.run" } else { "team" }): n.to_string()}}}),
             );
             match runs.patch(RUN, &PatchParams::default(), &patch).await {
-                // The API server gives up after five writes of others in between.
+                // The API server gives up after five concurrent writes by others.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(_) => return,
                 Ok(_) => {}
@@ -51,7 +51,7 @@ async fn annotated(world: World) -> Result<()> {
     rig.until("waiting", |run| status(run).phase == Some(Phase::AwaitingApproval)).await?;
     let writers: Vec<_> = (0..WRITERS).map(|index| writer(&rig, index)).collect();
     rig.approve().await?;
-    // The controller looks no more once the approval is recorded: the claim is the agent's alone.
+    // The controller does not reconcile after the approval is recorded: only the agent writes the claim.
     let recorded = rig.look("approved", |run| status(run).approval.is_some()).await;
     let claimed = rig.until("claimed", |run| status(run).claim.is_some()).await;
     let stopped = writers.iter().filter(|writer| writer.is_finished()).count();

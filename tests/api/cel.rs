@@ -1,4 +1,4 @@
-//! The rules at the root of the definition: each has an accepted, a refused and a remove-then-add case.
+//! The CEL rules at the root of the CRD: each has an accepted, a refused and a remove-then-add case.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
@@ -23,12 +23,12 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A claim; nobody checks here who writes it.
+/// A claim. No rule here checks its writer.
 fn a_claim() -> Value {
     json!({"checksum": sum('a'), "attempt": 1, "podUID": "u", "nonce": "0".repeat(32), "at": "2026-01-01T00:00:00Z"})
 }
 
-/// What goes with a phase.
+/// The fields that a phase requires.
 fn at(phase: Phase) -> Value {
     match phase {
         Phase::Succeeded => json!({"phase": phase, "result": "NoChanges"}),
@@ -41,7 +41,7 @@ fn at(phase: Phase) -> Value {
     }
 }
 
-/// A legal way to a phase.
+/// A legal path to a phase.
 fn way(to: Phase) -> Vec<Phase> {
     use Phase::{Apply, AwaitingApproval, Canceled, Failed, Init, Pending, Plan, Setup, Succeeded, Unknown};
     let line = [Pending, Setup, Init, Plan];
@@ -377,7 +377,7 @@ async fn creation(world: World) -> Result<()> {
         let answer = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &serde_json::from_value(object)?).await;
         ensure!(answer.is_ok() == accepted, "{what}: {answer:?}");
     }
-    // What nobody said has a value that people can see.
+    // Defaults are visible in the stored object.
     let created = world.create(&namespace, "defaults", &json!({})).await?;
     ensure!(
         created.spec.timeouts.apply.to_string() == "6h" && created.spec.retry.limit == 3 && created.spec.workspace == "default"

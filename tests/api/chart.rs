@@ -1,4 +1,4 @@
-//! What the chart renders to, by Helm itself; nothing of it needs a cluster.
+//! Renders the chart with Helm. Needs no cluster.
 
 pub(crate) mod datastore;
 
@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Renders the chart with values in the words of `--set-json`.
+/// Renders the chart with values in the form of `--set-json`.
 pub(crate) fn render(values: &[&str]) -> Result<Vec<Value>> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
@@ -58,7 +58,7 @@ fn arguments(deployment: &Value) -> Vec<&str> {
     container(deployment)["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// What people write of runs has a level of its own, with the status of runs and the controller's writes out of it.
+/// Users' writes of runs have their own priority level, which excludes run statuses and the controller's writes.
 async fn fairness(_: World) -> Result<()> {
     let all = render(&[])?;
     let people = &get(&all, "FlowSchema", "pawl-people")?["spec"];
@@ -71,7 +71,7 @@ async fn fairness(_: World) -> Result<()> {
     let own = &get(&all, "FlowSchema", "pawl-controller")?["spec"];
     let account = &own["rules"][0]["subjects"][0]["serviceAccount"];
     ensure!(*account == json!({"name": "pawl-controller", "namespace": "pawl-system"}), "{account}");
-    // The lower number is asked first.
+    // The lower number takes precedence.
     ensure!(own["matchingPrecedence"].as_u64() < people["matchingPrecedence"].as_u64(), "{own}");
     let without = render(&["policies.install=false"])?;
     ensure!(find(&without, "FlowSchema", "pawl-people").is_none());
@@ -97,7 +97,7 @@ async fn sources(_: World) -> Result<()> {
     ensure!(pod["volumes"][1]["emptyDir"]["sizeLimit"] == "6144Mi", "{}", pod["volumes"]);
     let account = "--sources-account=system:serviceaccount:pawl-system:pawl-sources";
     ensure!(arguments(get(&all, "Deployment", "pawl-datastore")?).contains(&account));
-    // All its rights. It writes what it found and nothing else, and lists no Secrets.
+    // All its rights: it writes status only, and cannot list Secrets.
     let rule = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["pawl.run"], "resources": resources, "verbs": verbs});
     let wanted = [
         rule(&["terraformrepositories", "terraformlayers"], &["get", "list", "watch"]),
@@ -145,14 +145,14 @@ async fn server(_: World) -> Result<()> {
     let (hooks, metrics) = (get(&all, "Service", "pawl-server")?, get(&all, "Service", "pawl-server-metrics")?);
     ensure!(hooks["spec"]["ports"] == json!([{"name": "hooks", "port": 8443, "targetPort": "hooks"}]), "{hooks}");
     ensure!(hooks["spec"]["selector"] == metrics["spec"]["selector"] && hooks["spec"]["selector"] == pod_labels(deployment));
-    // One annotation in the namespaces that are watched, and a role for Secrets that is bound nowhere.
+    // Patches repositories, only in bound namespaces. The role for Secrets is bound nowhere.
     let rules =
         json!([{"apiGroups": ["pawl.run"], "resources": ["terraformrepositories"], "verbs": ["get", "list", "watch", "patch"]}]);
     ensure!(get(&all, "ClusterRole", "pawl-server")?["rules"] == rules);
     ensure!(find(&all, "ClusterRoleBinding", "pawl-server").is_none());
     let secrets = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
     ensure!(get(&all, "ClusterRole", "pawl-server-secrets")?["rules"] == secrets);
-    // It reviews tokens and rights in the whole cluster.
+    // It reviews tokens and access cluster-wide.
     let reviews = get(&all, "ClusterRoleBinding", "pawl-server-reviews")?;
     ensure!(
         reviews["roleRef"]["name"] == "system:auth-delegator" && reviews["subjects"][0]["name"] == "pawl-server",
@@ -190,7 +190,7 @@ async fn replicas(_: World) -> Result<()> {
     let budget = get(&two, "PodDisruptionBudget", "pawl-controller")?;
     ensure!(budget["spec"]["minAvailable"] == 1);
     ensure!(budget["spec"]["selector"] == controller["spec"]["selector"]);
-    // Leases in its own namespace, and nowhere else.
+    // Leases in its own namespace only.
     let role = get(&one, "Role", "pawl-controller-leases")?;
     ensure!(role["metadata"]["namespace"] == "pawl-system" && role["rules"][0]["resources"] == json!(["leases"]));
     let cluster = get(&one, "ClusterRole", "pawl-controller")?;

@@ -1,5 +1,5 @@
-//! The played API server of the simulator against the real one: the same operations by the same identities, and after each the
-//! same kind of answer and the same object.
+//! Compares the simulator's API server with a real one: the same operations by the same identities must give the same kind of response and
+//! the same object.
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, reason};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::world::{Agent, Test, World, plan, run, sum};
 
-/// How many sequences there are in each test, and how long each is.
+/// Number of sequences per test, and operations per sequence.
 const SEQUENCES: u64 = 6;
 const OPERATIONS: u32 = 60;
 const RUN: &str = "run";
@@ -33,7 +33,7 @@ pub(crate) fn tests() -> Vec<Test> {
         .collect()
 }
 
-/// What is evaluated in play is what `helm` makes of the same templates: the expressions, their order, and what they look at.
+/// The simulated policies equal those that Helm renders from the same templates: expressions, their order, and matched writes.
 async fn same_policies(world: World) -> Result<()> {
     let installed: Api<ValidatingAdmissionPolicy> = Api::all(world.admin.clone());
     for played in admission::policies().map_err(anyhow::Error::msg)? {
@@ -146,7 +146,7 @@ impl Scene {
         .map(drop)
     }
 
-    /// What matters of the run in both worlds.
+    /// The compared parts of the run in both worlds.
     async fn both(&self) -> Result<(Option<Value>, Option<Value>)> {
         let real = self.world.runs(&self.namespace).get_opt(RUN).await?;
         let played = self.played.get(&Key::of(RUNS, &self.namespace, RUN)).ok();
@@ -169,7 +169,7 @@ pub(crate) fn class(code: Option<u16>) -> &'static str {
     }
 }
 
-/// Something that somebody might do, more often than not what comes next.
+/// Draws an operation, usually one that a legal course would have next.
 fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -> (Who, What) {
     let status = run.and_then(|run| run.status.clone()).unwrap_or_default();
     let number = status.attempt.as_ref().map_or(0, |attempt| attempt.number);

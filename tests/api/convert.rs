@@ -1,4 +1,4 @@
-//! What `controller convert` makes of the examples is accepted by the API server, and none of its fields is unknown there.
+//! The API server accepts the output of `controller convert` for the examples and knows all its fields.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -31,7 +31,7 @@ fn accepted(world: &World, peer: &'static str) -> Result<()> {
         let found: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(&path)?).context("YAML")?;
         for namespace in found.iter().filter_map(|object| object["metadata"]["namespace"].as_str()) {
             if namespace != "default" && namespaces.insert(namespace.to_owned()) {
-                // Another of these tests may have made it.
+                // A parallel test may have created it.
                 let made = kubectl(&["create", "namespace", namespace])?;
                 let said = String::from_utf8_lossy(&made.stderr).into_owned();
                 ensure!(made.status.success() || said.contains("AlreadyExists"), "{said}");

@@ -1,5 +1,5 @@
-//! What rests on the admission policies while one of them is missing, and after its return: on an API server of its own, as they
-//! are taken away from it.
+//! What depends on the admission policies while one is missing, and after its return. Uses a separate API server, because it removes
+//! policies.
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
@@ -56,8 +56,8 @@ fn waits(run: &TerraformRun) -> bool {
     has(run, conditions::STALLED, "True", reason::POLICY_MISSING)
 }
 
-/// Runs of both modes wait for whichever policy is missing. When it returns a Manual one begins, and an Automatic one is canceled, since its
-/// author is unverified. The approval of a plan that waits is removed, and a run that was queued before stays queued.
+/// Runs of both modes wait for the missing policy, whichever it is. When it returns, a Manual run begins, and an Automatic one is canceled,
+/// since its author is unverified. The approval of a waiting plan is removed, and a run that was queued before stays queued.
 async fn missing(world: &World, policy: &str) -> Result<()> {
     let manual = Rig::guarded(world.clone()).await?;
     manual.enforced().await?;
@@ -98,7 +98,7 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
     queued.look("queued, and no longer stalled", in_line).await.map(drop)
 }
 
-/// A Manual run whose plan waits.
+/// A Manual run with a waiting plan.
 async fn plans(rig: &Rig) -> Result<()> {
     rig.world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
@@ -108,8 +108,8 @@ async fn plans(rig: &Rig) -> Result<()> {
     rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
 }
 
-/// An author approves in somebody else's name while the policy is missing. The controller revokes that whether it looks at the run
-/// meanwhile or not.
+/// An author approves in another user's name while the policy is missing. The controller revokes that, with or without a reconcile of the
+/// run meanwhile.
 async fn forged(world: &World, looked_at: bool) -> Result<()> {
     let rig = Rig::guarded(world.clone()).await?;
     rig.enforced().await?;
@@ -138,11 +138,11 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     rig.rests("what was removed stays removed").await?;
     rig.approve().await?;
     rig.look("approved", |run| run.status.as_ref().and_then(|s| s.approval.as_ref()).is_some_and(|a| a.by == "admin")).await?;
-    // The first proof of another process revokes nothing.
+    // The first proof of a new process revokes nothing.
     rig.again().await?.rests("after a restart").await
 }
 
-/// An author creates a run that approves itself while the policy is missing.
+/// An author creates an Automatic run while the policy is missing.
 async fn created(world: &World) -> Result<()> {
     let rig = Rig::guarded(world.clone()).await?;
     rig.enforced().await?;
@@ -160,7 +160,7 @@ async fn created(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// An author makes a layer that applies by itself, and one that does not, while the policy is missing.
+/// An author creates an Automatic and a Manual layer while the policy is missing.
 async fn layer(world: &World) -> Result<()> {
     let rig = Rig::guarded(world.clone()).await?;
     rig.enforced().await?;
@@ -180,7 +180,7 @@ async fn layer(world: &World) -> Result<()> {
     crate::world::refused("by who may not make it", removed, "needs the verb autoapprove")?;
     let layers: Api<TerraformLayer> = Api::namespaced(world.admin.clone(), &rig.namespace);
     objects::merge(&layers, "automatic", &off).await.context("by who may make it")?;
-    // What a person confirmed stays confirmed.
+    // A confirmed layer stays confirmed.
     rig.again().await?.enforced().await?;
     ensure!(!layers.get("automatic").await?.is_unverified());
     Ok(())

@@ -1,4 +1,4 @@
-//! Pods that a kubelet evicts for want of memory or room: at once, without grace and without a word of their agents.
+//! Pods that a kubelet evicts for lack of memory or disk: at once, without grace and without a message of their agents.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, RunResult, TerraformRun, TerraformRunStatus, reason};
@@ -26,7 +26,7 @@ fn status(run: &TerraformRun) -> TerraformRunStatus {
     run.status.clone().unwrap_or_default()
 }
 
-/// What the kubelet writes of the pod of the open attempt.
+/// The kubelet's write to the pod of the open attempt.
 async fn evict(rig: &Rig) -> Result<()> {
     let pod = status(&rig.get().await?).attempt.context("no attempt")?.pod_name;
     let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
@@ -50,7 +50,7 @@ async fn before(world: World) -> Result<()> {
     let failure = closed.failure.context("no failure")?;
     ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Interrupted, reason::EVICTED), "{failure:?}");
     ensure!(failure.message.contains(SAID) && failure.changes == Changed::None && closed.result.is_none(), "{failure:?}");
-    // When the wait before a further try is over.
+    // After the backoff.
     rig.later(600);
     let again = status(&rig.look("begun again", open(2)).await?).attempt.context("no attempt")?;
     ensure!(again.tries == 2, "{again:?}");

@@ -1,4 +1,4 @@
-//! Faults of our own code in an agent: said as such, and nothing is applied twice for them.
+//! Panics in the agent's own code: reported as such, and nothing is applied twice because of them.
 
 use std::sync::atomic::Ordering;
 
@@ -34,7 +34,7 @@ async fn panics(world: World) -> Result<()> {
             "{panics}: {failure:?}"
         );
         ensure!(applies == 1 || failure.changes == Changed::None, "{failure:?}");
-        // What its kubelet reads is the same, and no further attempt follows.
+        // Its kubelet reads the same result, and no further attempt follows.
         ensure!(process.message()?.result == Some(RunResult::Failed));
         rig.pod_ended(&process.message()?).await?;
         rig.look("closed", |run| run.status.iter().flat_map(|s| &s.attempt).all(|attempt| !attempt.open)).await?;

@@ -1,4 +1,4 @@
-//! What a pod's token can do when its code leaves out every test of the honest agent: nothing but what is its own.
+//! What a pod's token allows without the checks of the honest agent: only writes that belong to that pod.
 
 pub(crate) mod claims;
 
@@ -45,7 +45,7 @@ impl Scene {
         self.world.open(&self.namespace, RUN, number).await
     }
 
-    /// An adopted attempt with a plan that waits.
+    /// An adopted attempt with a waiting plan.
     async fn planned(&self) -> Result<Agent> {
         let agent = self.open(1).await?;
         agent.plans(1).await?;
@@ -122,7 +122,7 @@ async fn controller_fields(world: World) -> Result<()> {
         ("restores", json!({"attempt": {"restores": 1}})),
     ] {
         let answer = agent.status(&status).await;
-        // A write that closes its own attempt is refused as well, in other words.
+        // A write that closes its own attempt is refused with the same message.
         refused(what, answer, "written by the controller")?;
     }
     Ok(())
@@ -189,7 +189,7 @@ async fn reach(world: World) -> Result<()> {
     refused("write another run", runs.patch_status("other", &PatchParams::default(), &patch).await, "forbidden")?;
     let annotate = Patch::Merge(json!({"metadata": {"annotations": {names::APPROVE: sum('a')}}}));
     refused("annotate", runs.patch(RUN, &PatchParams::default(), &annotate).await, "forbidden")?;
-    // By way of the status subresource metadata is let through and dropped.
+    // The status subresource accepts metadata and drops it.
     let answer = runs.patch_status(RUN, &PatchParams::default(), &annotate).await?;
     anyhow::ensure!(answer.metadata.annotations.is_none_or(|a| !a.contains_key(names::APPROVE)), "annotated by way of /status");
     refused("delete", runs.delete(RUN, &DeleteParams::default()).await.map(|_| ()), "forbidden")?;

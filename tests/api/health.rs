@@ -1,4 +1,4 @@
-//! What Argo CD makes of our objects by the checks in the guide, in the interpreter that it runs them in.
+//! Argo CD's health of our objects by the checks in the guide, in Argo CD's Lua interpreter.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ pub(crate) fn of(object: &Value) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A value as Lua writes it.
+/// Formats a value as Lua.
 fn lua(value: &Value) -> String {
     let items = match value {
         Value::Null => return "nil".to_owned(),
@@ -56,7 +56,7 @@ fn table() -> Result<()> {
         (vec![("Ready", "True"), ("Reconciling", "False"), ("Stalled", "False")], "Healthy"),
         (vec![("Ready", "False"), ("Reconciling", "False"), ("Stalled", "True")], "Degraded"),
         (vec![("Ready", "False"), ("Reconciling", "True"), ("Stalled", "False")], "Progressing"),
-        // A plan that waits, drift that was found, or a suspension.
+        // A waiting plan, detected drift, or a suspension.
         (vec![("Ready", "False"), ("Reconciling", "False"), ("Stalled", "False")], "Suspended"),
     ];
     let repository = [

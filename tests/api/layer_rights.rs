@@ -1,4 +1,4 @@
-//! Who may make and change layers, and runs in their name: what the runs of a layer need is asked of whoever makes the layer.
+//! Who may create and change layers, and runs in their name: the author of a layer needs the rights that its runs need.
 
 use anyhow::{Context as _, Result};
 use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A layer, into whose spec `spec` is merged.
+/// A layer; `spec` is merged into its spec.
 pub(crate) fn layer(name: &str, spec: &Value) -> Result<TerraformLayer> {
     let mut whole = json!({"repository": {"name": "infra"}});
     for (key, value) in spec.as_object().into_iter().flatten() {
@@ -35,7 +35,7 @@ pub(crate) fn layer(name: &str, spec: &Value) -> Result<TerraformLayer> {
 const CONTROLLER: &str = "system:serviceaccount:pawl-system:pawl-controller";
 const AUTOMATIC: &str = "remediation Automatic needs the verb autoapprove on terraformruns";
 
-/// What a layer may ask for, and what is said to whoever may not.
+/// Fields of a layer that need a right, and the message without it.
 fn asked() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("commits", json!({"remediation": {"onCommit": "Automatic"}}), AUTOMATIC),
@@ -70,9 +70,9 @@ struct Scene {
     namespace: String,
     /// An author, with all verbs on layers and `create` on runs.
     bob: Api<TerraformLayer>,
-    /// Who holds what `asked` lacks besides.
+    /// A user who also holds the rights that `asked` lists.
     eve: Api<TerraformLayer>,
-    /// Who may write layers and make no runs.
+    /// A user who may write layers but not create runs.
     dan: Api<TerraformLayer>,
     controller: Api<TerraformLayer>,
 }
@@ -98,7 +98,7 @@ impl Scene {
         world.access.kubectl(&["create", "rolebinding", "-n", &namespace, "eve", "--role=owner", "--user=eve"])?;
         world.access.kubectl(&["create", "rolebinding", "-n", &namespace, "dan", "--role=layers", "--user=dan"])?;
         let bob = world.person("bob", &namespace, "pawl-author").await?;
-        // The last that is bound is waited for.
+        // Waits for the last binding.
         let eve = world.person("eve", &namespace, "pawl-autoapprover").await?;
         let dan = world.person("dan", &namespace, "pawl-viewer").await?;
         let controller = world.access.impersonate(CONTROLLER, &[]).await?;
@@ -145,7 +145,7 @@ async fn changed(world: World) -> Result<()> {
         merge(&scene.dan, "manual", json!({"spec": {"ref": "x"}})).await,
         "needs the verb create",
     )?;
-    // What an Automatic layer applies is as much as that it does.
+    // In an Automatic layer, a change of the applied content needs the same right as the mode.
     let spec = json!({"remediation": {"onCommit": "Automatic"}, "template": {"runner": {"serviceAccountName": "deployer"}}});
     create(&scene.eve, "automatic", &spec).await?.context("automatic")?;
     for change in [
@@ -160,7 +160,7 @@ async fn changed(world: World) -> Result<()> {
     }
     let less = json!({"spec": {"remediation": {"onCommit": "Manual"}}});
     refused("with its account still", merge(&scene.bob, "automatic", less).await, "ServiceAccount deployer needs the verb use")?;
-    // When its runs are made, and whether, is free.
+    // Whether and when its runs are made needs no further right.
     for free in [
         json!({"metadata": {"annotations": {names::PLAN: "now", names::SUSPEND: "true"}, "labels": {"team": "x"}}}),
         json!({"spec": {"suspend": true, "runHistory": 9, "maxRetries": 1, "drift": {"suspend": true}, "triggerPaths": ["a/**"]}}),
@@ -245,7 +245,7 @@ async fn marks(world: World) -> Result<()> {
         refused("made by somebody", eve.create(&PostParams::default(), &plain).await, text)?;
         controller.create(&PostParams::default(), &asks).await.with_context(|| format!("by the controller, with {key}"))?;
     }
-    // Of no layer, it is asked as anybody.
+    // Without a layer, the controller needs the same rights as any user.
     let unmarked = run("unmarked", &spec)?;
     refused("the controller", controller.create(&PostParams::default(), &unmarked).await, "needs the verb autoapprove")
 }

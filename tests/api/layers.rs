@@ -1,4 +1,4 @@
-//! The reconciler of layers on a real API server. What `controller sources` says is written by the test, and so is what becomes of runs.
+//! The reconciler of layers on a real API server. The test writes the status of `controller sources` and of runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -100,7 +100,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What `controller sources` writes.
+    /// The write of `controller sources`.
     async fn commit(&self, layer: &str, revision: char, content: char) -> Result<()> {
         let source = json!({"of": "main\nlive/net\n-", "revision": revision.to_string().repeat(40), "content": sum(content)});
         let patch = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "status": {"source": source}});
@@ -113,7 +113,7 @@ impl Scene {
         wait::object(&self.layers, layer, what, PATIENCE, done).await
     }
 
-    /// Waits until `kubectl describe` ends in a step: the Event follows the write of the status.
+    /// Waits until the output of `kubectl describe` ends with a step: the Event follows the status write.
     async fn described(&self, step: &str) -> Result<()> {
         let describe = format!("kubectl describe -n {} {}/net", self.namespace, names::KUBECTL_LAYER);
         let look = async || {
@@ -123,7 +123,7 @@ impl Scene {
         wait::until(format!("it ends in {step}"), PATIENCE, look).await
     }
 
-    /// What Argo CD makes of the layer.
+    /// Argo CD's health of the layer.
     async fn healthy(&self, wanted: &str) -> Result<()> {
         let mut layer = serde_json::to_value(self.layers.get("net").await?)?;
         layer["kind"] = json!("TerraformLayer");
@@ -136,7 +136,7 @@ impl Scene {
         self.until(layer, state.as_str(), |layer| layer.status.as_ref().and_then(|status| status.state) == Some(state)).await
     }
 
-    /// Waits for a run that works, of that content.
+    /// Waits for a running run with that content.
     async fn open(&self, content: char) -> Result<TerraformRun> {
         let open = |run: &TerraformRun| !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
         let of = |run: &TerraformRun| run.annotations().get(names::CONTENT) == Some(&sum(content));
@@ -158,7 +158,7 @@ impl Scene {
         Ok(())
     }
 
-    /// A run plans.
+    /// Writes that a run plans.
     async fn plans(&self, run: &str) -> Result<()> {
         let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
         let phases = ["Setup", "Init", "Plan"].map(|phase| json!({"phase": phase}));
@@ -166,7 +166,7 @@ impl Scene {
         self.plays(run, &phases).await
     }
 
-    /// A run waits for an approval.
+    /// Writes that a run waits for an approval.
     async fn waits(&self, run: &str) -> Result<()> {
         self.plans(run).await?;
         let mut plan = plan(1, 'a');
@@ -174,13 +174,13 @@ impl Scene {
         self.plays(run, &[json!({"phase": "AwaitingApproval", "plan": plan})]).await
     }
 
-    /// A run ends without changes.
+    /// Writes that a run ended without changes.
     async fn rests(&self, run: &str) -> Result<()> {
         self.plans(run).await?;
         self.plays(run, &[json!({"phase": "Succeeded", "result": "NoChanges", "completionTime": jiff::Timestamp::now()})]).await
     }
 
-    /// What the controller of runs makes of a run that was cancelled.
+    /// The run controller's handling of a cancelled run.
     async fn cancelled(&self, run: &str) -> Result<String> {
         let look = async || Ok(self.runs.get(run).await?.annotations().get(names::CANCEL).cloned());
         let why = wait::until(format!("{run} is cancelled"), PATIENCE, look).await?;
@@ -255,7 +255,7 @@ async fn restarts(world: World) -> Result<()> {
     scene.rests(&run.name_any()).await?;
     scene.is("net", LayerState::Idle).await?;
     ensure!(scene.count().await? == 1, "a run was made twice");
-    // Burrito 11.17: each poll writes the status. Controllers that have nothing to do write nothing.
+    // Burrito 11.17: each poll writes the status. Idle controllers write nothing here.
     let rests = scene.layers.get("net").await?.resource_version();
     tokio::time::sleep(Duration::from_secs(1)).await;
     ensure!(scene.layers.get("net").await?.resource_version() == rests, "a layer at rest is written to");
@@ -271,7 +271,7 @@ async fn restarts(world: World) -> Result<()> {
 
 async fn owned(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
-    // Creation counts in seconds, and UIDs are nobody's choice.
+    // Creation times are in whole seconds, and UIDs are random.
     let backend = json!({"template": {"backend": {"type": "http", "config": {"address": "http://state/a"}}}});
     scene.layer("older", &backend).await?;
     tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -314,7 +314,7 @@ async fn destroys(world: World) -> Result<()> {
     })
     .await?;
 
-    // In a namespace that goes it is let go, and nothing is destroyed. What empties the namespace is played.
+    // In a namespace that is being deleted the layer is released, and nothing is destroyed. The test simulates the namespace controller.
     scene.layer("kept", &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}})).await?;
     scene.commit("kept", '1', 'b').await?;
     let run = scene.open('b').await?;

@@ -1,4 +1,4 @@
-//! Leases on states, as Lease objects of a real API server: whose runs know of each other.
+//! Leases on states, as Lease objects of a real API server, among runs that share states.
 
 use anyhow::{Context, Result, ensure};
 use crds::{StateLease, TerraformRun, conditions, names, reason, whole_seconds};
@@ -28,7 +28,7 @@ fn lease(run: &TerraformRun) -> Option<&StateLease> {
     run.status.as_ref()?.lease.as_ref()
 }
 
-/// A run that applies without being asked to a state that both of two namespaces name.
+/// An automatic run on a state that both namespaces reference.
 async fn created(rig: &Rig, address: &str) -> Result<()> {
     let spec = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
     rig.world.create(&rig.namespace, RUN, &spec).await.map(drop)
@@ -65,8 +65,8 @@ async fn together(world: World) -> Result<()> {
     Ok(())
 }
 
-/// A run took the Lease, its approval was withdrawn before that was recorded, and given anew after another run had its own: the Lease
-/// is kept for the one, and the line has the other first.
+/// A run took the Lease, but its approval was withdrawn before the status recorded it, and renewed after another run's approval. The Lease
+/// names the first, but the queue has the other in front.
 async fn named(world: World) -> Result<()> {
     const OTHER: &str = "other";
     let rig = Rig::new(world.clone()).await?;

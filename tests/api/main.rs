@@ -1,5 +1,5 @@
-//! What the API server itself decides: CEL rules of the definition, admission policies, fences. etcd and kube-apiserver are
-//! real and alone; no root is needed.
+//! Tests of the API server's own decisions: CEL rules of the CRD, admission policies, fences. Uses real etcd and kube-apiserver only; needs
+//! no root.
 
 mod applied;
 mod busy;
@@ -40,7 +40,7 @@ use world::{Place, World};
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // Three API servers on two processors: more threads only wait for each other.
+    // Three API servers on two processors: more threads would only wait for each other.
     arguments.test_threads.get_or_insert(4);
     if let Some(reason) = world::left_out() {
         println!("left out: everything that needs an API server ({reason})\n0 passed, 0 failed");

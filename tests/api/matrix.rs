@@ -1,5 +1,5 @@
-//! Who may do what to a run, in every phase: every identity tries every act, and the API server's answer is held against a table
-//! that is written down here, apart from the policies. All of it is tried as a dry run, which passes admission like a write.
+//! Permissions on a run in every phase: every identity tries every act, and the API server's response is compared with a table that is
+//! independent of the policies. All acts are dry runs, which pass admission like writes.
 
 use anyhow::{Context, Result, ensure};
 use crds::{
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::world::{Agent, Test, World, plan, run, sum};
 
-/// Burrito 11.23: the token of a runner, which code of the stack could read, was good for every layer of its namespace.
+/// Burrito 11.23: the token of a runner, which code of the stack could read, was valid for every layer of its namespace.
 pub(crate) fn tests() -> Vec<Test> {
     Place::ALL.into_iter().map(|place| Test::new(&format!("matrix::{place:?}"), true, move |world| hold(world, place))).collect()
 }
@@ -76,7 +76,7 @@ impl Place {
         matches!(self, Self::Apply | Self::Succeeded)
     }
 
-    /// Whether the plan of the open attempt is written.
+    /// Whether the plan of the open attempt is recorded.
     fn is_planned(self) -> bool {
         matches!(self, Self::AwaitingApproval | Self::Approved | Self::Apply)
     }
@@ -90,9 +90,9 @@ enum Who {
     Approver,
     Autoapprover,
     Controller,
-    /// The pod of the open attempt, or of the last one when none is open.
+    /// The pod of the open attempt, or of the last one if none is open.
     Agent,
-    /// The pod of an attempt that was replaced.
+    /// The pod of a replaced attempt.
     OldAgent,
     /// The pod of another run.
     OtherAgent,
@@ -147,14 +147,14 @@ enum Act {
         approved: bool,
         answers: bool,
     },
-    /// As the controller does for a layer.
+    /// A creation by the controller for a layer.
     CreateOfLayer {
         automatic: bool,
     },
     Delete,
-    /// A merge patch of the run, and who may, of those who may patch at all.
+    /// A merge patch of the run, and which of the identities with `patch` may send it.
     Patch(&'static str, Value, fn(Who, Place) -> bool),
-    /// A merge patch of the status, and whether the agent and the controller may.
+    /// A merge patch of the status, and whether the agent and the controller may send it.
     Status(&'static str, Value, fn(Place) -> bool, fn(Place) -> bool),
 }
 
@@ -167,13 +167,13 @@ impl Act {
         }
     }
 
-    /// The table: whether it is to be let through.
+    /// The table: whether the act is allowed.
     fn allowed(&self, who: Who, place: Place) -> bool {
         match self {
             Self::Get => who.reads(),
             Self::List => who.lists(),
             Self::Create { approved: true, .. } => false,
-            // The answer to a rerun was admitted when it was asked for.
+            // The request for the rerun was admitted already.
             Self::Create { answers: true, .. } | Self::CreateOfLayer { .. } => who == Who::Controller,
             Self::Create { automatic, .. } => who.creates() && (!automatic || who == Who::Autoapprover),
             Self::Delete => who.creates(),
@@ -217,16 +217,16 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Patch("approve", approve('a', "approver"), in_time),
         Act::Patch("approve in another's name", approve('a', "somebody"), none),
         Act::Patch("approve another plan", approve('b', "approver"), none),
-        // Too late after the claim.
+        // Refused after the claim.
         Act::Patch("withdraw", withdrawal, |who, place| !place.is_claimed() || who == Who::Controller),
-        // A comment alone is no approval: nobody is named in it, unless an approval of one's own stands.
+        // A comment alone is no approval, because it names no person; with the user's own approval it is allowed.
         Act::Patch("comment", only_comment, |_, _| false),
         Act::Patch("deny", annotate(names::DENY, "no".into()), all),
         Act::Patch("cancel", annotate(names::CANCEL, "no".into()), all),
         Act::Patch("deny by name", stop(names::DENY, names::DENIED_BY), |who, _| who == Who::Approver),
         Act::Patch("cancel by name", stop(names::CANCEL, names::CANCELED_BY), |who, _| who == Who::Approver),
         Act::Patch("name alone", annotate(names::CANCELED_BY, "approver".into()), none),
-        // Never but while a node is lost: `policies` has who may then.
+        // Refused unless a node is lost; `policies` tests who may then.
         Act::Patch("abandon", json!({"metadata": {"annotations": {names::ABANDON: "x", names::ABANDONED_BY: "approver"}}}), none),
         Act::Patch("rerun", annotate(names::RERUN, "true".into()), |who, place| who.creates() && place.phase().is_terminal()),
         Act::Patch("rerun, other words", annotate(names::RERUN, "yes".into()), none),
@@ -237,23 +237,23 @@ fn acts(agent: &Agent) -> Vec<Act> {
         Act::Patch("spec", json!({"spec": {"workspace": "other"}}), none),
         Act::Patch("finalizer away", json!({"metadata": {"finalizers": []}}), control),
         Act::Status("attempt closed", json!({"attempt": {"open": false, "closedAt": time}}), NEVER, ALWAYS),
-        // Only what is Indeterminate is ever settled, and no run here is.
+        // Only an Indeterminate run can be settled, and no run here is.
         Act::Status("settled", json!({"settled": {"result": "Applied", "message": "x", "at": time}}), NEVER, NEVER),
-        // The controller is believed in what it writes of attempts.
+        // The controller may write any attempt.
         Act::Status(
             "adopted by another",
             json!({"adopted": {"attempt": 2, "podUID": "x", "nonce": "f".repeat(32)}}),
             NEVER,
             ALWAYS,
         ),
-        // An attempt has its plan once, whoever writes.
+        // An attempt gets its plan once, from any writer.
         Act::Status(
             "plan",
             json!({"plan": plan(2, 'b')}),
             |p| p.is_adopted() && !p.is_planned(),
             |p| !matches!(p, Place::Pending | Place::Succeeded | Place::Canceled) && !p.is_planned(),
         ),
-        // The same claim again is no change.
+        // A repeated claim is no change.
         Act::Status(
             "claim",
             agent.claim(2, '2', &sum('a')),
@@ -291,7 +291,7 @@ fn acts(agent: &Agent) -> Vec<Act> {
     acts
 }
 
-/// A write of each field by itself, as the table of the fields has it; those with rules of their own stand above.
+/// A write of each single field, as in the field table. Fields with their own rules are above.
 fn fields() -> Vec<Act> {
     let schema = crds::crd::terraform_run()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
     let ruled = ["phase", "result", "settled"];
@@ -309,7 +309,7 @@ fn fields() -> Vec<Act> {
         .collect()
 }
 
-/// The least value that a schema permits.
+/// The smallest value that a schema permits.
 fn sample(schema: &Value) -> Value {
     if let Some(word) = schema["enum"].get(0) {
         return word.clone();
@@ -337,7 +337,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A run that had an attempt before the one that is open, brought to its place.
+    /// A run with an earlier attempt before the open one, brought to its place.
     async fn new(world: World, place: Place) -> Result<Self> {
         let namespace = world.namespace().await?;
         world.create(&namespace, RUN, &json!({})).await?;
@@ -414,7 +414,7 @@ impl Scene {
         Ok(clients)
     }
 
-    /// Tries an act; whether it was let through. An error that is no answer of the API server's is one here as well.
+    /// Tries an act; returns the refusal, if any. Errors that are no response of the API server are returned as errors.
     async fn attempt(&self, client: &Client, act: &Act) -> Result<Option<String>> {
         let api: Api<TerraformRun> = Api::namespaced(client.clone(), &self.namespace);
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
@@ -468,7 +468,7 @@ async fn hold(world: World, place: Place) -> Result<()> {
             }
         }
     }
-    // Nine identities; 37 acts and 5 results by hand, and the fields but the six that stand among those.
+    // Nine identities; 37 acts and 5 results by hand, and all fields but the six among those.
     let meant = 9 * (37 + 5 + FIELDS.len() - 6);
     ensure!(cases == meant, "{cases} cases, and {meant} are meant");
     ensure!(wrong.is_empty(), "{place:?}: {} of {cases} cases are not as in the table:\n{}", wrong.len(), wrong.join("\n"));

@@ -1,4 +1,4 @@
-//! Namespaces that are missing, or being deleted: said at once, to whoever makes a run in one or has one there.
+//! Missing namespaces, and namespaces being deleted: reported at once, to the author of a run or in the status of an existing run.
 
 use anyhow::{Result, ensure};
 use crds::{conditions, reason};
@@ -29,12 +29,12 @@ async fn missing(world: World) -> Result<()> {
     refused("of no namespace", created, "namespaces \"no-such\" not found")
 }
 
-/// A run from its creation to its removal, by a controller with the rights that the chart gives one of listed namespaces.
+/// A run from creation to deletion, by a controller with the chart's rights for listed namespaces.
 async fn listed(world: World) -> Result<()> {
     let rig = Rig::narrow(world).await?;
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;
-    // Probes are refused on purpose, and proven by now.
+    // Probes are refused on purpose, and have succeeded by now.
     let before = rig.forbidden();
     node.goes().await?;
     rig.look("told that its node is gone", |run| says(run, reason::POD_GONE)).await?;
@@ -47,13 +47,13 @@ async fn listed(world: World) -> Result<()> {
     let runs = rig.world.runs(&rig.namespace);
     runs.delete(RUN, &DeleteParams::default()).await?;
     wait::until("it is gone", PATIENCE, async || {
-        // Gone in between.
+        // It may be gone already.
         let _ = rig.step().await;
         Ok(runs.get_opt(RUN).await?.map_or(Ok(()), |run| Err(format!("{:?}", run.metadata))))
     })
     .await?;
     ensure!(rig.forbidden() == before, "{before:?} became {:?}", rig.forbidden());
-    // What its watches ask for, and nothing of any other namespace.
+    // The rights of its watches, and none in other namespaces.
     let account = format!("system:serviceaccount:pawl-system:narrow-{}-controller", rig.namespace);
     let may = |verb: &str, what: &str, place: &[&str]| {
         let mut args = vec!["auth", "can-i", verb, what, "--as", account.as_str()];
@@ -73,14 +73,14 @@ async fn listed(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The pod of one run is refused, and the proof that another one needs before it begins.
+/// The creation of one run's pod is refused, and so is the policy probe that the other run needs first.
 async fn going(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let modes = ["Manual", "Automatic"];
     for mode in modes {
         rig.world.create(&rig.namespace, &mode.to_lowercase(), &json!({"approval": {"mode": mode}})).await?;
     }
-    // Nobody plays the namespace controller: it is Terminating from now on.
+    // Without a namespace controller it stays Terminating.
     let namespaces: Api<Namespace> = Api::all(rig.world.admin.clone());
     namespaces.delete(&rig.namespace, &DeleteParams::default()).await?;
     for name in modes.map(str::to_lowercase) {

@@ -1,5 +1,4 @@
-//! The definition of a version that is newer than ours: fields and words that ours does not know, as its release would install
-//! it.
+//! The CRD of a newer version, with fields and enum values unknown to ours, as its release would install it.
 
 use anyhow::{Context, Result};
 use crds::TerraformRun;
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::world::{PATIENCE, World};
 
-/// Where ours gets one more word.
+/// Schemas that get one more enum value.
 const WORDS: [(&str, &str); 7] = [
     ("status/properties/phase", PHASE),
     ("status/properties/result", "AppliedInPart"),
@@ -22,7 +21,7 @@ const WORDS: [(&str, &str); 7] = [
     ("spec/properties/approval/properties/mode", "TwoPeople"),
     ("spec/properties/tool/properties/name", "Another"),
 ];
-/// Where ours gets one more field, of the name `newer`.
+/// Schemas that get one more field, named `newer`.
 const FIELDS: [&str; 9] = [
     "spec",
     "spec/properties/approval",
@@ -49,7 +48,7 @@ pub(crate) fn definition() -> Result<Value> {
         let field = json!({"type": "string", "maxLength": 64, "description": "Of a newer version."});
         fields.with_context(|| format!("{path} has no fields"))?.insert("newer".into(), field);
     }
-    // From its phase to any other and back: what is legal is the newer version's to say.
+    // Any phase may follow it and precede it: the newer version defines what is legal.
     let rules = root["x-kubernetes-validations"].as_array_mut().context("no rules")?;
     let rule = rules.iter_mut().find(|rule| rule["message"] == "illegal change of phase").context("no rule of phases")?;
     let more = format!(
@@ -59,12 +58,12 @@ pub(crate) fn definition() -> Result<Value> {
     Ok(crd)
 }
 
-/// Runs as they are stored, with what our types do not know.
+/// Runs as stored, with fields that our types do not know.
 pub(crate) fn whole(world: &World, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(world.admin.clone(), namespace, &ApiResource::erase::<TerraformRun>(&()))
 }
 
-/// A run with whatever spec.
+/// A run with an arbitrary spec.
 pub(crate) fn run(name: &str, more: &Value) -> Result<DynamicObject> {
     let mut spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
     for (key, value) in more.as_object().into_iter().flatten() {
@@ -74,7 +73,7 @@ pub(crate) fn run(name: &str, more: &Value) -> Result<DynamicObject> {
     Ok(serde_json::from_value(run)?)
 }
 
-/// A definition that changed is in force a moment later; asked for by what it must keep.
+/// A changed CRD takes effect a moment later. Waits until a dry run retains the new field.
 pub(crate) async fn wait_for(world: &World) -> Result<()> {
     let namespace = world.namespace().await?;
     let (runs, probe) = (whole(world, &namespace), run("probe", &json!({"newer": "x", "operation": "Refresh"}))?);

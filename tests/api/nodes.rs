@@ -1,4 +1,4 @@
-//! Nodes that are gone, as the API server has them: what proves an end, and which node it is that counts.
+//! Deleted nodes in the API: what proves an end, and which node counts.
 
 use anyhow::{Context, Result};
 use crds::{RunResult, TerraformRun, conditions, names, reason};
@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A node, with its condition Ready as it has been for two hours.
+/// A node whose condition Ready has been unchanged for two hours.
 pub(crate) struct Machine {
     nodes: Api<Node>,
     name: String,
@@ -69,7 +69,7 @@ fn has_lease(run: &TerraformRun) -> bool {
     run.status.as_ref().is_some_and(|status| status.lease.is_some())
 }
 
-/// A run whose pod is on a node, and has claimed its plan.
+/// Brings a run, whose pod is on a node, to the claim of its plan.
 pub(crate) async fn applying(rig: &Rig, on: &Machine) -> Result<()> {
     let address = format!("http://state.example.com/{}", rig.namespace);
     let spec = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
@@ -91,7 +91,7 @@ pub(crate) async fn applying(rig: &Rig, on: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// An agent begins, and says on which node it is.
+/// Adopts as an agent on this node.
 async fn adopts(agent: &Agent, node: &str) -> Result<()> {
     let mut adoption = agent.adoption(1, '0');
     adoption["adopted"]["nodeName"] = node.into();
@@ -125,7 +125,7 @@ async fn proven(world: World, proof: &str) -> Result<()> {
     Ok(())
 }
 
-/// A pod was taken away by force before the controller that is there now saw it. Its own node is well, and another is not.
+/// A pod was force-deleted before the present controller saw it. Its own node is healthy, another is not.
 async fn lease(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
@@ -139,7 +139,7 @@ async fn lease(world: World) -> Result<()> {
     rig.later(61);
     let run = rig.look("ended", |run| result(run).is_some()).await?;
     anyhow::ensure!(result(&run) == Some(RunResult::Indeterminate) && has_lease(&run), "{:?}", run.status);
-    // The grace of its pod, and a minute.
+    // The grace period of its pod, and a minute.
     rig.later(661);
     rig.look("without its lease", |run| !has_lease(run)).await?;
     for machine in [node, ghost] {
@@ -148,7 +148,7 @@ async fn lease(world: World) -> Result<()> {
     Ok(())
 }
 
-/// A lock was left by the first attempt of a run that is at its second by now.
+/// A stale lock of the first attempt of a run that is at its second.
 async fn lock(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);

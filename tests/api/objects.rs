@@ -1,5 +1,5 @@
-//! Pods, Leases and Roles of the played API server against those of the real one, as far as the simulator rests on them: made, taken over,
-//! changed under a version, held by finalizers, deleted with and without a grace; and what a watch shows of it.
+//! Compares pods, Leases and Roles of the simulated API server with the real one, as far as the simulator relies on them: creation,
+//! takeover, preconditions, finalizers, deletion with and without grace, and the events of a watch.
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt as _;
@@ -33,7 +33,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("conformance::pods_leases_and_roles_are_played_as_they_are", true, objects)]
 }
 
-/// What is done to an object. What a version or UID is differs between the worlds: it is the right one, or it is not.
+/// An operation on an object. Versions and UIDs differ between the worlds, so it only tells whether to use the right one.
 #[derive(Clone, Debug)]
 enum Act {
     Create,
@@ -48,7 +48,7 @@ enum Act {
         grace: Option<u32>,
         uid: Option<bool>,
     },
-    /// Only of pods.
+    /// Pods only.
     Bind,
     Ends,
 }
@@ -91,10 +91,10 @@ fn fresh(resource: &str, finalizers: bool) -> Value {
     object
 }
 
-/// A version that no object of either world comes to.
+/// A version that no object of either world reaches.
 const OTHER: &str = "4000000000";
 
-/// What matters of an object in both worlds.
+/// The compared parts of an object.
 fn essence(object: &Value) -> Value {
     let metadata = &object["metadata"];
     json!({"labels": metadata["labels"], "finalizers": metadata["finalizers"].as_array().map_or(0, Vec::len),
@@ -175,7 +175,7 @@ impl Both {
             }
             Act::Delete { grace, uid } => {
                 let wanted = uid.map_or(Value::Null, |right| json!({"uid": if right { text("uid") } else { json!("other") }}));
-                // What the definition of a pod has where nobody says another.
+                // The pod's default grace period.
                 let grace = grace.map(u64::from).or((self.resource == PODS).then_some(30));
                 self.played.delete(&key, &wanted, grace, now()).map(drop)
             }
@@ -193,7 +193,7 @@ impl Both {
     }
 }
 
-/// Something that somebody might do to what is there.
+/// Draws an operation that fits the present object.
 fn anything(random: &mut StdRng, resource: &str, there: Option<&DynamicObject>) -> Act {
     let Some(there) = there else {
         return if random.random_bool(0.7) { Act::Create } else { Act::Delete { grace: None, uid: None } };
@@ -255,7 +255,7 @@ async fn objects(world: World) -> Result<()> {
     Ok(())
 }
 
-/// What a watch shows since a version; of what is deleted, that it is.
+/// The events of a real watch since a version. A deletion has no object.
 async fn watched(both: &Both, from: &str) -> Result<Vec<(&'static str, Value)>> {
     let mut events = std::pin::pin!(both.real.watch(&WatchParams::default().timeout(2).disable_bookmarks(), from).await?);
     let mut seen = Vec::new();
@@ -270,7 +270,7 @@ async fn watched(both: &Both, from: &str) -> Result<Vec<(&'static str, Value)>> 
     Ok(seen)
 }
 
-/// The same in play, as the simulator's watches have it.
+/// The same events of the simulated API server, as the simulator's watches deliver them.
 fn changes(both: &Both) -> Vec<(&'static str, Value)> {
     let (mut there, mut seen) = (false, Vec::new());
     for change in both.played.since(0).iter().filter(|change| change.key == both.key()) {

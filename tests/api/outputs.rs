@@ -1,4 +1,4 @@
-//! Objects with outputs: what the datastore's account may write, and who may ask for them.
+//! Objects with outputs: what the datastore's account may write, and who may request them.
 
 use anyhow::{Result, ensure};
 use harness::{cluster::objects, wait};
@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-datastore";
 const FOREIGN: &str = "only objects with outputs";
 
-/// The datastore, and a namespace in which its policy is in force: that is asked by what it must refuse.
+/// The datastore's client, and a namespace in which its policy is in force. Waits until a probe is refused.
 async fn datastore(world: &World) -> Result<(Client, String)> {
     let namespace = world.namespace().await?;
     let client = world.access.impersonate(ACCOUNT, &[]).await?;
@@ -56,7 +56,7 @@ async fn confined(world: World) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     let theirs_maps: Api<ConfigMap> = Api::namespaced(world.admin.clone(), &namespace);
     let theirs: Api<Secret> = Api::namespaced(world.admin.clone(), &namespace);
-    // Its own, as often as it likes.
+    // Its own objects, repeatedly.
     for id in ["dnBjLTE=", "dnBjLTI="] {
         let (mut map, mut secret) = (object("ConfigMap", "net", "net/default"), object("Secret", "net", "net/default"));
         map["data"]["id"] = id.into();
@@ -66,12 +66,12 @@ async fn confined(world: World) -> Result<()> {
     }
     let again = secrets.patch("net", &applied(), &Patch::Apply(&object("Secret", "net", "net/default"))).await?;
     ensure!(again.type_.as_deref() == Some("pawl.run/outputs"));
-    // Those of another stack.
+    // Objects of another stack.
     let other = object("ConfigMap", "net", "other/default");
     refused("another stack's", maps.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
     let other = object("Secret", "net", "other/default");
     refused("another stack's", secrets.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
-    // Those of people.
+    // Objects of users.
     let plain = json!({"metadata": {"name": "plain"}, "data": {"id": "eA=="}});
     objects::create(&theirs_maps, plain.clone()).await?;
     objects::create(&theirs, plain).await?;
@@ -80,13 +80,13 @@ async fn confined(world: World) -> Result<()> {
     let secret = object("Secret", "plain", "net/default");
     refused("its type", secrets.patch("plain", &applied(), &Patch::Apply(&secret)).await, "field is immutable")?;
     refused("a Secret", objects::merge(&secrets, "plain", &json!({"data": {"id": "eQ=="}})).await, FOREIGN)?;
-    // Not even by a patch that changes nothing and is only tried, whose answer would show it.
+    // Refuses even a no-op dry run, because its response would contain the object.
     let nothing = Patch::Merge(json!({}));
     let tried = PatchParams { dry_run: true, ..PatchParams::default() };
     refused("an empty patch", secrets.patch("plain", &tried, &nothing).await, FOREIGN)?;
     refused("a deletion", secrets.delete("plain", &DeleteParams::default()).await, FOREIGN)?;
     refused("a deletion", maps.delete("plain", &DeleteParams::default()).await, FOREIGN)?;
-    // None of another type is made, and none of its own is let go.
+    // It may not create a Secret of another type, nor drop the label of its own objects.
     let token = json!({"metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "default"},
         "labels": {"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"}}, "type": "kubernetes.io/service-account-token"});
     refused("a token", secrets.create(&PostParams::default(), &serde_json::from_value(token)?).await, FOREIGN)?;

@@ -1,4 +1,4 @@
-//! Lines that Pawl prints for people, pasted beside definitions of the same names: they do to ours what they say, and nothing to the others.
+//! Commands that Pawl prints for users, pasted in a cluster with foreign CRDs of the same names: they affect only ours.
 
 use anyhow::{Result, ensure};
 use crds::{TerraformRepository, names};

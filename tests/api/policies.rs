@@ -1,4 +1,4 @@
-//! Who may create, approve, withdraw, deny, cancel and ask again: as people meet it, in the words they see.
+//! Who may create, approve, withdraw, deny, cancel and rerun, with the messages that users see.
 
 use anyhow::{Context, Result, ensure};
 use crds::{names, reason};
@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A namespace with an approver, alice, and an author, bob, and a run whose plan `a` waits.
+/// A namespace with an approver, alice, and an author, bob, and a run with the waiting plan `a`.
 struct Scene {
     world: World,
     namespace: String,
@@ -53,7 +53,7 @@ impl Scene {
         for phase in ["Pending", "Setup", "Init", "Plan"] {
             self.world.status(&self.namespace, name, &json!({"phase": phase})).await?;
         }
-        // Only the pod of an attempt writes a plan; so does it here.
+        // Only the pod of an attempt may write a plan, so the test uses its token.
         let agent = self.adopt(name, 1).await?;
         agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
         Ok(agent)
@@ -89,7 +89,7 @@ fn approval(by: &str, digit: char) -> Value {
 async fn approves(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
-    // Saying it again is no change, whoever touches something else.
+    // An unchanged approval is no change, whoever writes something else.
     scene.annotate(&scene.bob, "run", json!({"team": "x"})).await?;
     Ok(())
 }
@@ -130,7 +130,7 @@ async fn matrix(world: World) -> Result<()> {
     for (what, change) in [("approved-by", json!({names::APPROVED_BY: "bob"})), ("the comment", json!({names::COMMENT: "no"}))] {
         refused(&format!("only {what}, afterwards"), scene.annotate(bob, "run", change).await, "has not the right")?;
     }
-    // Early: no plan, and then a plan of an attempt that is over while the next one plans.
+    // Too early: without a plan, and then with the plan of a closed attempt while the next one plans.
     scene.world.create(&scene.namespace, "early", &json!({})).await?;
     scene.world.status(&scene.namespace, "early", &json!({"phase": "Pending"})).await?;
     let early = scene.annotate(alice, "early", approval("alice@example.com", 'a')).await;
@@ -139,7 +139,7 @@ async fn matrix(world: World) -> Result<()> {
     scene.world.status(&scene.namespace, "again", &json!({"phase": "Pending"})).await?;
     let dead = scene.annotate(alice, "again", approval("alice@example.com", 'a')).await;
     refused("of a dead attempt", dead, "no plan waits for approval")?;
-    // Server-side apply and a replaced object are the same to the policy.
+    // The policy treats server-side apply and replace the same.
     let api: Api<crds::TerraformRun> = Api::namespaced(bob.clone(), &scene.namespace);
     let applied = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"annotations": {names::APPROVED_BY: "bob"}}});
     let answer = api.patch("run", &PatchParams::apply("bob").force(), &Patch::Apply(applied)).await;
@@ -221,7 +221,7 @@ async fn abandon(world: World) -> Result<()> {
         refused(what, scene.annotate(who, "lost", annotations).await, text)?;
     }
     scene.annotate(&carol, "lost", given_up("carol")).await.context("with the verb")?;
-    // Touching something else is no change.
+    // A change of something else is allowed.
     scene.annotate(&scene.bob, "lost", json!({"team": "x"})).await?;
     let off = json!({names::ABANDON: null, names::ABANDONED_BY: null});
     refused("taken back", scene.annotate(&carol, "lost", off.clone()).await, "never changed nor taken back")?;
@@ -234,7 +234,7 @@ async fn abandon(world: World) -> Result<()> {
         refused(what, scene.annotate(&world.admin, "lost", change).await, "never changed nor taken back")?;
     }
     scene.annotate(&controller, "lost", off).await.context("the controller removes what was refused, or is unverified")?;
-    // One that nobody knows the end of, as long as it keeps the lease on its state.
+    // An Indeterminate run, as long as it retains the lease on its state.
     world.status(namespace, "unknown", &json!({"phase": "Failed", "result": "Indeterminate"})).await?;
     refused("that keeps nothing", scene.annotate(&carol, "unknown", given_up("carol")).await, lost)?;
     let lease = json!({"lease": {"stateKey": sum('c'), "name": "x", "at": time}});
@@ -269,7 +269,7 @@ async fn automatic(world: World) -> Result<()> {
     eventually(&runs, &object).await
 }
 
-/// Creates a run with a right that was given just now: the API server learns of it within moments.
+/// Creates a run with a right that was just granted: the API server needs a moment to see it.
 async fn eventually(runs: &Api<crds::TerraformRun>, object: &crds::TerraformRun) -> Result<()> {
     let create = async || Ok(runs.create(&PostParams::default(), object).await);
     wait::until("an author may with the verb", PATIENCE, create).await.map(drop)
@@ -306,7 +306,7 @@ async fn rerun(world: World) -> Result<()> {
     refused("an approver may not create", scene.annotate(&scene.alice, "run", again.clone()).await, "needs the verb create")?;
     refused("something else than true", scene.annotate(&scene.bob, "run", json!({names::RERUN: "yes"})).await, "set to true")?;
     scene.annotate(&scene.bob, "run", again.clone()).await?;
-    // As the controller answers.
+    // As the controller responds.
     scene.world.status(&scene.namespace, "run", &json!({"rerun": "run-2"})).await?;
     scene.annotate(&scene.world.admin, "run", json!({names::RERUN: null})).await?;
     let answered = "run run-2 answered this already";
@@ -321,7 +321,7 @@ async fn rerun(world: World) -> Result<()> {
     }
     refused("of an automatic run", scene.annotate(&scene.bob, "automatic", again.clone()).await, "needs the verb autoapprove")?;
     refused("of a run with an account", scene.annotate(&scene.bob, "account", again).await, "ServiceAccount root")?;
-    // The mark that spares the controller these questions is the controller's.
+    // Only the controller may set the annotation that bypasses these checks.
     let mut object = run("forged", &json!({"approval": {"mode": "Automatic"}}))?;
     object.metadata.annotations = Some([(names::RERUN_OF.to_owned(), "run".to_owned())].into());
     let runs: Api<crds::TerraformRun> = Api::namespaced(scene.bob.clone(), &scene.namespace);
@@ -341,7 +341,7 @@ async fn rerun(world: World) -> Result<()> {
     object.metadata.name = Some("unasked".into());
     object.metadata.annotations = None;
     refused("the controller, unasked", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")?;
-    // A rerun of a layer's run is a run beside the layer, which nobody was asked for.
+    // A rerun of a layer's run is a run outside of the layer, which needs its own rights.
     let mut of_layer = object.clone();
     of_layer.metadata.name = Some("of-layer".into());
     of_layer.metadata.labels = Some([(names::LABEL_LAYER.to_owned(), "net".to_owned())].into());
@@ -368,7 +368,7 @@ async fn finalizer(world: World) -> Result<()> {
     Ok(())
 }
 
-/// What `kubectl describe` ends with.
+/// The last lines of `kubectl describe`.
 async fn events(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     for role in ["pawl-viewer", "pawl-author", "pawl-approver", "pawl-autoapprover"] {

@@ -1,4 +1,4 @@
-//! Pods of closed attempts, in the controller's name and with its rights: they go an hour later, once the datastore has their log.
+//! Pods of closed attempts, with the controller's account and rights: deleted an hour later, once the datastore has their log.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Repositories that are followed, in the name and with the rights that the chart gives to `controller sources`: real git, real watches.
+//! Followed repositories, with the account and the rights that the chart gives `controller sources`: real git, real watches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +40,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
 
-/// Bundles that are counted and not kept.
+/// Counts bundles instead of storing them.
 #[derive(Default)]
 struct Kept {
     all: Mutex<BTreeMap<String, Stored>>,
@@ -74,7 +74,7 @@ impl Bundles for Kept {
     }
 }
 
-/// A namespace that is followed, and a git server.
+/// A followed namespace, and a Git server.
 struct Scene {
     world: World,
     namespace: String,
@@ -136,7 +136,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Pending, and waits until that is answered.
+    /// Writes a request, and waits until it is handled.
     async fn request(&self, word: &str) -> Result<TerraformRepository> {
         objects::merge(&self.repositories(), "r", &json!({"metadata": {"annotations": {names::RECONCILE: word}}})).await?;
         self.until("one whose request is answered", |repository| {
@@ -181,11 +181,11 @@ async fn followed(world: World) -> Result<()> {
         }
     };
     scene.until("one whose first commit is known", knows(first.clone())).await?;
-    // The second layer may have come after the look at the first.
+    // The second layer may have been created after the poll for the first.
     wait::until("the other layer is told", PATIENCE, async || scene.revision("other").await).await?;
     ensure!(scene.revision("app").await? == Some(first.clone()));
 
-    // Two requests, and nothing new between them: the second writes what was requested with, and nothing else.
+    // Two requests without a new commit: the second updates only the handled request.
     let before = scene.request("1").await?;
     let layer = scene.layers().get("app").await?.resource_version();
     let after = scene.request("2").await?;
@@ -227,12 +227,12 @@ async fn wanted(world: World) -> Result<()> {
         let look = async || Ok(bundles.digest("", "", revision).await?);
         wait::until(format!("{revision} is stored"), PATIENCE, look).await?;
     }
-    // Nobody else's business: the repository is well, whatever somebody names.
+    // An unknown revision in a run does not affect the repository's status.
     let after = scene.repositories().get("r").await?;
     ensure!(after.resource_version() == before.resource_version(), "{:?}", after.status);
     ensure!(bundles.digest("", "", &nowhere).await?.is_none());
 
-    // Burrito 11.20: what nobody needs goes, and no sooner. A ref is at one, and a run that has not ended names another.
+    // Burrito 11.20: unneeded bundles are deleted, and no earlier. A ref points to one, and an open run references another.
     let source = json!({"stack": "app", "source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
     let runs = scene.world.runs(&scene.namespace);
     objects::create(&runs, json!({"metadata": {"name": "needs"}, "spec": source})).await?;
@@ -253,7 +253,7 @@ async fn wanted(world: World) -> Result<()> {
 async fn bound(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.server.create("stacks")?.commit("main", &[("main.tf", "# one\n")])?;
-    // As the guide says.
+    // As in the guide.
     scene.server.set_access("stacks", Access::basic("pawl", "glpat-example"));
     let files = tempfile::tempdir()?;
     let here = |name: &str| -> Result<String> { Ok(guide::block(name)?.replace("-n prod", &format!("-n {}", scene.namespace))) };
@@ -268,7 +268,7 @@ async fn bound(world: World) -> Result<()> {
     let said = serde_json::to_string(&repository.status)?;
     ensure!(said.contains("pawl-sources-secrets") && !said.contains("glpat"), "{said}");
     scene.world.paste(&here("bind sources")?)?;
-    // By itself: what failed is tried again.
+    // A failure is retried without a request.
     scene.until("one that may be read", |repository| condition(repository, conditions::READY).0 == "True").await?;
     let secrets: Api<Secret> = Api::namespaced(scene.world.access.impersonate(ACCOUNT, &[]).await?, &scene.namespace);
     ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");

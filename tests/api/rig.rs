@@ -1,5 +1,4 @@
-//! The code of our controller and of our agent on a real API server: one look and one process at a time. What a node does of a
-//! pod, and what the tool does, is played.
+//! Our controller's and agent's code on a real API server, one reconcile and one process at a time. The node and the tool are simulated.
 
 mod agent;
 
@@ -40,18 +39,18 @@ use harness::{cluster::objects, wait};
 
 use crate::world::{Agent, PATIENCE, World, sum};
 
-/// The run of each rig.
+/// The name of the run of each rig.
 pub(crate) const RUN: &str = "run";
 
-/// A namespace, and a controller that looks when it is told to.
+/// A namespace, and a controller that reconciles on request.
 pub(crate) struct Rig {
     pub(crate) world: World,
     pub(crate) namespace: String,
     pub(crate) context: Arc<Context>,
     feed: Mutex<Feed>,
-    /// By how many seconds the clock of its controller is ahead.
+    /// Seconds by which the clock of its controller is ahead.
     ahead: Arc<AtomicI64>,
-    /// What its controller does without being told to. Ends with the rig.
+    /// Background tasks of its controller. They end with the rig.
     tasks: JoinSet<()>,
 }
 
@@ -61,7 +60,7 @@ impl Rig {
         Self::of(world, namespace, ControllerSettings::default()).await
     }
 
-    /// The same with a controller that watches the admission policies, and revokes what was set while they were away.
+    /// Like [`Self::new`], with a controller that watches the admission policies and revokes what was set without them.
     pub(crate) async fn guarded(world: World) -> Result<Self> {
         let mut rig = Self::new(world).await?;
         let ctx = rig.context.clone();
@@ -75,7 +74,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Another namespace of the same controller, which has to be there as long.
+    /// Another namespace of the same controller. The first rig must outlive it.
     pub(crate) async fn beside(&self) -> Result<Self> {
         let (world, context) = (self.world.clone(), self.context.clone());
         let namespace = world.namespace().await?;
@@ -83,7 +82,7 @@ impl Rig {
         Ok(Self { world, namespace, context, feed, ahead: self.ahead.clone(), tasks: JoinSet::new() })
     }
 
-    /// Waits until the policies are proven here, and what was set before is revoked.
+    /// Waits until the policies are proven here, and earlier approvals are revoked.
     pub(crate) async fn enforced(&self) -> Result<()> {
         let prove = async || match self.context.policies.prove(&self.namespace, &self.context).await {
             Ok(Enforcement::Enforced) => Ok(Ok(())),
@@ -92,7 +91,7 @@ impl Rig {
         wait::until("the policies are proven", PATIENCE, prove).await
     }
 
-    /// Two namespaces, and controllers that were told that they share states.
+    /// Two namespaces, and controllers whose settings tell that they share states.
     pub(crate) async fn pair(world: World) -> Result<(Self, Self)> {
         let (one, two) = (world.namespace().await?, world.namespace().await?);
         let shared_states = json!([[one, two]]).to_string().parse().map_err(anyhow::Error::msg)?;
@@ -100,12 +99,12 @@ impl Rig {
         Ok((Self::of(world.clone(), one, settings.clone()).await?, Self::of(world, two, settings).await?))
     }
 
-    /// Another controller, which has not seen what this one has.
+    /// A new controller process with empty caches.
     pub(crate) async fn again(&self) -> Result<Self> {
         Self::of(self.world.clone(), self.namespace.clone(), self.context.settings.clone()).await
     }
 
-    /// A controller that was told of one namespace, with the rights that the chart gives it then.
+    /// A controller of one namespace, with the rights that the chart grants in that case.
     pub(crate) async fn narrow(world: World) -> Result<Self> {
         let namespace = world.namespace().await?;
         let settings = ControllerSettings { watch_namespaces: vec![namespace.clone()], ..ControllerSettings::default() };
@@ -136,12 +135,12 @@ impl Rig {
         Ok(Self { world, namespace, context, feed, ahead, tasks: JoinSet::new() })
     }
 
-    /// So much time passes for the controller.
+    /// Advances the controller's clock.
     pub(crate) fn later(&self, seconds: i64) {
         self.ahead.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// Waits until the admission policies that were just installed are enforced, before any test.
+    /// Waits until the newly installed admission policies are enforced, before any test.
     pub(crate) async fn prove_the_gate(world: World) -> Result<()> {
         Self::guarded(world).await?.enforced().await
     }
@@ -150,18 +149,18 @@ impl Rig {
         Ok(self.world.runs(&self.namespace).get(RUN).await?)
     }
 
-    /// Calls that the API server refused the controller for want of a right.
+    /// Calls that the API server refused for lack of a right.
     pub(crate) fn forbidden(&self) -> Vec<String> {
         let metrics = self.context.metrics.exposition().1;
         metrics.lines().filter(|line| line.contains("forbidden") && !line.ends_with(" 0")).map(str::to_owned).collect()
     }
 
-    /// The controller looks once, on what its cache would show.
+    /// Reconciles once, on the object as a cache would have it.
     pub(crate) async fn step(&self) -> Result<()> {
         self.step_of(RUN).await
     }
 
-    /// The same at a run of that name.
+    /// The same for a run of that name.
     pub(crate) async fn step_of(&self, name: &str) -> Result<()> {
         let mut run = self.world.runs(&self.namespace).get(name).await?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
@@ -176,12 +175,12 @@ impl Rig {
             node_watch::heard(&event, &self.context);
         }
         trim(&mut run);
-        // What it could not do is seen in the run.
+        // The run's status shows errors.
         let _ = reconcile(Arc::new(run), self.context.clone()).await;
         Ok(())
     }
 
-    /// What the controller's watch of runs would show of the namespace: who waits for which state.
+    /// Applies a listing of the namespace to the controller's queue of runs for states.
     pub(crate) async fn watched(&self) -> Result<()> {
         let queue = &self.context.queue;
         let mut feed = queue.feed(None, futures::channel::mpsc::unbounded().0);
@@ -193,7 +192,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Has the controller look until the run is as asked.
+    /// Reconciles until `done` holds for the run.
     pub(crate) async fn look(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
         let look = async || {
             let run = self.get().await?;
@@ -206,12 +205,12 @@ impl Rig {
         wait::until(format!("the run is {what}"), PATIENCE, look).await
     }
 
-    /// Waits without a controller.
+    /// Waits without reconciling.
     pub(crate) async fn until(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
         wait::object(&self.world.runs(&self.namespace), RUN, what, PATIENCE, done).await
     }
 
-    /// Looks several times, and fails when anything of the run changed.
+    /// Reconciles several times, and fails if the run changes.
     pub(crate) async fn rests(&self, what: &str) -> Result<()> {
         let before = self.get().await?.resource_version();
         for _ in 0..3 {
@@ -227,12 +226,12 @@ impl Rig {
         Ok(())
     }
 
-    /// What a person does who approves the plan `a`.
+    /// Approves the plan `a`, as a person.
     pub(crate) async fn approve(&self) -> Result<()> {
         self.annotate(&json!({names::APPROVE: sum('a'), names::APPROVED_BY: "admin"})).await
     }
 
-    /// The token of the pod that the controller made for the open attempt.
+    /// The token of the pod that the controller created for the open attempt.
     pub(crate) async fn token(&self) -> Result<Agent> {
         let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
@@ -243,7 +242,7 @@ impl Rig {
         Ok(Agent { client, uid, namespace: self.namespace.clone(), run: RUN.into() })
     }
 
-    /// What a node says of the pod of the newest attempt when its process has ended.
+    /// Writes a node's status for the pod of the newest attempt after its process ended.
     pub(crate) async fn pod_ended(&self, message: &TerminationMessage) -> Result<()> {
         let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
         let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
@@ -277,7 +276,7 @@ impl Rig {
     }
 }
 
-/// What a controller's watches of the policies show at its start.
+/// Applies the first listing of a controller's policy watches.
 async fn listed(world: &World, prober: &policies::Prober) -> Result<()> {
     fn events<K: Clone>(objects: kube::core::ObjectList<K>) -> impl Iterator<Item = Event<K>> {
         [Event::Init].into_iter().chain(objects.items.into_iter().map(Event::InitApply)).chain([Event::InitDone])
@@ -292,7 +291,7 @@ async fn listed(world: &World, prober: &policies::Prober) -> Result<()> {
     Ok(())
 }
 
-/// Pods, of which there is none yet.
+/// An empty listing of pods.
 fn pods(context: &Context) -> Feed {
     let mut feed = context.pods.feed();
     context.pods.apply(&mut feed, &Event::Init);
@@ -300,7 +299,7 @@ fn pods(context: &Context) -> Feed {
     feed
 }
 
-/// What a kubelet says of a pod whose container has ended.
+/// A kubelet's status of a pod whose container has terminated.
 pub(crate) async fn terminated(pods: &kube::Api<Pod>, name: &str, phase: &str, how: Value) -> Result<()> {
     let state = json!({"terminated": how});
     let container =

@@ -1,5 +1,4 @@
-//! How many attempts are open at once, and namespaces that are frozen: the controller's own loops on a real API server, in which no node
-//! runs a pod.
+//! Limits of open attempts, and frozen namespaces: the controller's own loops on a real API server without nodes.
 
 use std::sync::Arc;
 
@@ -73,7 +72,7 @@ impl Lab {
         objects::create(&self.world.runs(&self.namespace), run).await.map(drop).context("create")
     }
 
-    /// Waits until the runs are as asked; never more than `bound` attempts may be open meanwhile.
+    /// Waits until `done` holds for the runs. Fails if more than `bound` attempts are open meanwhile.
     async fn until(&self, what: &str, bound: usize, done: impl Fn(&[TerraformRun]) -> bool) -> Result<Vec<TerraformRun>> {
         let look = async || {
             let runs = self.world.runs(&self.namespace).list(&ListParams::default()).await?.items;
@@ -85,7 +84,7 @@ impl Lab {
         wait::until(what, PATIENCE, look).await
     }
 
-    /// Carries out a line of the guide, in this namespace.
+    /// Runs a line of the guide in this namespace.
     fn does(&self, line: &str) -> Result<()> {
         let words = line.split('#').next().unwrap_or_default().split_whitespace();
         let words: Vec<_> = words.skip(1).map(|word| if word == "team" { self.namespace.as_str() } else { word }).collect();
@@ -129,7 +128,7 @@ async fn bound(world: World) -> Result<()> {
         ensure!(text.starts_with("waits for a slot, ") && text.ends_with(&whole), "{text}");
         ensure!(run.status.as_ref().is_some_and(|status| status.message.as_deref() == Some(text.as_str())), "its message");
     }
-    // A person's is next.
+    // A person's run is next.
     lab.create("person", &inline(), None).await?;
     let says = |runs: &[TerraformRun]| runs.iter().any(|run| run.name_any() == "person" && waits(run, reason::SLOTS_FULL));
     let mut runs = lab.until("said by the person's run", BOUND, says).await?;
@@ -150,7 +149,7 @@ async fn repository(world: World) -> Result<()> {
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let spec = json!({"url": "https://git.example.com/infra", "maxConcurrentRuns": 1});
     objects::create(&repositories, json!({"metadata": {"name": "infra"}, "spec": spec})).await?;
-    // Whoever begins now sees the bound, and nothing has to be waited for.
+    // A controller that starts now knows the limit.
     let lab = Lab::of(world, namespace, Settings::default()).await?;
     let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
     for name in ["a", "b"] {
@@ -175,7 +174,7 @@ async fn frozen(world: World) -> Result<()> {
     let guide = guide::block("freeze")?;
     let (freezes, ends) = guide.split_once('\n').context("the guide has two lines")?;
     lab.does(freezes)?;
-    // The watch of namespaces is another than that of runs: until it has come, a run begins.
+    // The watch of namespaces is separate from that of runs: until it has the change, a run begins.
     let mut number = 0;
     let refused = loop {
         number += 1;
@@ -195,7 +194,7 @@ async fn frozen(world: World) -> Result<()> {
     lab.does(ends)?;
     let opened = lab.until("all open, and what was under way still", usize::MAX, |runs| runs.iter().all(is_open)).await?.len();
 
-    // The same of all namespaces, for a controller that begins with the chart's value.
+    // The same for all namespaces: a controller that starts with the chart's value.
     let (world, namespace) = (lab.world.clone(), lab.namespace.clone());
     drop(lab);
     let lab = Lab::of(world.clone(), namespace.clone(), Settings { freeze: true, ..Settings::default() }).await?;

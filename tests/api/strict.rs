@@ -1,4 +1,4 @@
-//! Fields that nobody knows: of hooks, inputs, credentials and outputs, as a client sees that asks, and as one that does not.
+//! Unknown fields of hooks, inputs, credentials and outputs, for clients with and without strict validation.
 
 use std::{io::Write as _, process::Stdio};
 
@@ -53,7 +53,7 @@ async fn unknown(world: &World) -> Result<()> {
     for field in fields {
         ensure!(said.contains(&format!("unknown field \"spec.{field}\"")), "{field}: {said}");
     }
-    // Who does not ask is told nothing, and what he wrote is not there.
+    // Without validation the unknown fields are dropped silently.
     let taken = create("ignore")?;
     ensure!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
     let spec = serde_json::from_slice::<Value>(&taken.stdout)?["spec"].clone();

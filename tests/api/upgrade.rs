@@ -1,4 +1,4 @@
-//! Two versions side by side (`design/0014-upgrades.md`): our controller and our agent under a definition that is newer than ours.
+//! Two versions side by side (`design/0014-upgrades.md`): our controller and agent with the CRD of a newer version.
 
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,7 @@ fn status(run: &TerraformRun) -> TerraformRunStatus {
     run.status.clone().unwrap_or_default()
 }
 
-/// What a process that adopted with this nonce leaves for the kubelet.
+/// The termination message of a process that adopted with this nonce.
 fn message(run: &TerraformRun, agent: &Agent, nonce: char, result: Option<RunResult>) -> TerminationMessage {
     TerminationMessage {
         run_uid: run.uid().unwrap_or_default(),
@@ -54,7 +54,7 @@ fn message(run: &TerraformRun, agent: &Agent, nonce: char, result: Option<RunRes
 
 const LINE: &str = "10:00:00  Scan  0.1s  a line of a newer version";
 
-/// What the newer version wrote is where it wrote it.
+/// The newer version's fields are unchanged.
 async fn is_there(rig: &Rig, when: &str) -> Result<()> {
     let run = newer::whole(&rig.world, &rig.namespace).get(RUN).await?.data;
     for pointer in [
@@ -80,7 +80,7 @@ async fn survives(world: World) -> Result<()> {
     let spec = json!({"newer": "x", "approval": {"newer": "x", "holdFor": "1h"}});
     runs.create(&PostParams::default(), &newer::run(RUN, &spec)?).await?;
     rig.look("opened", is_open(1)).await?;
-    // The first attempt is a newer version's, and so was the controller beside it.
+    // A newer version executes the first attempt, with a controller of its version.
     let agent = rig.token().await?;
     agent.status(&agent.adoption(1, '0')).await.context("adoption")?;
     for phase in ["Init", "Plan"] {
@@ -109,7 +109,7 @@ async fn survives(world: World) -> Result<()> {
     let state = status(&opened);
     ensure!(state.lease.is_some_and(|lease| lease.state_key == sum('c')) && state.approval.is_some(), "{opened:?}");
     is_there(&rig, "our controller recorded approval and lease, and opened another").await?;
-    // From here on it is our agent's.
+    // From here on, our agent executes it.
     let work = Played::default();
     let mut process = rig.start(rig.token().await?, work.clone()).await?;
     ensure!(process.end().await? == 0 && work.applies.load(Ordering::Relaxed) == 1);
@@ -153,7 +153,7 @@ async fn unknown_phase(world: World) -> Result<()> {
     process.until_read(4).await?;
     rig.rests("an agent that waits").await?;
     ensure!(status(&rig.get().await?).adopted.is_none(), "it was adopted");
-    // The newer version has done with it: it goes on from there.
+    // The newer version has left its phase, and the run goes on.
     phase("Pending").await?;
     rig.until("waiting for an approval", |run| status(run).phase == Some(Phase::AwaitingApproval)).await?;
     rig.approve().await?;
@@ -165,7 +165,7 @@ async fn unknown_phase(world: World) -> Result<()> {
     let left = status(&rig.get().await?);
     ensure!(left.claim.is_none() && work.applies.load(Ordering::Relaxed) == 0, "{left:?}");
     ensure!(left.phase == Some(Phase::Unknown) && left.result.is_none(), "{left:?}");
-    // Not even its pod's end is ours to judge.
+    // Our controller does not even judge the end of its pod.
     let run = rig.get().await?;
     let agent = rig.token().await?;
     rig.pod_ended(&message(&run, &agent, '0', None)).await?;
@@ -189,7 +189,7 @@ async fn unknown_failure(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The last line that holds if any of our code forgets itself: `Unknown` is no word of the schema.
+/// The last safeguard against a bug in our code: the schema refuses `Unknown`.
 async fn never_stored(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     world.create(&namespace, RUN, &json!({})).await?;

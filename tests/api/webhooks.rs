@@ -1,4 +1,4 @@
-//! `controller server`: what its account may write, and deliveries that a real forge makes.
+//! `controller server`: the rights of its account, and webhooks of a real forge.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ async fn merge(api: &Api<TerraformRepository>, patch: &Value) -> kube::Result<Te
     objects::merge(api, "net", patch).await
 }
 
-/// A namespace with a repository whose deliveries are proven with a Secret.
+/// A namespace with a repository whose webhooks are authenticated with a Secret.
 async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, String)> {
     let namespace = world.namespace().await?;
     let secrets: Api<Secret> = Api::namespaced(world.admin.clone(), &namespace);
@@ -90,7 +90,7 @@ async fn confined(world: World) -> Result<()> {
     for words in ["$(reboot)", "", &"1".repeat(41), "now"] {
         refused("no time", merge(&api, &request(words)).await, "writes a time")?;
     }
-    // One that was made again is another.
+    // A recreated repository has another UID.
     let other = json!({"metadata": {"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: "2026-11-24T10:00:02Z"}}});
     refused("another UID", merge(&api, &other).await, "uid")?;
     // It has no other rights.
@@ -101,7 +101,7 @@ async fn confined(world: World) -> Result<()> {
     refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, "cannot create resource")?;
     refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, "cannot patch resource")?;
     refused("it", api.delete("net", &DeleteParams::default()).await, "cannot delete resource")?;
-    // And would not be let use them.
+    // The policy refuses even granted rights.
     let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
     world.bind(&namespace, "cluster-admin", &subject).await?;
     wait::until("it has rights", PATIENCE, async || Ok(secrets.get("hook").await)).await?;
@@ -114,7 +114,7 @@ async fn confined(world: World) -> Result<()> {
     refused("another", api.create(&PostParams::default(), &again).await, nothing)
 }
 
-/// What `controller sources` writes when it has looked.
+/// The status of `controller sources` after a poll.
 fn answer(request: &str) -> Patch<Value> {
     Patch::Merge(json!({"status": {"lastHandledReconcile": request}}))
 }
@@ -122,9 +122,9 @@ fn answer(request: &str) -> Patch<Value> {
 /// The server in this process, with its account's rights, on two loopback addresses.
 struct Server {
     receiver: Arc<Receiver>,
-    /// For forges.
+    /// Address for forges.
     address: String,
-    /// For people.
+    /// Address for people.
     admin: String,
     _tasks: JoinSet<()>,
     _stop: watch::Sender<bool>,
@@ -148,7 +148,7 @@ impl Server {
         Ok(Self { receiver, address, admin, _tasks: tasks, _stop: stop })
     }
 
-    /// Reads the deliveries of a repository: code and JSON of the answer.
+    /// Reads the deliveries of a repository. Returns status code and JSON.
     async fn read(&self, token: Option<&str>, namespace: &str, name: &str) -> Result<(u16, Value)> {
         let url = format!("{}/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", self.admin);
         let request = reqwest::Client::builder().no_proxy().build()?.get(url);
@@ -158,7 +158,7 @@ impl Server {
         Ok((response.status().as_u16(), serde_json::from_str(&response.text().await?)?))
     }
 
-    /// Lets it read the Secrets of a namespace, and waits until it may.
+    /// Grants it access to the Secrets of a namespace, and waits until that takes effect.
     async fn may_read(&self, world: &World, namespace: &str) -> Result<()> {
         let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
         world.bind(namespace, "pawl-server-secrets", &subject).await?;
@@ -167,14 +167,13 @@ impl Server {
     }
 }
 
-/// Waits for a request other than one.
+/// Waits for a request other than `not`.
 async fn requested(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
-    let request =
-        async || Ok(repositories.get("net").await?.annotations().get(names::RECONCILE).cloned().filter(|request| request != not));
+    let request = async || Ok(repositories.get("net").await?.annotations().get(names::RECONCILE).cloned().filter(|request| request != not));
     wait::until("a request", PATIENCE, request).await
 }
 
-/// Answers it as well.
+/// Waits for a request and handles it.
 async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
     let request = requested(repositories, not).await?;
     repositories.patch_status("net", &PatchParams::default(), &answer(&request)).await?;
@@ -196,7 +195,7 @@ async fn requests(world: World) -> Result<()> {
     wait::until("the Secret is read anew", PATIENCE, async || Ok(post(SECRET, "1").await? == 202)).await?;
     ensure!(post("wrong", "2").await? == 401);
     let first = requested(&repositories, "").await?;
-    // Whatever comes until it is answered is one request more.
+    // All webhooks before it is handled cause one further request.
     for id in 10..30 {
         ensure!(post(SECRET, &id.to_string()).await? == 202);
     }
@@ -205,7 +204,7 @@ async fn requests(world: World) -> Result<()> {
     repositories.patch_status("net", &PatchParams::default(), &answer(&first)).await?;
     let second = answers(&repositories, &first).await?;
     ensure!(second > first && repositories.get("net").await?.resource_version() != version);
-    // The next one comes at once, and not a third of those before.
+    // The next one requests at once, and the earlier ones cause no third.
     ensure!(post(SECRET, "30").await? == 202);
     let third = answers(&repositories, &second).await?;
     let time: jiff::Timestamp = third.parse()?;
@@ -213,7 +212,7 @@ async fn requests(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The page, as it stands, with another namespace and another address.
+/// Runs the page of the guide with another namespace and another address.
 async fn guide(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
@@ -231,7 +230,7 @@ async fn guide(world: World) -> Result<()> {
     let uid = objects::create(&repositories, manifest).await?.uid().context("no UID")?;
     let address = world.paste(&here("webhook address")?)?;
     ensure!(address == format!("{}/hooks/{uid}", server.address), "{address}");
-    // Until the API server has learnt of the right, and the server of the repository.
+    // Until the API server knows the right, and the server the repository.
     let by_hand = here("webhook by hand")?;
     wait::until("a delivery by hand is taken", PATIENCE, async || Ok(world.paste(&by_hand)?.contains(r#""verdict":"accepted""#)))
         .await?;
@@ -242,7 +241,7 @@ async fn guide(world: World) -> Result<()> {
     wait::until("the delivery is read", PATIENCE, async || Ok(world.paste(&reading)?.contains(r#""verdict":"accepted""#))).await
 }
 
-/// A token of a ServiceAccount for an audience; for the API server itself without.
+/// A ServiceAccount's token for an audience; without one, for the API server itself.
 async fn token(accounts: &Api<ServiceAccount>, account: &str, audiences: &[&str]) -> Result<String> {
     let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": {"audiences": audiences}}))?;
     let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
@@ -256,7 +255,7 @@ async fn reads(world: World) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), &namespace);
     objects::create(&accounts, json!({"metadata": {"name": "reader"}})).await?;
     let (foreign, own) = (token(&accounts, "reader", &[]).await?, token(&accounts, "reader", &["pawl-server"]).await?);
-    // Until then the API server has not learnt that the server may review.
+    // Until then the API server does not know that the server may review tokens.
     wait::until("a token is reviewed", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 403)).await?;
     for token in [None, Some("forged"), Some(foreign.as_str())] {
         let (code, answer) = server.read(token, &namespace, "net").await?;
@@ -298,7 +297,7 @@ async fn forge(world: World) -> Result<()> {
     let push = taken.first().context("no delivery is shown")?;
     ensure!(push.forge == "Gitea" && push.event.as_deref() == Some("push") && push.verdict == Verdict::Accepted, "{taken:?}");
     ensure!(push.repository == format!("{namespace}/net") && push.id.as_ref().is_some_and(|id| id.len() == 36), "{taken:?}");
-    // By git itself, to another branch.
+    // With git, to another branch.
     let folder = tempfile::tempdir()?;
     let git = |arguments: &[&str]| -> Result<()> {
         let mut command = std::process::Command::new("git");
@@ -313,7 +312,7 @@ async fn forge(world: World) -> Result<()> {
     git(&["commit", "--quiet", "--allow-empty", "-m", "two"])?;
     git(&["push", "--quiet", "origin", "HEAD:refs/heads/other"])?;
     let second = answers(&repositories, &first).await.with_context(|| gitea.log())?;
-    // An issue moves no ref; a hook with another secret is not the forge's.
+    // An issue changes no ref; a hook with another secret is not authentic.
     let issue = json!({"title": "t"});
     gitea.api(reqwest::Method::POST, "repos/root/net/issues", &issue).await?;
     let ignored = || server.receiver.deliveries.of(&namespace, "net").iter().any(|one| one.verdict == Verdict::Ignored);

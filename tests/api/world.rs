@@ -1,4 +1,4 @@
-//! Two API servers: one with the definition alone, for its own rules, one with the admission policies of the chart as well.
+//! API servers for the tests: one with the CRDs only, for their own rules, and one with the chart's admission policies as well.
 
 use std::{
     future::Future,
@@ -31,29 +31,29 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt, api::PostParams};
 use serde_json::{Value, json};
 
-/// The group of Burrito's definitions, which have the names of ours.
+/// The API group of Burrito's CRDs, which have the same names as ours.
 pub(crate) const FOREIGN: &str = "config.terraform.padok.cloud";
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a test does in its world.
+/// The body of a test.
 type Body = Box<dyn FnOnce(World) -> Pin<Box<dyn Future<Output = Result<()>>>> + Send>;
 
-/// A test and the world it wants.
+/// A test and the world that it needs.
 pub(crate) struct Test {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) body: Body,
 }
 
-/// What stands in an API server.
+/// The content of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The definition alone.
+    /// The CRDs only.
     Bare,
-    /// What the chart installs.
+    /// Everything that the chart installs.
     Guarded,
-    /// The same, with the definition of a version that is newer than ours.
+    /// The same, with the CRDs of a newer version.
     Newer,
 }
 
@@ -73,13 +73,13 @@ impl Test {
     }
 }
 
-/// Why the suite cannot run here, or `None`. Under `CI=true` nothing is left out: a lack is a failure.
+/// The reason why the suite cannot run here, or `None`. With `CI=true` nothing is skipped: a missing prerequisite is a failure.
 pub(crate) fn left_out() -> Option<&'static str> {
     let wanted = all_suites() || std::env::var_os("KUBEBUILDER_ASSETS").is_some_and(|value| !value.is_empty());
     (!wanted).then_some("set KUBEBUILDER_ASSETS, or run `cargo ci`, which builds one")
 }
 
-/// An API server with the definition, and what tests do with it.
+/// An API server with the CRDs, and helpers for tests.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) access: Access,
@@ -88,13 +88,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts an API server and installs the definition, and with `policies` what the chart installs besides.
+    /// Starts an API server and installs the CRDs, and with `policies` the rest of the chart.
     pub(crate) async fn start(policies: bool) -> Result<(Self, ControlPlane)> {
-        // Not shared: tests play kubelet and controllers here. Definition, policies and version differ among the servers of this suite.
+        // Not shared: tests simulate kubelet and controllers here, and CRDs, policies and version differ between the servers of this suite.
         let plane = ControlPlane::start(Options::default()).await?;
         let access: Access = (*plane).clone();
         let world = Self { admin: access.client().await?, access, next: Arc::default() };
-        // First, so that no kubectl has looked at what there is before.
+        // First, before any kubectl has cached discovery data.
         world.apply(foreign().to_string().as_bytes())?;
         world.established(&format!("crd/terraformruns.{FOREIGN}"))?;
         if policies {
@@ -113,7 +113,7 @@ impl World {
         Ok((world, plane))
     }
 
-    /// Starts an API server with all that the chart installs, and a definition that knows more than ours.
+    /// Starts an API server with the whole chart, and CRDs newer than ours.
     pub(crate) async fn start_newer() -> Result<(Self, ControlPlane)> {
         let (world, plane) = Self::start(true).await?;
         world.apply(crate::newer::definition()?.to_string().as_bytes())?;
@@ -122,13 +122,13 @@ impl World {
     }
 
     fn established(&self, definition: &str) -> Result<()> {
-        // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
+        // Before it has any condition, `kubectl wait --for=condition` fails at once.
         self.access.kubectl(&["wait", "--for=jsonpath={.status.conditions}", "--timeout=300s", definition])?;
         self.access.kubectl(&["wait", "--for=condition=Established", "--timeout=300s", definition])?;
         Ok(())
     }
 
-    /// Pastes text into a shell, as the administrator; what it printed.
+    /// Runs text in a shell as administrator; returns its output.
     pub(crate) fn paste(&self, text: &str) -> Result<String> {
         let kubectl = self.access.kubectl.parent().context("kubectl lies in a directory")?.display();
         let path = format!("{kubectl}:{}", std::env::var("PATH").unwrap_or_default());
@@ -139,7 +139,7 @@ impl World {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// What one template of the chart makes for another release.
+    /// Installs one template of the chart for another release.
     pub(crate) fn install(&self, release: &str, template: &str, value: &str) -> Result<()> {
         self.apply(&rendered(release, &["--show-only", template, "--set", value])?)
     }
@@ -151,7 +151,7 @@ impl World {
         Ok(())
     }
 
-    /// A policy is in force about a second after it was created (tried); each is asked for by what it must refuse.
+    /// A policy takes effect about a second after its creation (measured). Waits until each refuses a probe.
     async fn wait_for_policies(&self) -> Result<()> {
         let namespace = self.namespace().await?;
         let author = self.person("someone", &namespace, "pawl-author").await?;
@@ -171,14 +171,14 @@ impl World {
         Ok(name)
     }
 
-    /// A client that acts as a person to whom a ClusterRole is bound in a namespace.
+    /// A client that impersonates a user with a ClusterRole in a namespace.
     pub(crate) async fn person(&self, user: &str, namespace: &str, role: &str) -> Result<Client> {
         self.bind_user(namespace, role, user).await?;
         self.until_allowed(user, namespace, role).await?;
         self.access.impersonate(user, &[]).await
     }
 
-    /// Waits until the API server has learnt of a right: until then it refuses what a policy is to be asked about.
+    /// Waits until the API server knows a right; before that, RBAC refuses requests that should reach a policy.
     async fn until_allowed(&self, user: &str, namespace: &str, role: &str) -> Result<()> {
         let (resource, verb) = match role {
             "pawl-author" => ("terraformruns", "create"),
@@ -205,7 +205,7 @@ impl World {
         Ok(())
     }
 
-    /// The same for a person.
+    /// Like [`Self::bind`], for a user.
     pub(crate) async fn bind_user(&self, namespace: &str, role: &str, user: &str) -> Result<()> {
         self.bind(namespace, role, &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user})).await
     }
@@ -219,13 +219,13 @@ impl World {
         Api::namespaced(self.admin.clone(), namespace)
     }
 
-    /// Merges into the status as the administrator.
+    /// Patches the status as administrator.
     pub(crate) async fn status(&self, namespace: &str, name: &str, status: &Value) -> kube::Result<TerraformRun> {
         objects::merge_status(&self.runs(namespace), name, status).await
     }
 
-    /// Creates the pod of an attempt (nothing runs it), with an account of its own that may do what an agent may, and gives a
-    /// client with that pod's token.
+    /// Creates the pod of an attempt (no node runs it), with its own account and an agent's rights, and returns a client with that pod's
+    /// token.
     pub(crate) async fn pod(&self, namespace: &str, pod: &str, account: &str, run: &str) -> Result<Agent> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
         if accounts.get_opt(account).await?.is_none() {
@@ -249,7 +249,7 @@ impl World {
         Ok(Agent { client, uid, namespace: namespace.into(), run: run.into() })
     }
 
-    /// Opens an attempt of a run, as the controller does, and makes its pod.
+    /// Opens an attempt of a run, as the controller does, and creates its pod.
     pub(crate) async fn open(&self, namespace: &str, run: &str, number: u32) -> Result<Agent> {
         let pod = format!("{run}-a{number}");
         let attempt = json!({"number": number, "podName": pod, "open": true, "tries": number});
@@ -265,7 +265,7 @@ impl World {
     }
 }
 
-/// Definitions with the names of Burrito's: whoever moves from it has both, and its group comes first in the alphabet.
+/// CRDs with the names of Burrito's: a user who migrates has both, and its group is first in the alphabet.
 fn foreign() -> Value {
     let definitions: Vec<Value> = [
         ("terraformruns", "TerraformRun", ["run", "runs", "tfrun", "tfruns"].as_slice()),
@@ -285,7 +285,7 @@ fn foreign() -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": definitions})
 }
 
-/// What the chart makes for a release.
+/// Renders the chart for a release.
 fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
@@ -298,7 +298,7 @@ fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The token of a pod, used by hand: without the tests that the honest agent puts before its writes.
+/// A pod's token, used without the checks that the honest agent makes before its writes.
 pub(crate) struct Agent {
     pub(crate) client: Client,
     pub(crate) uid: String,
@@ -307,12 +307,12 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Merges into the status of its run.
+    /// Patches the status of its run.
     pub(crate) async fn status(&self, status: &Value) -> kube::Result<TerraformRun> {
         objects::merge_status(&Api::namespaced(self.client.clone(), &self.namespace), &self.run, status).await
     }
 
-    /// Adopts an attempt and comes to its plan.
+    /// Adopts an attempt and records its plan.
     pub(crate) async fn plans(&self, attempt: u32) -> Result<()> {
         self.status(&self.adoption(attempt, '0')).await.context("adoption")?;
         for phase in ["Init", "Plan"] {
@@ -321,25 +321,25 @@ impl Agent {
         Ok(())
     }
 
-    /// Claims the plan of a checksum that is made of one digit.
+    /// Claims the plan whose checksum repeats one digit.
     pub(crate) async fn claims(&self, attempt: u32, nonce: char, digit: char) -> kube::Result<TerraformRun> {
         self.status(&self.claim(attempt, nonce, &sum(digit))).await
     }
 
-    /// What adopts an attempt.
+    /// The status patch that adopts an attempt.
     pub(crate) fn adoption(&self, attempt: u32, nonce: char) -> Value {
         json!({"phase": "Setup", "adopted": {"attempt": attempt, "podUID": self.uid, "nonce": nonce.to_string().repeat(32),
             "version": crds::release::VERSION}})
     }
 
-    /// What claims a plan.
+    /// The status patch that claims a plan.
     pub(crate) fn claim(&self, attempt: u32, nonce: char, checksum: &str) -> Value {
         json!({"phase": "Apply", "claim": {"checksum": checksum, "attempt": attempt, "podUID": self.uid,
             "nonce": nonce.to_string().repeat(32), "at": "2026-01-01T00:00:00Z"}})
     }
 }
 
-/// A run with an inline source, into whose spec `spec` is merged.
+/// A run with an inline source; `spec` is merged into its spec.
 pub(crate) fn run(name: &str, spec: &Value) -> Result<TerraformRun> {
     let mut whole = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
     for (key, value) in spec.as_object().into_iter().flatten() {
@@ -348,7 +348,7 @@ pub(crate) fn run(name: &str, spec: &Value) -> Result<TerraformRun> {
     Ok(TerraformRun::new(name, serde_json::from_value(whole)?))
 }
 
-/// A checksum made of one digit.
+/// A checksum that repeats one digit.
 pub(crate) fn sum(digit: char) -> String {
     format!("sha256:{}", digit.to_string().repeat(64))
 }
@@ -358,7 +358,7 @@ pub(crate) fn plan(attempt: u32, digit: char) -> Value {
         "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6"})
 }
 
-/// Fails unless the API server refused, with a text that holds `text`.
+/// Fails unless the API server refused with a message that contains `text`.
 pub(crate) fn refused<T>(what: &str, answer: kube::Result<T>, text: &str) -> Result<()> {
     match answer {
         Ok(_) => anyhow::bail!("{what}: was let through"),

@@ -1,4 +1,4 @@
-//! What went wrong in the words of the tools, and what `Next` says of it: done, and the run goes well.
+//! Failures with the tools' own messages, and Pawl's `Next` step: after following it the run succeeds.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     tests
 }
 
-/// Runs a command that has to fail so; what it printed, its failure, and the next step.
+/// Runs a command that must fail in this way; returns its output, its failure, and the next step.
 fn fails(place: &Place, command: &mut Command, class: FailureClass, reason: &str) -> Result<(String, Failure, String)> {
     let (code, text) = ended(command)?;
     let record = place.record()?;
@@ -53,12 +53,12 @@ fn fails(place: &Place, command: &mut Command, class: FailureClass, reason: &str
     Ok((text, failure, next))
 }
 
-/// The line that comes after what a next step says first.
+/// The command that follows the first part of a next step.
 fn then(next: &str) -> Result<&str> {
     Ok(next.split_once(", then: ").with_context(|| format!("nothing follows in `{next}`"))?.1)
 }
 
-/// What was to be done has been: the line that comes then ends well.
+/// Runs the command after the first part is done; it must succeed.
 fn goes_well(place: &Place, line: &str) -> Result<()> {
     let (code, text) = place.paste(line)?;
     ensure!(code == 0, "`{line}` ended with {code}: {text}");
@@ -94,14 +94,14 @@ fn code(lab: &Lab, tool: &str) -> Result<()> {
 
 fn backend(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "state-elsewhere")?;
-    // Nobody listens on the first port.
+    // Nothing listens on the first port.
     let address = |port: u16| format!("http://127.0.0.1:{port}/state");
     let mut command = place.agent(&["plan"]);
     let (_, failure, next) = fails(&place, command.env("TF_HTTP_ADDRESS", address(1)), Transient, reason::BACKEND_UNREACHABLE)?;
     holds(&failure.message, "init failed: Error refreshing state: ")?;
     holds(&failure.message, "connection refused")?;
     ensure!(next.starts_with("see that the state's backend, which the message names, can be reached, then: "), "{next}");
-    // A backend that has no state yet.
+    // A backend without a state.
     let server = TcpListener::bind("127.0.0.1:0")?;
     let port = server.local_addr()?.port();
     thread::spawn(move || {
@@ -111,7 +111,7 @@ fn backend(lab: &Lab, tool: &str) -> Result<()> {
             let _ = connection.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
     });
-    // Another address is another backend to the tool; the first has kept nothing.
+    // The tool treats another address as another backend; the first has stored nothing.
     fs::remove_dir_all(place.stack().join(".terraform"))?;
     let mut shell = place.program("/bin/sh", &["-c", then(&next)?]);
     ended(shell.env("TF_HTTP_ADDRESS", address(port)))?.with(0)?;
@@ -144,7 +144,7 @@ fn newer(lab: &Lab, tool: &str) -> Result<()> {
 fn registry(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "provider-elsewhere")?;
     let mut command = place.agent(&["plan"]);
-    // Without the mirror that all tests have.
+    // Without the mirror that all tests use.
     command.env("TF_CLI_CONFIG_FILE", "/dev/null");
     let (_, failure, next) = fails(&place, &mut command, Transient, reason::PROVIDER_UNREACHABLE)?;
     holds(&failure.message, "connection refused")?;
@@ -157,7 +157,7 @@ fn instances(lab: &Lab, tool: &str) -> Result<()> {
     let (text, failure, _) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::INVALID_CONFIGURATION)?;
     ensure!(failure.diagnostics.len() == 3, "{failure:?}");
     holds(&failure.message, "; 2 more errors: ")?;
-    // As the tool words it for people.
+    // In the tool's own words.
     for part in [
         "\n  on each/main.tf line 7, in resource \"terraform_data\" \"one_of_two\":\n   7:   input = tolist([\"the only one\"])[count.index]\n    ├──",
         "\n    │ count.index is 1\n\nThe given key does not",
@@ -183,7 +183,7 @@ fn provisioner(lab: &Lab, tool: &str) -> Result<()> {
     let main = place.stack().join("main.tf");
     let text = fs::read_to_string(&main)?;
     fs::write(&main, text.replace("exit 3", "exit 0"))?;
-    // What failed is tainted, and the plan that makes it anew waits for an answer.
+    // The failed resource is tainted, and the plan that replaces it waits for an answer.
     let (code, text) = place.paste(then(&next)?)?;
     ensure!(code == 2 && place.record()?.plan.unwrap_or_default().counts.replace == 1, "{code}: {text}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Which tool a folder is for, and in which workspace a command works: said, and of that command alone.
+//! The tool of a folder, and the workspace of a command: shown, and limited to that command.
 
 use anyhow::{Context as _, Result, ensure};
 use crds::RunResult;
@@ -18,7 +18,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     all
 }
 
-/// A person has no image and no spec: what is said of tools is in the words of a laptop.
+/// Local mode has no image and no spec, so messages about tools must not mention them.
 fn words(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let version = lab.version("tofu")?;
@@ -56,19 +56,19 @@ fn workspace(lab: &Lab, tool: &str) -> Result<()> {
     holds(&text, "workspace staging (new)")?;
     ensure!(resources_in(&place, "staging")? == 1 && place.resources()?.is_none(), "{text}");
 
-    // Nobody else works in it unawares.
+    // The workspace is not selected for later commands.
     let (_, text) = ended(&mut place.program(tool, &["workspace", "show"]))?;
     ensure!(text.trim() == "default", "it is selected now: {text}");
     let text = place.came_to(RunResult::NoChanges, place.run(&["destroy", "--auto-approve"])?)?;
     ensure!(resources_in(&place, "staging")? == 1, "the other workspace was destroyed: {text}");
 
-    // A plan that waits is applied where it was made.
+    // A waiting plan is applied in the workspace where it was made.
     let text = place.waits(place.run(&["apply", "--workspace", "staging", "--var", "size=2"])?)?;
     ensure!(!text.contains("(new)"), "{text}");
     let text = place.came_to(RunResult::Applied, place.paste(&approval(&text)?)?)?;
     ensure!(resources_in(&place, "staging")? == 1 && place.resources()?.unwrap_or_default() == 0, "{text}");
 
-    // What a person selected by hand is what counts without the flag.
+    // Without the flag, the workspace that was selected by hand counts.
     ended(&mut place.program(tool, &["workspace", "select", "staging"]))?.with(0)?;
     let (code, text) = place.run(&["plan", "--workspace", "default"])?;
     ensure!(code == 0 && text.contains("1 to add"), "{code}: {text}");

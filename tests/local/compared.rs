@@ -1,4 +1,4 @@
-//! `cargo compare`: bare tool and Pawl do the same with every stack of the tests, and what differs is said.
+//! `cargo compare`: the bare tool and Pawl give the same results for every stack of the tests, and differences are reported.
 
 use std::{
     fs,
@@ -14,15 +14,15 @@ use harness::cluster::gobuild::Toolset;
 
 use crate::place::{Lab, Test, fixtures};
 
-/// The first OpenTofu that reads `required_version` in its own files only, and ephemeral variables. CI builds it for nothing else, so it
-/// is run where it is built already (design 0019).
+/// The first OpenTofu that reads `required_version` only from its own files, and that has ephemeral variables. CI does not build it just
+/// for this, so the test runs only if it is built already (design 0019).
 const NEWER: &str = "tofu-1.12.6";
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut all = vec![
         Test::new("compared::stacks_are_the_same", |lab| {
             let (tally, said) = compared(lab.agent(), vec![fixtures()], "tofu", None)?;
-            // What this version may not run is refused in Pawl's own words.
+            // Pawl refuses a version that it must not run with its own message.
             ensure!(tally.same >= 10 && tally == Tally { same: tally.same, deliberate: 3, ..Tally::default() }, "{said}");
             Ok(())
         }),
@@ -51,7 +51,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     all
 }
 
-/// Runs the comparison with a version of OpenTofu, and says what it printed.
+/// Compares with a version of OpenTofu; returns the output.
 fn compared(agent: &Path, folders: Vec<PathBuf>, tool: &str, only: Option<&str>) -> Result<(Tally, String)> {
     let version = Toolset::ensure(&[tool])?.version(tool)?.to_owned();
     let options = Options {
@@ -72,7 +72,7 @@ fn compared(agent: &Path, folders: Vec<PathBuf>, tool: &str, only: Option<&str>)
     Ok((tally, said.into_inner().unwrap_or_default()))
 }
 
-/// An agent that leaves a file behind, and plans for a word that nobody asked for.
+/// An agent that leaves a file behind, and plans with another variable.
 fn differs(lab: &Lab) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let agent = dir.path().join("agent");

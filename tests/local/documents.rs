@@ -1,4 +1,4 @@
-//! What the guide says of local mode, done; completion and manual, as shells and people use them.
+//! The guide's local mode, executed; shell completion and the manual.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The first example, line by line as it stands there; only the build is left out, since it has been done.
+/// The first example line by line, without the build, which is done already.
 fn first(lab: &Lab) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let text = guide::block("local first")?;
@@ -27,7 +27,7 @@ fn first(lab: &Lab) -> Result<()> {
     ensure!(build == ["cargo build --release --workspace"], "it is built by {build:?}");
     ensure!(script.last().is_some_and(|line| line.starts_with("runner-agent local")), "it ends in {script:?}");
     let place = lab.place("tofu", &[])?;
-    // The toolchain's own directories are of the person who builds.
+    // The toolchain's directories depend on the user who builds.
     let script = format!("set -e\n{}\n", script.join("\n")).replace("$(rustc --print host-tuple)", "*");
     let mut shell = place.program("/bin/bash", &["-c", &script]);
     let mut terminal = Terminal::start(shell.current_dir(&root))?;
@@ -38,11 +38,11 @@ fn first(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The lines below the first example, one after the other on what it left: each ends as its comment says.
+/// The lines after the first example, executed in its folder: each ends as its comment says.
 fn more(lab: &Lab) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let block = guide::block("local more")?;
-    // There is no such server.
+    // The server in the example does not exist.
     let lines: Vec<&str> = block.lines().filter(|line| !line.contains("https://")).collect();
     ensure!(lines.len() >= 4, "{lines:?}");
     let place = lab.place("tofu", &[])?;
@@ -68,7 +68,7 @@ fn more(lab: &Lab) -> Result<()> {
 
 fn completion(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[])?;
-    // As the guide has it, in the one shell of its own that it is for.
+    // As in the guide, in a shell of its own.
     let line = guide::block("local completion")?;
     let (code, text) = ended(&mut place.program("/bin/bash", &["-c", &format!("set -e\n{line}complete -p runner-agent\n")]))?;
     ensure!(code == 0 && text.contains("runner-agent"), "{text}");
@@ -95,7 +95,7 @@ fn completion(lab: &Lab) -> Result<()> {
 fn manual(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[])?;
     let text = place.paste("runner-agent man local")?.with(0)?;
-    // Where there is `man`, it is read as a person reads it.
+    // With `man`, it is rendered as for a reader.
     let shown = place.paste("command -v man >/dev/null && runner-agent man local | MANWIDTH=100 man -l - | col -b || true")?.1;
     let text = if shown.trim().is_empty() { text.replace("\\-", "-") } else { shown };
     for part in ["runner-agent local", "--approve", "CHECKSUM", "--auto-approve", "a plan waits for an answer"] {

@@ -1,4 +1,4 @@
-//! Each example as a person works with it: planned, denied, applied, applied again, destroyed.
+//! Each example: plan, deny, apply, apply again, destroy.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crds::{Changed, FailureClass, RunResult, reason};
 
 use crate::place::{Lab, Place, Test, holds};
 
-/// Stacks, with what they need on the command line, and how many resources their state has.
+/// Stacks, their command line arguments, and the number of resources in their state.
 const EXAMPLES: &[(&str, &[&str], usize)] = &[
     ("hello", &[], 2),
     ("many", &["--var", "count_of_them=7"], 1),

@@ -1,4 +1,4 @@
-//! What a folder says of its runs in `pawl.yaml`, and what the command line says over it.
+//! Settings of a folder in `pawl.yaml`, and options that override them.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 
 const HEAD: &str = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n";
 
-/// Says what of the stack's folder, or what is in a file of it.
+/// Writes a file in the stack's folder.
 fn write(place: &Place, name: &str, text: &str) -> Result<()> {
     let path = place.stack().join(name);
     fs::create_dir_all(path.parent().context("no directory")?)?;
@@ -33,7 +33,7 @@ fn write(place: &Place, name: &str, text: &str) -> Result<()> {
 
 const NAMES: [&str; 7] = ["env", "auto", "file", "again", "given", "typed", "secret"];
 
-/// Each variable is given in one place more than the one before it.
+/// Each variable is set in one place more than the previous one.
 fn order(lab: &Lab, tool: &str) -> Result<()> {
     let declared = NAMES.map(|name| format!("variable \"{name}\" {{}}\n")).concat();
     let said: Vec<_> = NAMES.iter().map(|name| format!("${{var.{name}}}")).collect();
@@ -85,7 +85,7 @@ fn wrong(lab: &Lab) -> Result<()> {
     holds(&text, "--var a=… --var b=…")
 }
 
-/// The example of the guide, with what it names beside it.
+/// The guide's example, with the files that it references.
 fn documented(lab: &Lab) -> Result<()> {
     let code = "variable \"zone\" {}\nvariable \"word\" {}\nvariable \"size\" {}\noutput \"said\" {\n  value = \"${var.zone} ${var.size}\"\n}\n";
     let place = lab.place("tofu", &[("main.tf", code), ("prod.tfvars", "zone = \"north\"\nsize = 1\n")])?;
@@ -95,7 +95,7 @@ fn documented(lab: &Lab) -> Result<()> {
     holds(&text, "said = \"north 3\"")
 }
 
-/// The guide's hooks around a plan that is applied by a later process, after somebody changed the folder's own.
+/// The guide's hooks around a plan that a later process applies, after the folder's own script changed.
 fn hooks(lab: &Lab) -> Result<()> {
     let code = "variable \"zone\" {}\nresource \"terraform_data\" \"a\" {\n  input = length(var.zone)\n}\n";
     let check =
@@ -106,7 +106,7 @@ fn hooks(lab: &Lab) -> Result<()> {
     for (part, is_there) in [("checked of false", true), ("north-west", false), ("Applied by", false)] {
         ensure!(text.contains(part) == is_there, "{part}: {text}");
     }
-    // A folder in which a script has another text has another plan.
+    // A folder with a changed script has another plan.
     let line = approval(&text)?;
     write(&place, "check.sh", &check.replace("checked", "changed"))?;
     let (code, text) = place.paste(&line)?;
@@ -118,7 +118,7 @@ fn hooks(lab: &Lab) -> Result<()> {
     holds(&text, "Applied by tell")?;
     ensure!(!text.contains("checked of") && !text.contains("north-west"), "the plan's are of the plan: {text}");
 
-    // One before the apply that fails lets nothing be applied, and one at the end takes nothing back.
+    // A failed hook before the apply prevents it, and one at the end reverts nothing.
     let late = "  hooks:\n    - {name: never, when: BeforeApply, inline: 'exit 3'}\n    - {name: end, when: Always, inline: 'echo over; exit 4'}\n";
     write(&place, "pawl.yaml", &format!("{HEAD}{late}"))?;
     let (code, text) = place.run(&["apply", "-auto-approve", "-var", "zone=a"])?;
@@ -140,7 +140,7 @@ fn part(lab: &Lab) -> Result<()> {
     write(&place, "pawl.yaml", &format!("{HEAD}  targets: [terraform_data.a, terraform_data.b]\n  parallelism: 1\n"))?;
     let (code, text) = place.run(&["plan"])?;
     ensure!(code == 0 && counts(&place)? == (2, 0), "{code}: {text}");
-    // What is typed wins.
+    // The command line wins.
     let (code, text) = place.run(&["apply", "-target", "terraform_data.a", "-auto-approve"])?;
     ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
     fs::remove_file(place.stack().join("pawl.yaml"))?;

@@ -1,5 +1,5 @@
-//! Ctrl-C in each phase, as a key at a terminal: it is said what is waited for, the tool gets one SIGINT however often the key
-//! is pressed, and exit code and record say what happened. A closed terminal counts as much.
+//! Ctrl-C in each phase, as a key at a terminal: the program reports what it waits for, the tool gets one SIGINT for any number of keys,
+//! and exit code and record are true. A closed terminal has the same effect.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Two creations that take their time, one after the other.
+/// Two slow creations, one after the other.
 pub(crate) const SLOW: &str = include_str!("../fixtures/terragrunt/slow/main.tf");
 
 /// A plan that reads from a server.
@@ -37,11 +37,11 @@ pub(crate) fn reading(server: &Stalled) -> String {
     )
 }
 
-/// A run that was cancelled before anything was applied.
+/// Checks that a run was cancelled before anything was applied.
 fn is_cancelled(place: &Place, (code, text): &(i32, String)) -> Result<()> {
     let record = place.record()?;
     ensure!(*code == 3 && record.result == Some(RunResult::Canceled), "{code} {:?}: {text}", record.result);
-    // A plan that is interrupted writes a state, an empty one.
+    // An interrupted plan writes an empty state.
     ensure!(record.claim.is_none() && place.resources()?.unwrap_or_default() == 0, "something was applied: {text}");
     holds(text, "Cancelled: Ctrl-C; nothing was applied")
 }
@@ -52,7 +52,7 @@ fn in_setup(lab: &Lab) -> Result<()> {
     server.until_asked()?;
     terminal.press(CTRL_C)?;
     terminal.until("Cancelled: the fetch of the source is waited for")?;
-    // The server has not answered, and never does.
+    // The server never answers.
     is_cancelled(&place, &terminal.end()?)
 }
 
@@ -98,7 +98,7 @@ fn at_the_question(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A terminal at which an apply has begun that is slower than any key.
+/// A terminal with an apply in progress that lasts longer than any key takes.
 fn applying(lab: &Lab) -> Result<(Place, Terminal)> {
     let place = lab.place("tofu", &[("main.tf", SLOW)])?;
     let mut terminal = place.at_terminal(&[])?;
@@ -121,13 +121,13 @@ fn in_apply(lab: &Lab) -> Result<()> {
 
 fn closed_in_apply(lab: &Lab) -> Result<()> {
     let (place, terminal) = applying(lab)?;
-    // What a terminal does that is closed; the program is told once more by the kernel when the last end is gone.
+    // As a closed terminal does; the kernel sends another SIGHUP when the last end is gone.
     terminal.signal(Signal::SIGHUP)?;
     let (code, text) = terminal.end()?;
     interrupted(&place, code, &text)
 }
 
-/// The tool has ended by itself: what it made is in its state, and nobody holds the lock.
+/// Checks that the tool ended by itself: its state has the created objects, and the lock is free.
 fn interrupted(place: &Place, code: i32, text: &str) -> Result<()> {
     let record = place.record()?;
     ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code} {:?}: {text}", record.result);
@@ -149,7 +149,7 @@ fn closed_at_the_question(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The tools say so when they are told a second time, and drop their state then.
+/// Fails if the tool got a second signal, which it reports, and at which it drops its state.
 fn one_signal(text: &str) -> Result<()> {
     let told = text.matches("Interrupt received").count();
     ensure!(told == 1 && !text.contains("Two interrupts"), "the tool was told {told} times: {text}");

@@ -1,5 +1,4 @@
-//! `runner-agent local`, the program itself, with the real tools, at a terminal and without one. Needs neither root nor a
-//! cluster.
+//! `runner-agent local`, the program itself, with the real tools, with and without a terminal. Needs neither root nor a cluster.
 
 mod advice;
 mod chosen;

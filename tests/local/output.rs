@@ -1,4 +1,4 @@
-//! What is printed where: a bar and colours at a terminal, plain lines elsewhere, JSON and nothing else when asked for.
+//! Output: a progress bar and colours at a terminal, plain lines elsewhere, and only JSON with `--json`.
 
 use std::process::Stdio;
 
@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 const GREEN: &str = "\x1b[32m";
 
-/// Whether a text sets colours; a bar moves the cursor besides.
+/// Whether a text sets colours; a bar only moves the cursor.
 fn is_coloured(text: &str) -> bool {
     let ends = |rest: &str| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m');
     text.split("\x1b[").skip(1).any(ends)
@@ -98,7 +98,7 @@ fn json(lab: &Lab) -> Result<()> {
         let last = parsed.with_context(|| format!("not JSON: {lines}"))?.pop().context("no line")?;
         ensure!(Some(last) == place.record().ok(), "the last line is not the record: {lines}");
     }
-    // A terminal makes no difference.
+    // The same at a terminal.
     let (code, text) = place.at_terminal(&["apply", "--json"])?.end()?;
     ensure!(code == 0 && text.lines().all(|line| serde_json::from_str::<TerraformRunStatus>(line.trim()).is_ok()), "{text}");
     Ok(())
@@ -109,7 +109,7 @@ fn nobody_reads(lab: &Lab) -> Result<()> {
     for (verb, result) in [("apply", RunResult::Applied), ("destroy", RunResult::Destroyed)] {
         let guard = spawning();
         let mut child = place.agent(&[verb, "--auto-approve"]).stderr(Stdio::null()).spawn()?;
-        // The reader of the pipe is gone before the first line.
+        // The reader closes the pipe before the first line.
         drop(child.stdout.take());
         drop(guard);
         let status = child.wait()?;

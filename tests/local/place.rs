@@ -1,4 +1,4 @@
-//! A person's machine: a home, tools on PATH, and the folder of a stack.
+//! A simulated user's machine: a home, tools in PATH, and the folder of a stack.
 
 use std::{
     env, fs,
@@ -21,9 +21,9 @@ use crate::terminal::{Terminal, spawning};
 
 type Body = Box<dyn FnOnce(&Lab) -> Result<()> + Send>;
 
-/// The end of a program: its exit code, and all that it printed.
+/// The result of a program: its exit code and its output.
 pub(crate) trait End {
-    /// What it printed, when it ended with this exit code.
+    /// The output, if the exit code is `code`.
     fn with(self, code: i32) -> Result<String>;
 }
 
@@ -46,7 +46,7 @@ impl Test {
     }
 }
 
-/// What all tests share: the tools, the agent, and a mirror of providers.
+/// Shared by all tests: the tools, the agent, and a provider mirror.
 pub(crate) struct Lab {
     tools: Toolset,
     terragrunt: Option<Toolset>,
@@ -56,7 +56,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// The tools, or why they are not there. Under `CI=true` nothing is left out: what is lacking is built.
+    /// The tools, or the reason why they are missing. With `CI=true` nothing is skipped: missing tools are built.
     pub(crate) fn open() -> Result<Result<Self, &'static str>> {
         let (needed, all) = (["tofu", "terraform-provider-time"], ["tofu", "terraform-provider-time", "terraform"]);
         let tools = Toolset::of_suite(&all)?;
@@ -65,7 +65,7 @@ impl Lab {
             return Ok(Err("OpenTofu is not built yet; `cargo run --release --bin cluster -- tools` builds it"));
         };
         let terragrunt = Toolset::of_suite(TERRAGRUNT)?;
-        // Beside the directory of test programs.
+        // Next to the directory of test programs.
         let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
         ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());
         let lab = Self { tools, terragrunt, agent, shared: tempfile::tempdir()?, terraform };
@@ -73,12 +73,12 @@ impl Lab {
         Ok(Ok(lab))
     }
 
-    /// Tools that are here.
+    /// The available tools.
     pub(crate) fn tools(&self) -> Vec<&'static str> {
         if self.terraform { vec!["tofu", "terraform"] } else { vec!["tofu"] }
     }
 
-    /// A machine with a tool on its PATH, and a folder with files.
+    /// A machine with a tool in its PATH, and a folder with files.
     pub(crate) fn place(&self, tool: &str, files: &[(&str, &str)]) -> Result<Place> {
         let dir = tempfile::tempdir()?;
         for below in ["home", "bin", "stack"] {
@@ -87,7 +87,7 @@ impl Lab {
         symlink(self.tools.path(tool)?, dir.path().join("bin").join(tool))?;
         symlink(&self.agent, dir.path().join("bin/runner-agent"))?;
         if tool == "terraform" {
-            // What is on PATH does not say which tool the code is for.
+            // A tool in PATH does not tell for which tool the code is.
             cache::write(&dir.path().join("stack/.terraform-version"), self.tools.version(tool)?)?;
         }
         for (name, text) in files {
@@ -100,7 +100,7 @@ impl Lab {
         Ok(self.tools.version(tool)?.trim().to_owned())
     }
 
-    /// Puts another tool on the PATH of a machine.
+    /// Adds another tool to the PATH of a machine.
     pub(crate) fn put_on_path(&self, place: &Place, tool: &str) -> Result<()> {
         Ok(symlink(self.tools.path(tool)?, place.dir.path().join("bin").join(tool))?)
     }
@@ -109,7 +109,7 @@ impl Lab {
     pub(crate) fn fixture(&self, tool: &str, stack: &str) -> Result<Place> {
         let place = self.place(tool, &[])?;
         copy(&fixtures().join(stack), &place.stack())?;
-        // The Terraform that is built here is the last one whose licence permits it.
+        // Pawl builds Terraform only up to the last version with a permissive licence.
         let main = place.stack().join("main.tf");
         let text = fs::read_to_string(&main)?.replace("required_version = \">= 1.6\"", "required_version = \">= 1.5\"");
         fs::write(&main, text)?;
@@ -129,12 +129,12 @@ impl Lab {
         Ok(place)
     }
 
-    /// A mirror with the one provider that stacks use, and the configuration that names it.
+    /// Creates a mirror with the one provider of the stacks, and the configuration that references it.
     fn mirror(&self) -> Result<()> {
         compare::lab::mirror(Some(&self.tools), self.shared.path(), &self.shared.path().join("tofurc"))
     }
 
-    /// The version of the provider that is built for the tests, and its program.
+    /// Version and program of the provider that is built for the tests.
     pub(crate) fn provider(&self) -> Result<(&str, &Path)> {
         let name = "terraform-provider-time";
         Ok((self.tools.version(name)?, self.tools.path(name)?))
@@ -150,7 +150,7 @@ pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/stacks")
 }
 
-/// A person's machine.
+/// A simulated user's machine.
 pub(crate) struct Place {
     dir: TempDir,
     config: PathBuf,
@@ -195,17 +195,17 @@ impl Place {
         Terminal::start(&self.agent(arguments))
     }
 
-    /// Runs it without a terminal: exit code and all that it printed.
+    /// Runs it without a terminal; returns exit code and output.
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<(i32, String)> {
         ended(&mut self.agent(arguments))
     }
 
-    /// The same with an end that has this exit code.
+    /// Like [`Self::run`], with this exit code.
     pub(crate) fn ends(&self, code: i32, arguments: &[&str]) -> Result<String> {
         self.run(arguments)?.with(code)
     }
 
-    /// What a program printed whose run here came to this result, as its exit code says too.
+    /// Returns the output of an ended program. Fails unless exit code and record have this result.
     pub(crate) fn came_to(&self, result: RunResult, ended: (i32, String)) -> Result<String> {
         let text = ended.with(match result {
             RunResult::Failed => 1,
@@ -217,14 +217,14 @@ impl Place {
         Ok(text)
     }
 
-    /// The same of one that left a plan to be approved.
+    /// Like [`Self::came_to`], for a program that left a waiting plan.
     pub(crate) fn waits(&self, ended: (i32, String)) -> Result<String> {
         let text = ended.with(2)?;
         ensure!(self.record()?.phase == Some(Phase::AwaitingApproval), "it does not wait: {text}");
         Ok(text)
     }
 
-    /// Runs a line in a shell, as a person who pastes it.
+    /// Runs a line in a shell, as a user who pastes it.
     pub(crate) fn paste(&self, line: &str) -> Result<(i32, String)> {
         ended(&mut self.program("/bin/sh", &["-c", line]))
     }
@@ -252,7 +252,7 @@ impl Place {
         Ok(fs::read_to_string(dirs.pop().context("no run")?.join("log"))?)
     }
 
-    /// Resources in the state of the folder; none when there is no state.
+    /// Number of resources in the folder's state; `None` without a state.
     pub(crate) fn resources(&self) -> Result<Option<usize>> {
         let Ok(text) = fs::read(self.stack().join("terraform.tfstate")) else { return Ok(None) };
         let state: Value = serde_json::from_slice(&text)?;
@@ -260,7 +260,7 @@ impl Place {
     }
 }
 
-/// Runs a program to its end: exit code and all that it printed.
+/// Runs a program; returns exit code and output.
 pub(crate) fn ended(command: &mut Command) -> Result<(i32, String)> {
     let guard = spawning();
     let child = command.spawn()?;
@@ -277,13 +277,13 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Fails unless a text holds another.
+/// Fails unless `text` contains `part`.
 pub(crate) fn holds(text: &str, part: &str) -> Result<()> {
     ensure!(text.contains(part), "`{part}` is missing in:\n{text}");
     Ok(())
 }
 
-/// The line that approves the plan that waits.
+/// The command that approves the waiting plan.
 pub(crate) fn approval(text: &str) -> Result<String> {
     let line = text.lines().map(str::trim).find(|line| line.starts_with("runner-agent ") && line.contains(" --approve sha256:"));
     line.map(str::to_owned).with_context(|| format!("no line that approves in:\n{text}"))

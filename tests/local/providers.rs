@@ -1,4 +1,4 @@
-//! The cache of providers with the real tools: what they install from it, and that the lock file holds for it.
+//! The provider cache with the real tools: installation from it, and verification by the lock file.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     all
 }
 
-/// A stack whose provider is installed and locked, as it is after a download: in a directory and not by a link.
+/// A stack whose provider is installed and locked as after a download: in a directory and not by a link.
 struct Stack {
     place: Place,
     tool: &'static str,
@@ -45,7 +45,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Puts a copy in the place of a link that a mirror left.
+    /// Replaces the link from a mirror by a copy.
     fn unlink(&self) -> Result<()> {
         let link = self.provider()?;
         if link.is_symlink() {
@@ -56,7 +56,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Where the tool has the provider.
+    /// The tool's directory of the provider.
     fn provider(&self) -> Result<PathBuf> {
         let host = if self.tool == "tofu" { "registry.opentofu.org" } else { "registry.terraform.io" };
         let versions = self.data().join("providers").join(host).join("hashicorp/time");
@@ -72,7 +72,7 @@ impl Stack {
         Ok(Lock::of(&self.place.stack())?)
     }
 
-    /// Removes what is installed, and has the tool install from the cache and nowhere else what it serves.
+    /// Removes the installed provider, and installs again only from the cache.
     fn init(&self, cache: &Cache) -> Result<(usize, i32, String)> {
         fs::remove_dir_all(self.data())?;
         let mirror = self.place.home().join("mirror");
@@ -81,7 +81,7 @@ impl Stack {
         let config = self.place.home().join("pawl.tfrc");
         fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
         let mut init = self.place.program(self.tool, &["init", "-input=false", "-no-color", "-lockfile=readonly"]);
-        // Where nothing is served, nothing is to be had.
+        // Without a served provider, no other source is reachable.
         let (code, said) = ended(init.env("TF_CLI_CONFIG_FILE", config).env("HTTPS_PROXY", "http://127.0.0.1:9"))?;
         Ok((serving.served.len(), code, said))
     }
@@ -99,10 +99,10 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     ensure!(fs::read(stack.place.stack().join(LOCK_FILE))? == locked, "the lock file is another");
     let from = stack.provider()?.canonicalize()?;
     ensure!(from.starts_with(dir.path().canonicalize()?), "installed from {}", from.display());
-    // It runs from there.
+    // The installed provider runs.
     let said = ended(&mut stack.place.program(tool, &["apply", "-auto-approve", "-input=false", "-no-color"]))?.with(0)?;
     holds(&said, "1 added")?;
-    // A stack whose lock file lists another package, or that has none, gets nothing of it.
+    // A stack whose lock file lists another package, or no lock file, gets nothing from it.
     let file = stack.place.stack().join(LOCK_FILE);
     let text = String::from_utf8(locked)?;
     let at = text.find("h1:").context("no h1:")?;
@@ -110,7 +110,7 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     fs::write(&file, &other)?;
     let (served, code, _) = stack.init(&cache)?;
     ensure!((served, code) == (0, 1), "{served} served, and init ended with {code}");
-    // Nor does the tool itself take what is not listed, were it served all the same.
+    // The tool itself refuses an unlisted package, even if it is served.
     fs::write(&file, &text)?;
     let mirror = stack.place.home().join("mirror");
     let serving = cache.serve(&stack.lock()?, &mirror);
@@ -122,7 +122,7 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "doesn't match any of the checksums")
 }
 
-/// Twenty stacks at once take from a cache that is empty at first, and fill it.
+/// Twenty stacks share an empty cache in parallel, and fill it.
 fn twenty(lab: &Lab) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (root, tools, begin) = (dir.path().join("cache"), lab.tools(), Barrier::new(20));
@@ -134,7 +134,7 @@ fn twenty(lab: &Lab) -> Result<()> {
             begin.wait();
             let kept = cache.keep(&lock, &stack.data(), &|| false);
             ensure!(kept.notes.is_empty(), "{kept:?}");
-            // Whoever came second waits for the first, which a run does not.
+            // Waits for a parallel writer, which a run does not do.
             while cache.serve(&lock, &stack.place.home().join("mirror")).served.is_empty() {
                 std::thread::yield_now();
             }

@@ -1,5 +1,5 @@
-//! What the run has for registries, as the real tools use it: a registry of modules and a mirror of providers by HTTPS that want a token,
-//! and a server of archives that has none to get.
+//! The run's registry credentials with the real tools: an HTTPS module registry and a provider mirror that require a token, and an archive
+//! server that must not get one.
 
 use std::{fs, path::Path};
 
@@ -55,8 +55,8 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
     }
     ensure!(place.stack().join(".terraform/modules/part/main.tf").is_file(), "{said}");
 
-    // A redirect to another host leaves the token behind; one to another port of the same host, and to what is below its name, does not:
-    // to Go that is the same server.
+    // A redirect to another host drops the token. A redirect to another port of the same host, or to a subdomain, retains it: Go treats
+    // these as the same server.
     let path = "/v1/modules/acme/part/local/versions";
     for (address, takes_along) in [("127.0.0.2", false), ("127.0.0.1", true)] {
         fs::remove_dir_all(place.stack().join(".terraform"))?;
@@ -69,7 +69,7 @@ fn asked(lab: &Lab, tool: &'static str) -> Result<()> {
     }
     modules.publish_code("acme/part/local", part, &archives)?;
 
-    // Without a token of its own a host is asked with none, whatever others have.
+    // A host without its own token gets none, even if others have one.
     fs::remove_dir_all(place.stack().join(".terraform"))?;
     let before = modules.asked().len();
     let said = init(&tokens[1..])?.with(1)?;

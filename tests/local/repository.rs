@@ -40,7 +40,7 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
     ensure!(record.plan.and_then(|plan| plan.revision).as_deref() == Some(&sha), "another commit was planned");
     ensure!(state.current("network").is_none(), "a plan changed something");
 
-    // The branch moves on; what was planned is what is applied.
+    // The branch moves on; the planned commit is applied.
     repo.commit("next", &[("network/main.tf", &code.replace("\"a\"", "\"b\""))])?;
     let asked = git.requests("stacks");
     let (exit, text) = place.paste(&approval(&text)?)?;
@@ -71,12 +71,12 @@ fn what_cannot_be(lab: &Lab) -> Result<()> {
     for (place_of_it, said, class, why) in [
         (format!("{url}?ref=main"), "the code names no backend that keeps its state", Configuration, reason::NO_DURABLE_STATE),
         (format!("{url}?ref=no/where"), "no/where", Configuration, reason::REVISION_NOT_FOUND),
-        // Not the head of any branch, so that all of them are fetched.
+        // Not the head of any branch, so all of them are fetched.
         (format!("{url}?ref={commit}"), commit.as_str(), Configuration, reason::REVISION_NOT_FOUND),
         (format!("{url}//network/here?ref=main"), "network/here", Configuration, reason::PATH_NOT_FOUND),
         (format!("{}x?ref=main", url.trim_end_matches(".git")), "stacksx", Configuration, reason::REPOSITORY_NOT_FOUND),
         (format!("{}?ref=main", git.url("broken")), "error: 500", Transient, reason::SOURCE_UNREACHABLE),
-        // Nobody listens on the discard port.
+        // Nothing listens on the discard port.
         ("http://127.0.0.1:9/r.git?ref=main".to_owned(), "cannot be reached", Transient, reason::SOURCE_UNREACHABLE),
     ] {
         refused(&place_of_it, said)?;

@@ -1,4 +1,4 @@
-//! A plan that waits outlives its process, however that ended, and is applied once.
+//! A waiting plan outlives its process, however that ended, and is applied once.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ fn overtaken(lab: &Lab) -> Result<()> {
     ensure!(code == 1 && place.resources()? == Some(2), "{code}: {text}");
     holds(&text, "no longer waits: the apply of ")?;
     ensure!(place.records()?.swap_remove(0).result == Some(RunResult::Superseded), "it still waits: {text}");
-    // One that is made now waits for its own answer.
+    // A new plan waits for its own answer.
     let text = place.ends(2, &["destroy"])?;
     place.came_to(RunResult::Destroyed, place.paste(&approval(&text)?)?)?;
     Ok(())
@@ -65,7 +65,7 @@ fn killed_in_plan(lab: &Lab) -> Result<()> {
     terminal.signal(Signal::SIGKILL)?;
     let (code, text) = terminal.end()?;
     ensure!(code == 128 + Signal::SIGKILL as i32, "{code}: {text}");
-    // The tool goes on by itself, and lets go of the state's lock when it ends, or dies because nobody reads what it says.
+    // The tool goes on by itself. It releases the state's lock at its end, or dies because the reader of its output is gone.
     server.release();
     wait::until_blocking("the tool ends", PATIENCE, || Ok(!somebody_works_in(&place.stack())))?;
     let text = place.came_to(RunResult::Applied, place.run(&["--auto-approve"])?)?;

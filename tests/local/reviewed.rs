@@ -1,4 +1,4 @@
-//! What a reviewer is told of a plan that says little by `+0 ~0 -0`: outputs, moves, and what was changed outside of the code.
+//! The summary of a plan beyond `+0 ~0 -0`: outputs, moves, and changes outside of the code.
 
 use std::fs;
 
@@ -30,14 +30,14 @@ output "secret" {
 }
 "#;
 
-/// A stack that was applied.
+/// An applied stack.
 fn applied(lab: &Lab, tool: &str, main: &str) -> Result<Place> {
     let place = lab.place(tool, &[("main.tf", main)])?;
     place.ends(0, &["--auto-approve"])?;
     Ok(place)
 }
 
-/// Other code waits with this summary and these changes, and is applied.
+/// Plans other code, checks summary and changes, and applies it.
 fn waits(place: &Place, main: &str, summary: &str, changes: &[&str]) -> Result<()> {
     fs::write(place.stack().join("main.tf"), main)?;
     let text = place.ends(2, &["apply"])?;
@@ -76,7 +76,7 @@ fn drifted(lab: &Lab) -> Result<()> {
                 resource \"time_rotating\" \"key\" {\n  rotation_years = 100\n}\n";
     for tool in lab.tools() {
         let place = applied(lab, tool, main)?;
-        // Its provider takes one whose time is over for one that is gone.
+        // The provider treats an expired rotation as deleted.
         let file = place.stack().join("terraform.tfstate");
         let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file)?)?;
         state["resources"][0]["instances"][0]["attributes"]["rotation_rfc3339"] = "2021-01-01T00:00:00Z".into();

@@ -1,4 +1,4 @@
-//! A server that takes requests and answers only when it is told to: what it is asked by hangs in its phase until then.
+//! A server that accepts requests and answers only when released: a program that sends one hangs in its phase until then.
 
 use std::{
     io::{Read as _, Write as _},
@@ -15,7 +15,7 @@ use harness::wait;
 
 use crate::terminal::PATIENCE;
 
-/// An empty state, for those who ask for one.
+/// An empty state for requests of a state.
 const STATE: &str = r#"{"version":4,"terraform_version":"1.5.7","serial":1,"lineage":"stalled","outputs":{},"resources":[]}"#;
 
 /// A server that answers late. It ends with the test program.
@@ -53,7 +53,7 @@ impl Stalled {
         wait::until_blocking(format!("somebody asks {}", self.address), PATIENCE, asked)
     }
 
-    /// Answers all that wait, and at once from now on.
+    /// Answers all waiting requests, and all later ones at once.
     pub(crate) fn release(&self) {
         self.shared.released.store(1, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! A program at a pseudo-terminal: what it prints is kept, and keys are pressed as a person does.
+//! A program at a pseudo-terminal: collects its output and presses keys.
 
 use std::{
     fs::File,
@@ -19,21 +19,21 @@ use nix::{
     unistd::Pid,
 };
 
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The key that interrupts.
+/// The interrupt key.
 pub(crate) const CTRL_C: &str = "\x03";
 
-/// Between making a terminal and keeping it from other programs no other program may start.
+/// Locked while a terminal is created and not yet close-on-exec, so that no other program inherits it.
 static SPAWN: Mutex<()> = Mutex::new(());
 
-/// What is held while a program is started.
+/// The lock to hold while a program is started.
 pub(crate) fn spawning() -> MutexGuard<'static, ()> {
     SPAWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A program at a terminal of its own.
+/// A program at its own terminal.
 pub(crate) struct Terminal {
     child: Child,
     keys: Option<File>,
@@ -42,8 +42,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program as the leader of a session whose terminal is a new one. `setsid` becomes the program, so that the
-    /// process id is the program's own.
+    /// Starts a program as the leader of a session with a new terminal. `setsid` executes the program, so the process id is the program's
+    /// own.
     pub(crate) fn start(program: &Command) -> Result<Self> {
         let guard = spawning();
         let size = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
@@ -59,7 +59,7 @@ impl Terminal {
         }
         command.stdin(pty.slave.try_clone()?).stdout(pty.slave.try_clone()?).stderr(pty.slave);
         let child = command.spawn().context("cannot start setsid")?;
-        // It holds ends of the terminal until it is dropped.
+        // The command holds ends of the terminal until it is dropped.
         drop(command);
         drop(guard);
         let seen = Arc::<Mutex<String>>::default();
@@ -67,7 +67,7 @@ impl Terminal {
         let (keys, kept) = (master.try_clone()?, seen.clone());
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 8192];
-            // A terminal whose last program has ended gives an error.
+            // Reading fails once the last program at the terminal has ended.
             while let Ok(count @ 1..) = master.read(&mut buffer) {
                 let text = String::from_utf8_lossy(&buffer[..count]);
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
@@ -76,7 +76,7 @@ impl Terminal {
         Ok(Self { child, keys: Some(keys), seen, reader: Some(reader) })
     }
 
-    /// All that was printed so far.
+    /// The output so far.
     pub(crate) fn text(&self) -> String {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -85,7 +85,7 @@ impl Terminal {
         self.until_is(what, |text| text.contains(what))
     }
 
-    /// Waits until what was printed is as asked.
+    /// Waits until `is` holds for the output.
     pub(crate) fn until_is(&self, what: &str, is: impl Fn(&str) -> bool) -> Result<()> {
         let look = || Ok(if is(&self.text()) { Ok(()) } else { Err(self.text()) });
         wait::until_blocking(format!("`{what}` is printed"), PATIENCE, look)
@@ -106,11 +106,11 @@ impl Terminal {
         Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
     }
 
-    /// Waits for the end: exit code (or 128 and the signal), and all that was printed.
+    /// Waits for the end; returns exit code (or 128 plus the signal) and output.
     pub(crate) fn end(mut self) -> Result<(i32, String)> {
         let status = self.wait()?;
         if let Some(reader) = self.reader.take() {
-            // What the program left running may hold the terminal.
+            // Processes that the program left running may hold the terminal.
             let start = Instant::now();
             while !reader.is_finished() && start.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(5));

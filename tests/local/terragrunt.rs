@@ -1,4 +1,4 @@
-//! Terragrunt itself around OpenTofu: units that take outputs of others, and what its configuration does to a run.
+//! Real Terragrunt around OpenTofu: units that read outputs of others, and effects of its configuration on a run.
 
 use std::{fs, process::Command};
 
@@ -43,7 +43,7 @@ fn record(place: &Place, unit: &str) -> Result<TerraformRunStatus> {
     Ok(run.status.unwrap_or_default())
 }
 
-/// Runs the agent in a unit, which has to end so.
+/// Runs the agent in a unit; it must end with this result.
 fn runs(place: &Place, unit: &str, arguments: &[&str], result: RunResult) -> Result<String> {
     let (_, text) = ended(&mut agent(place, unit, arguments))?;
     let status = record(place, unit)?;
@@ -53,7 +53,7 @@ fn runs(place: &Place, unit: &str, arguments: &[&str], result: RunResult) -> Res
 
 fn units(lab: &Lab) -> Result<()> {
     let place = lab.units("units")?;
-    // Terragrunt alone has to agree at each step; it keeps its data elsewhere.
+    // Compares with bare Terragrunt at each step, which stores its data elsewhere.
     let bare = |unit: &str| -> Result<i32> {
         let mut command = place.program("terragrunt", &["run", "--non-interactive", "--", "plan", "-detailed-exitcode"]);
         command.current_dir(place.stack().join(unit));
@@ -69,7 +69,7 @@ fn units(lab: &Lab) -> Result<()> {
         runs(&place, unit, &["plan"], RunResult::NoChanges)?;
         ensure!(bare(unit)? == 0, "Terragrunt alone sees changes in {unit}");
     }
-    // With what it left in its own copies.
+    // With the files that it left in its own copies.
     runs(&place, "service", &["destroy", "--auto-approve"], RunResult::Destroyed)?;
     ensure!(bare("service")? == 2, "Terragrunt alone sees nothing to create");
     Ok(())
@@ -87,7 +87,7 @@ fn ignored(lab: &Lab) -> Result<()> {
     holds(&text, "Ignoring error, reason: it is known")?;
     holds(&place.log()?, "it was told to ignore the error above; there is nothing to apply")?;
     runs(&place, "", &["apply", "--auto-approve", "--var", "allowed=true"], RunResult::Applied)?;
-    // The same by what the folder says.
+    // The same with the folder's settings.
     std::fs::write(place.stack().join("given.tfvars"), "allowed = true\n")?;
     let says = "apiVersion: pawl.run/v1alpha1\nkind: TerraformRun\nspec:\n  variableFiles: [{path: given.tfvars}]\n";
     std::fs::write(place.stack().join("pawl.yaml"), says)?;
@@ -116,13 +116,13 @@ fn hooks(lab: &Lab) -> Result<()> {
     let place = lab.units("hooks")?;
     runs(&place, "", &["apply", "--auto-approve"], RunResult::Applied)?;
     let ran = fs::read_to_string(place.stack().join("hooks.txt"))?;
-    // Whether `init` is due once more, is for Terragrunt to say.
+    // Terragrunt decides whether `init` runs again.
     let ran: Vec<&str> = ran.lines().skip_while(|line| line.ends_with(" init")).filter(|line| !line.ends_with(" init")).collect();
     ensure!(ran == ["before plan", "after plan", "before apply", "after apply"], "{ran:?}");
     Ok(())
 }
 
-/// A unit whose backend stands in its code: Terragrunt has to initialise it to read its outputs.
+/// A unit with its backend in the code: Terragrunt must initialise it to read its outputs.
 fn initialised(lab: &Lab) -> Result<()> {
     let place = lab.units("coded")?;
     runs(&place, "network", &["apply", "--auto-approve"], RunResult::Applied)?;
@@ -133,7 +133,7 @@ fn initialised(lab: &Lab) -> Result<()> {
     holds(&text, "10.0.0.0/16")
 }
 
-/// A terminal at which an apply has begun that is slower than any key.
+/// A terminal with an apply in progress that lasts longer than any key takes.
 fn applying(lab: &Lab) -> Result<(Place, Terminal)> {
     let place = lab.units("slow")?;
     let mut terminal = place.at_terminal(&[])?;
@@ -168,7 +168,7 @@ fn killed(lab: &Lab) -> Result<()> {
     let (place, terminal) = applying(lab)?;
     terminal.signal(nix::sys::signal::Signal::SIGKILL)?;
     drop(terminal);
-    // What the tool does then is the tool's; the next run says what nobody knows.
+    // The tool's behaviour then is its own; the next run reports that the result is unknown.
     let (_, text) = ended(&mut agent(&place, "", &["plan"]))?;
     holds(&text, "it is not known what was applied")
 }

@@ -1,4 +1,4 @@
-//! What fingers type for the tools, and what eyes look for: options with one dash, outputs, and lines in their order.
+//! Habits of the tools' users: options with one dash, outputs, and the order of lines.
 
 use anyhow::{Context as _, Result, ensure};
 use crds::RunResult;
@@ -47,7 +47,7 @@ fn nowhere(lab: &Lab) -> Result<()> {
     holds(&text, "--approve")
 }
 
-/// Values that are written in ways of their own.
+/// Values with special notations.
 const VALUES: &str = r#"
 output "lines" {
   value = "a\nb\"q"
@@ -73,7 +73,7 @@ fn outputs(lab: &Lab, tool: &str) -> Result<()> {
     holds(&text, wanted)
 }
 
-/// What is said of a phase stands between what its tool said and what the next one says.
+/// The summary of a phase is between its tool's output and that of the next phase.
 fn ordered(place: &Place) -> Result<()> {
     let text = place.ends(0, &["--auto-approve"])?;
     let mut rest = text.as_str();

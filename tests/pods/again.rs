@@ -1,4 +1,4 @@
-//! Runs that are made again, from a backup or by a tool, apply nothing by themselves.
+//! Runs recreated from a backup or by a tool do not apply by themselves.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
@@ -13,7 +13,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Creates an object as a tool for backups does: with all it had but what the API server gives and the status.
+/// Creates an object like a backup tool: without its status and the fields that the API server sets.
 fn restore(scene: &Scene, mut object: Value) -> Result<()> {
     for key in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp"] {
         object["metadata"].as_object_mut().map(|metadata| metadata.remove(key));
@@ -37,7 +37,7 @@ async fn backup(scene: Scene) -> Result<()> {
     let status = scene.ends("a", RunResult::Canceled).await?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("made again from the run of UID {uid}"))?;
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.is_empty());
-    // A person who wants it has one command to run.
+    // The next step is one command that reruns it.
     scene.paste(&status.next_step.context("no next step")?)?;
     let named = scene.until("a", "answered", SOON, |run| run.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
     let again = named.status.and_then(|status| status.rerun).context("no rerun")?;
@@ -45,7 +45,7 @@ async fn backup(scene: Scene) -> Result<()> {
 }
 
 async fn kept(scene: Scene) -> Result<()> {
-    // It is not over before the tool has put its label on it.
+    // Manual, so that it cannot end before the tool has set its label.
     scene.scripted("kept", json!({}), json!({"ttlSecondsAfterFinished": 2})).await?;
     scene.kubectl(&["label", "tfrun", "kept", "kustomize.toolkit.fluxcd.io/name=team"])?;
     scene.approved("kept").await?;

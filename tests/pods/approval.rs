@@ -1,4 +1,4 @@
-//! People approve one exact plan, and only that.
+//! An approval is valid for one exact plan.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, conditions, names, reason};
@@ -19,7 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Tests that take the policies away from the whole cluster.
+/// Tests that remove the policies from the whole cluster.
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("approval::without_the_policies_a_run_waits", policies_removed)]
 }
@@ -51,13 +51,13 @@ async fn deny(scene: Scene) -> Result<()> {
 }
 
 async fn withdrawal(scene: Scene) -> Result<()> {
-    // Without its controller nothing records the approval, so the withdrawal is certain to come before the claim.
+    // Without its controller nothing records the approval, so the withdrawal certainly precedes the claim.
     scene.scripted("a", json!({}), json!({})).await?;
     let waiting = scene.phase("a", Phase::AwaitingApproval).await?;
     let checksum = waiting.plan.context("no plan")?.checksum;
     let approve = [(names::APPROVE, Some(checksum.as_str())), (names::APPROVED_BY, Some("admin"))];
     let agent = scene.pod("a").await?;
-    // The agent stands still meanwhile, as one on a slow node does.
+    // The agent is stopped meanwhile, as on a slow node.
     let (pid, _) = Scene::processes(&agent)?.into_iter().find(|(_, l)| l.contains("runner-agent")).context("no agent")?;
     let pid = nix::unistd::Pid::from_raw(pid);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
@@ -109,7 +109,7 @@ async fn refused(scene: Scene) -> Result<()> {
 }
 
 async fn superseded(scene: Scene) -> Result<()> {
-    // One backend is one workspace, whatever its runs are called.
+    // One backend is one workspace, independent of the names of its runs.
     let stack = json!({"backend": scene.backend("shared")});
     scene.scripted("a", json!({}), stack.clone()).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
@@ -156,7 +156,7 @@ async fn policies_removed(scene: Scene) -> Result<()> {
         std::fs::write(file.path(), binding.to_string())?;
         scene.suite.cluster.kubectl(&["create", "-f", &file.path().display().to_string()])?;
         result?;
-        // At once, as the return is watched: at the latest after the next try.
+        // The controller watches for the return, and retries otherwise.
         scene.phase(&format!("manual-{policy}"), Phase::AwaitingApproval).await?;
         let status = scene.ends(&format!("automatic-{policy}"), RunResult::Canceled).await?;
         holds(&status.message.unwrap_or_default(), "Create it again")?;
@@ -176,7 +176,7 @@ fn stands(run: &crds::TerraformRun, type_: &str, status: &str, reason: &str) -> 
     all.into_iter().any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
 }
 
-/// What a person can reach while a binding is missing: nothing starts, and of an approval in another's name nothing is believed.
+/// While a binding is missing, nothing starts, and an approval in another user's name has no effect.
 async fn without(scene: &Scene, policy: &str, checksum: &str) -> Result<()> {
     let missing = |r: &crds::TerraformRun| stands(r, conditions::STALLED, "True", reason::POLICY_MISSING);
     for (name, mode) in [("manual", "Manual"), ("automatic", "Automatic")] {
@@ -186,7 +186,7 @@ async fn without(scene: &Scene, policy: &str, checksum: &str) -> Result<()> {
         ensure!(scene.pod_names(&name).await?.is_empty(), "{name} was started without {policy}");
     }
     if policy == names::POLICY_APPROVAL {
-        // The API server stops asking a policy a moment after its binding went.
+        // The API server enforces a policy for a moment after its binding is deleted.
         let forged = [(names::APPROVE, Some(checksum)), (names::APPROVED_BY, Some("somebody else"))];
         wait::until("it is let through", SOON, async || Ok(scene.annotate("a", &forged).await)).await?;
         scene.until("a", "stalled with PolicyMissing", SOON, missing).await?;

@@ -1,4 +1,4 @@
-//! Sources that are no repository, and tokens for clouds: as the guide says it, and as it goes wrong.
+//! Archives as sources, and tokens for clouds: the examples of the guide, and failures.
 
 use std::{path::Path, process::Command};
 
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 const MAIN: &str = "resource \"terraform_data\" \"a\" {\n  input = file(\"${path.module}/../words.txt\")\n}\n";
 
-/// Packs a stack as Flux does, and publishes it on the mirror's server; its URL and digest.
+/// Packs a stack as Flux does, and publishes it on the mirror's server. Returns URL and digest.
 pub(crate) fn published(scene: &Scene, name: &str) -> Result<(String, String)> {
     let below = Path::new("artifacts").join(&scene.namespace);
     let dir = scene.suite.releases.tree.root().join(&below);
@@ -55,7 +55,7 @@ fn zipped(scene: &Scene, name: &str) -> Result<(String, String)> {
     Ok((format!("{}/{}/{name}", scene.suite.releases.open.base(), below.display()), digest))
 }
 
-/// The guide's own run of an artifact, with these in it, and the Secret of its server.
+/// The guide's run of an artifact, with this URL and digest, and the Secret of its server.
 fn of_guide(url: &str, digest: &str) -> Result<Value> {
     let run: Value = serde_saphyr::from_str(&guide::block("artifact.yaml")?)?;
     let mut spec = run["spec"].clone();
@@ -92,7 +92,7 @@ async fn artifact(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The guide's own blocks, in the namespace of the test.
+/// Runs the guide's blocks in the test's namespace.
 async fn objects(scene: Scene) -> Result<()> {
     let reader = Reader::new(&scene)?;
     std::fs::write(reader.dir.path().join("zones.yaml"), reader.here("zones.yaml")?)?;
@@ -107,7 +107,7 @@ async fn objects(scene: Scene) -> Result<()> {
     scene.fails("gone", FailureClass::Configuration, reason::CONFIG_MAP_NOT_FOUND, SOON).await.map(drop)
 }
 
-/// What a stack sees of its token: of the claims those that are no secret.
+/// A stack that prints the non-secret claims of its token.
 const CLAIMS: &str = r#"
 locals {
   payload = split(".", file("/pawl/identity/vault/token"))[1]
@@ -130,7 +130,7 @@ async fn identity(scene: Scene) -> Result<()> {
     let spec =
         json!({"credentials": credentials, "runner": {"serviceAccountName": "default"}, "approval": {"mode": "Automatic"}});
     scene.real("a", CLAIMS, spec.clone()).await?;
-    // Without an account of its own a run has no identity that anybody could trust: the API server says so.
+    // A run without its own account has no identity to trust, so the API server refuses it.
     let mut alone = spec;
     alone["runner"] = json!({});
     let refused = scene.real("b", "", alone).await.err().context("an identity without an account was accepted")?;

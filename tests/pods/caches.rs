@@ -1,5 +1,4 @@
-//! Tools and providers on a volume that the runs of a namespace share: an operator's claim, as the kubelet gives it to pods that are not
-//! root.
+//! Tools and providers on a volume that the runs of a namespace share: an operator's PersistentVolumeClaim, mounted in non-root pods.
 
 use std::{
     fs::{self, File},
@@ -31,7 +30,7 @@ use crate::{
     suite::{LATER, Scene, Test, holds},
 };
 
-/// What an operator says is of the whole cluster.
+/// The operator's settings affect the whole cluster.
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("caches::a_claim_keeps_tools_and_providers_for_those_who_come_later_behind_a_proxy_and_on_a_bucket", claim)]
 }
@@ -59,7 +58,7 @@ resource "terraform_data" "code" {
 async fn claim(scene: Scene) -> Result<()> {
     let dir = volume(&scene)?;
     let cluster = &scene.suite.cluster;
-    // What is fetched goes by a proxy and trusts the server of the mirror; what is kept is in a bucket behind TLS.
+    // Downloads use a proxy and trust the mirror's certificate; stored data is in a bucket behind TLS.
     let (host, files) = (IpAddr::V4(cluster.host()), tempfile::tempdir()?);
     let authority = Pki::bare(files.path(), "pawl-test-bucket")?;
     let bucket = Bucket::start(Toolset::ensure(BUCKETS)?.path("versitygw")?, &authority, host)?;
@@ -74,7 +73,7 @@ async fn claim(scene: Scene) -> Result<()> {
     result
 }
 
-/// A directory of root's, as volumes are, with a claim on it.
+/// Creates a directory owned by root, like a volume, and a claim for it.
 fn volume(scene: &Scene) -> Result<PathBuf> {
     let dir = scene.suite.releases.cache.with_file_name("volume");
     fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -83,7 +82,7 @@ fn volume(scene: &Scene) -> Result<PathBuf> {
     let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": {
             "capacity": size, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "",
-            // Of the kinds that need no driver the one whose group the kubelet sets.
+            // Of the volume types without a driver, the one for which the kubelet sets the group.
             "local": {"path": dir}, "nodeAffinity": {"required": {"nodeSelectorTerms": anywhere}},
             "claimRef": {"namespace": namespace, "name": CLAIM}}},
         {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM, "namespace": namespace}, "spec": {
@@ -115,8 +114,8 @@ fn values(scene: &Scene, bucket: &Bucket, authority: &str, proxy: &ForwardProxy)
     Ok(values)
 }
 
-/// An artifact that is fetched through the proxy, from a server that only the operator's authorities vouch for; its plan is taken back, and
-/// its state read again, out of the bucket.
+/// Fetches an artifact through the proxy, from a server that only the operator's authorities vouch for. Withdraws its plan, and reads its
+/// state again from the bucket.
 async fn elsewhere(scene: &Scene, bucket: &Bucket, proxy: &ForwardProxy) -> Result<()> {
     let (url, digest) = archive::published(scene, "net.tar.gz")?;
     let spec = json!({"stack": "net", "backend": null, "source": {"artifact": {"url": url, "digest": digest, "path": "net"}},
@@ -136,7 +135,7 @@ async fn elsewhere(scene: &Scene, bucket: &Bucket, proxy: &ForwardProxy) -> Resu
     Ok(())
 }
 
-/// A stack with a lock file, and its provider packed beside it, which stands for the registry that cannot be reached here.
+/// A stack with a lock file and a packed provider, which replaces the unreachable registry.
 fn stack(folder: &Path, version: &str, provider: &Path) -> Result<()> {
     let (name, program) = (format!("terraform-provider-time_v{version}"), fs::read(provider)?);
     let plugins = folder.join("terraform.d/plugins/registry.opentofu.org/hashicorp/time");
@@ -180,7 +179,7 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
         for part in unseen.into_iter().filter(|part| !part.is_empty()) {
             ensure!(!log.contains(part), "{run} has `{part}`:\n{log}");
         }
-        // The first one had it in its own folder and found it in the cache as well: it is kept before code of the stack runs.
+        // The first run had it in its own folder and in the cache as well: it is stored before code of the stack runs.
         holds(&log, "code made 0 files among 1")?;
     }
     let group = |path: &str| fs::metadata(dir.join(path)).with_context(|| format!("there is no {path}")).map(|meta| meta.gid());

@@ -1,5 +1,5 @@
-//! A run is cancelled before its pod starts, before its plan, and in mid-apply; in the hold, and when its apply ends well all the same, it is
-//! in the agent's tests (`attempt`).
+//! Cancels a run before its pod starts, before its plan, and in mid-apply. The agent's tests (`attempt`) cover the hold, and an apply that
+//! still succeeds.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, RunResult, names, reason};
@@ -27,7 +27,7 @@ async fn before_the_plan(scene: Scene) -> Result<()> {
 }
 
 async fn in_mid_apply(scene: Scene) -> Result<()> {
-    // Far more than can be made before the interrupt comes.
+    // Far more than can be created before the interrupt.
     let script = json!({"resources": 60, "apply_ms": 1000});
     scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;

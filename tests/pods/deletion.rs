@@ -1,4 +1,4 @@
-//! A run is deleted: before the claim that cancels it, after it waits for the end of the apply.
+//! Deletes a run: before the claim this cancels it, after the claim it waits for the end of the apply.
 
 use anyhow::{Context, Result, ensure};
 use crds::Phase;
@@ -37,9 +37,9 @@ async fn before_the_pod(scene: Scene) -> Result<()> {
     scene.gone("a").await
 }
 
-/// The creation of a pod lands when everything of its run has been tidied up, and no node ever takes it.
+/// The creation of a pod lands after the cleanup of its run, and no node runs it.
 async fn late(scene: Scene) -> Result<()> {
-    // An account of the namespace: that of an attempt is gone by then, and the API server takes no pod without its account.
+    // An existing account: that of an attempt is deleted by then, and the API server refuses a pod without its account.
     let spec = json!({"runner": {"nodeSelector": {"no": "such-node"}, "serviceAccountName": "default"}});
     scene.scripted("a", json!({}), spec).await?;
     scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
@@ -59,7 +59,7 @@ async fn in_mid_apply(scene: Scene, cascade: &str) -> Result<()> {
     scene.until_ledger("a", what::RESOURCE, None).await?;
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false", &format!("--cascade={cascade}")])?;
     wait::gone(&scene.runs(), "a", LATER).await?;
-    // At the moment that it is gone.
+    // Checked as soon as it is gone.
     let ended = ledger::select(&scene.ledger("a"), what::COMMAND_END, Some("apply")).len();
     ensure!(ended == 1, "the run went before its apply had ended");
     scene.gone("a").await?;
@@ -85,10 +85,10 @@ async fn orphan(scene: Scene) -> Result<()> {
 }
 
 async fn namespace(scene: Scene) -> Result<()> {
-    // Far more than can be made before the interrupt comes.
+    // Far more than can be created before the interrupt.
     scene.scripted("a", json!({"resources": 90, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    // What looks after namespaces looks again after half the grace of a pod that it found.
+    // The namespace controller retries after half the grace period of a remaining pod.
     scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", TIMEOUT])?;
     let entries = scene.ledger("a");
     ensure!(ledger::select(&entries, what::SIGNAL, None).len() == 1, "exactly one signal reaches the tool");

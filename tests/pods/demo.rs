@@ -1,4 +1,4 @@
-//! `cargo demo`, as it is told on a cluster that is up.
+//! `cargo demo` and its output, on a running cluster.
 
 use std::io::{IsTerminal as _, stdin, stdout};
 
@@ -12,7 +12,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn told(scene: Scene) -> Result<()> {
-    // Before a person it would ask.
+    // With a terminal it would ask.
     if !(stdin().is_terminal() && stdout().is_terminal()) {
         let code = rehearse(&scene.suite.cluster, Approval::Ask).await?;
         ensure!(code == NOT_APPROVED, "nobody approved, and it ends with {code}");

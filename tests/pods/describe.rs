@@ -1,5 +1,5 @@
-//! What `kubectl describe terraformrun` says of a run that waits, one that was applied and one that failed; the guide shows
-//! these very texts, taken from these runs. `UPDATE=1` writes them anew. And what it says of a plan that changes no resource.
+//! The output of `kubectl describe terraformrun` for a waiting, an applied and a failed run. The guide contains these texts, taken from
+//! these runs; `UPDATE=1` rewrites them. Also tests the output for a plan that changes no resource.
 
 use std::path::PathBuf;
 
@@ -92,7 +92,7 @@ async fn texts(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// No message is empty.
+/// Fails if a message is empty.
 fn says_something(text: &str) -> Result<()> {
     ensure!(!text.lines().any(|line| line.trim() == "Message:"), "an empty message in:\n{text}");
     Ok(())
@@ -119,14 +119,14 @@ async fn moved(scene: Scene) -> Result<()> {
         holds(&text, part)?;
     }
     holds(&text, "~ output.said")?;
-    // Of the status; the spec holds the code, which is inline here.
+    // Only the status: the spec contains the inline code.
     let status = text.split_once("\nStatus:").context("no status")?.1;
     ensure!(!status.contains("for-a-status"), "the value of a sensitive output:\n{text}");
     says_something(&text)?;
     scene.approved("after").await.map(drop)
 }
 
-/// Names of this machine and this run in words that a reader knows.
+/// Replaces names of this machine and this run by neutral ones.
 fn neutral(text: &str, scene: &Scene, shas: &[&str]) -> String {
     let mut text = text
         .replace(scene.suite.git.url("").trim_end_matches(".git"), "https://git.example.com/")
@@ -138,7 +138,7 @@ fn neutral(text: &str, scene: &Scene, shas: &[&str]) -> String {
     text
 }
 
-/// What stays the same from run to run: keys, words and their order, without digits, ids and times.
+/// The parts that are the same in every run: keys, words and their order, without digits, ids and times.
 fn shape(text: &str) -> Vec<String> {
     text.lines()
         .map(|line| {
@@ -149,7 +149,7 @@ fn shape(text: &str) -> Vec<String> {
             words.join(" ")
         })
         .take_while(|line| !line.starts_with("Events:"))
-        // Where its pod is stands in a run whose apply takes more than a moment.
+        // The node appears only if the apply takes more than a moment.
         .filter(|line| !line.is_empty() && !line.starts_with("Node Name:") && !line.starts_with("Boot ID:"))
         .collect()
 }

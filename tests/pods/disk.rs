@@ -1,5 +1,5 @@
-//! Disks that are full. A pod's volumes are as large as its node's disk, so a file system of one page is put in place of a directory, in the
-//! eyes of that pod alone.
+//! Full disks. A pod's volumes are as large as its node's disk, so a file system of one page is mounted over a directory, in the pod's
+//! mount namespace only.
 
 use std::{
     fs::File,
@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("disk::a_plan_without_room_is_made_again", plan), Test::new("disk::a_state_without_room_is_not_lost", apply)]
 }
 
-/// Puts a full file system in place of a directory of a run's newest pod, until the pod ends.
+/// Mounts a full file system over a directory of a run's newest pod, until the pod ends.
 async fn fill(scene: &Scene, name: &str, dir: &str) -> Result<()> {
     let found = Scene::processes(&scene.pod(name).await?)?;
     let (agent, _) = found.into_iter().find(|(_, line)| line.contains("runner-agent run")).context("no agent")?;
@@ -36,7 +36,7 @@ async fn plan(scene: Scene) -> Result<()> {
     let script = json!({"resources": 1, "commands": {"plan": [{"only": [1], "exec": ["sh", "-c", GATE]}]}});
     scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
     scene.until_ledger("a", what::COMMAND_START, Some("plan")).await?;
-    // Where the tool writes the plan.
+    // The tool writes the plan here.
     fill(&scene, "a", "/pawl/work/out").await?;
     scene.open("a").await?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
@@ -52,7 +52,7 @@ const MAIN: &str = "resource \"terraform_data\" \"made\" {\n  input = \"not to b
 async fn apply(scene: Scene) -> Result<()> {
     scene.real("a", MAIN, json!({"backend": null, "stack": "net", "approval": {"holdFor": "1h"}})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
-    // Where a state is held until the datastore has it.
+    // The state is buffered here until the datastore has it.
     fill(&scene, "a", "/pawl/kept/state").await?;
     scene.approve("a").await?;
     let status = scene.fails("a", FailureClass::Transient, reason::STATE_NOT_SAVED, LATER).await?;
@@ -62,6 +62,6 @@ async fn apply(scene: Scene) -> Result<()> {
     holds(&failure.message, &command)?;
     let saved = scene.paste(&command)?;
     ensure!(state::read(saved.as_bytes())?.objects.len() == 1, "{saved}");
-    // The log is whole: nothing of it needs that directory.
+    // The log is complete: it does not need that directory.
     holds(&scene.read("terraformruns/a/log")?, "terraform_data.made: Creation complete")
 }

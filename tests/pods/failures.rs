@@ -1,4 +1,4 @@
-//! What people get wrong, and what fails them: each a named reason within its deadline, and nothing applied.
+//! Users' mistakes and other failures: each gets a named reason within its deadline, and nothing is applied.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, conditions, reason};
@@ -43,7 +43,7 @@ async fn unreachable(scene: Scene) -> Result<()> {
 async fn secret(scene: Scene) -> Result<()> {
     let variable = |object: &str, kind: &str| json!({"name": object, "valueFrom": {kind: {"name": object, "key": "wanted"}}});
     scene.kubectl(&["create", "secret", "generic", "empty", "--from-literal=other=x"])?;
-    // The pod starts without any of them, and says what it lacks first.
+    // The pod starts without these objects and reports first which are missing.
     let lacks = [variable("empty", "secretKeyRef"), variable("absent", "secretKeyRef"), variable("nowhere", "configMapKeyRef")];
     scene.scripted("a", json!({}), json!({"variables": lacks})).await?;
     let status = scene.fails("a", FailureClass::Configuration, reason::SECRET_NOT_FOUND, SOON).await?;
@@ -70,7 +70,7 @@ async fn image(scene: Scene) -> Result<()> {
 }
 
 async fn account(scene: Scene) -> Result<()> {
-    // It never gives up within this test: only that it says so at once and goes on is looked at.
+    // It does not time out within this test, which only checks that the run reports the problem at once and then goes on.
     let spec =
         json!({"runner": {"serviceAccountName": "deployer"}, "approval": {"mode": "Automatic"}, "timeouts": {"start": "24h"}});
     scene.scripted("a", json!({}), spec).await?;
@@ -92,7 +92,7 @@ async fn account(scene: Scene) -> Result<()> {
 
 async fn quota(scene: Scene) -> Result<()> {
     scene.kubectl(&["create", "quota", "none", "--hard=pods=0"])?;
-    // The quota counts once its controller has seen it.
+    // The quota takes effect once its controller has seen it.
     let seconds = format!("--timeout={}s", SOON.as_secs());
     scene.kubectl(&["wait", "--for=jsonpath={.status.hard.pods}=0", &seconds, "quota/none"])?;
     scene.scripted("a", json!({}), json!({"timeouts": {"start": "20s"}})).await?;
@@ -103,7 +103,7 @@ async fn quota(scene: Scene) -> Result<()> {
 async fn stale(scene: Scene) -> Result<()> {
     scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"backend": scene.backend("stack")})).await?;
     scene.phase("a", crds::Phase::AwaitingApproval).await?;
-    // Somebody who works with the tool by hand.
+    // Someone uses the tool by hand.
     let state =
         json!({"version": 4, "terraform_version": "1.10.6", "serial": 7, "lineage": "by-hand", "outputs": {}, "resources": []});
     scene.suite.state.write(&format!("{}/stack", scene.namespace), &state);
@@ -138,7 +138,7 @@ async fn transient(scene: Scene) -> Result<()> {
         status.attempt.context("no attempt")?.number == 2 && scene.starts("a", "init") == 2 && scene.starts("a", "apply") == 1
     );
     ensure!(status.failure.is_none(), "a run that succeeded shows an old failure: {:?}", status.failure);
-    // Each attempt is an Event of its own. Events are published beside the work.
+    // Each attempt has its own Event. Events are published asynchronously.
     let look = async || {
         let told = scene.kubectl(&["describe", "terraformrun", "a"])?;
         let both = (1..=2).all(|n| told.contains(&format!("attempt {n} of at most 4: pod a-")));

@@ -1,5 +1,5 @@
-//! A real forge: what is pushed to Gitea comes by its webhook to the server in the cluster, and from there to an applied plan. What tells of
-//! pushes and proves nothing is refused, and what nobody tells of is found all the same.
+//! A real forge: a push to Gitea reaches the server in the cluster by webhook and leads to an applied plan. Unauthenticated webhooks are
+//! refused, and a push without a webhook is found by polling.
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ async fn pushed(scene: Scene) -> Result<()> {
     let without = |source: &crds::LayerSource| source.missing.is_some();
     layers.until("app", "without its directory", |status| status.source.as_ref().is_some_and(without)).await?;
 
-    // A push that nobody tells of, as if its delivery was lost. Meanwhile others tell of pushes that are none.
+    // A push without a webhook, as if it was lost. Meanwhile others send forged webhooks.
     let commit = gitea.commit("infrastructure", "main", "app/main.tf", &layers.kept("app", 1)).await?;
     let before = answered(&layers).await?;
     refused(&hook).await?;
@@ -46,7 +46,7 @@ async fn pushed(scene: Scene) -> Result<()> {
     ensure!(layers.text("app").as_deref() == Some("round 1"), "{:?}", layers.text("app"));
     ensure!(answered(&layers).await? == before, "somebody told of the push");
 
-    // From here on nothing but a delivery has it looked at.
+    // From here on only webhooks trigger a poll.
     scene.kubectl(&["patch", "terraformrepository", "infrastructure", "--type=merge", "-p", r#"{"spec":{"interval":"24h"}}"#])?;
     let seen = |repository: &TerraformRepository| {
         repository.status.as_ref().is_some_and(|status| status.observed_generation == repository.metadata.generation)
@@ -68,7 +68,7 @@ async fn pushed(scene: Scene) -> Result<()> {
     layers.repository("requested by what was signed", requested).await.map(drop)
 }
 
-/// Deliveries that prove nothing, or are too large.
+/// Unauthenticated and oversized webhooks.
 async fn refused(hook: &Hook) -> Result<()> {
     let body = b"{}".to_vec();
     let (right, other) = (hook.signature(&body), hook.signature(b"{ }"));
@@ -80,13 +80,13 @@ async fn refused(hook: &Hook) -> Result<()> {
         let (code, verdict) = hook.deliver(what, body, signature.map(String::as_str)).await?;
         ensure!((code, verdict.as_str()) == wanted, "a delivery that is {what}: {code} {verdict}");
     }
-    // It is answered before it has come.
+    // The response comes before the whole body is sent.
     let (code, _) = hook.exchange((25 << 20) + 1, &body).await?;
     ensure!(code == "413", "a delivery that is too large: {code}");
     Ok(())
 }
 
-/// The request that was answered last, once none is open.
+/// The last handled request, once none is pending.
 async fn answered(layers: &Layers) -> Result<String> {
     let request = |repository: &TerraformRepository| repository.annotations().get(names::RECONCILE).cloned();
     let answer = |repository: &TerraformRepository| repository.status.as_ref()?.last_handled_reconcile.clone();

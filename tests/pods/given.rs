@@ -1,4 +1,4 @@
-//! What the guide says of private places, of what is replaced or only looked at, and of what a run takes and leaves, in real pods.
+//! The guide's private repositories and registries, replacements, refresh-only runs, and inputs and outputs of a run, in real pods.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -24,10 +24,10 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The repository that the guide names.
+/// The repository in the guide.
 const REPOSITORY: &str = "https://git.example.com/platform/stacks.git";
 
-/// Creates a run of the guide under a name, with another spec merged over it, and texts put in place of those of the guide.
+/// Creates a run of the guide under a name, with a spec merged over it and texts replaced.
 async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], more: Value) -> Result<()> {
     let text = texts.iter().fold(guide::block(file)?, |text, (from, to)| text.replace(from, to));
     let manifest: Value = serde_saphyr::from_str(&text)?;
@@ -36,7 +36,7 @@ async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], m
     scene.create_bare(name, spec).await.map(drop)
 }
 
-/// Makes a Secret or a ConfigMap of texts.
+/// Creates a Secret or a ConfigMap from literals.
 fn object(scene: &Scene, kind: &str, name: &str, texts: &[(&str, &str)]) -> Result<()> {
     let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
     let field = if kind == "Secret" { "stringData" } else { "data" };
@@ -47,8 +47,8 @@ fn object(scene: &Scene, kind: &str, name: &str, texts: &[(&str, &str)]) -> Resu
     scene.kubectl(&["create", "-f", &file.path().display().to_string()]).map(drop)
 }
 
-/// A repository by HTTPS with an authority of its own and a password, and modules of git and of a registry, a provider of a mirror,
-/// each with another token, and certificates of an authority that nobody knows.
+/// An HTTPS repository with its own authority and a password, modules from git and from a registry, a provider from a mirror, each with its
+/// own token, and certificates of an unknown authority.
 async fn private(scene: Scene) -> Result<()> {
     let (ip, dir) = (scene.suite.cluster.host(), tempfile::tempdir()?);
     let address = ip.to_string();
@@ -73,7 +73,7 @@ async fn private(scene: Scene) -> Result<()> {
     object(&scene, "Secret", "git", &[("username", "pawl"), ("password", "glpat-example"), ("ca.crt", authority)])?;
     create(&scene, "private.yaml", "private", &[("git.example.com", &host)], json!({})).await?;
 
-    // Its source is public; what `init` asks for is not.
+    // Its source is public, but `init` needs credentials.
     let main = format!(
         "terraform {{\n  required_providers {{\n    time = {{ source = \"hashicorp/time\" }}\n  }}\n}}\nresource \"time_static\" \"it\" {{}}\n\
          module \"part\" {{\n  source  = \"{}/acme/part/local\"\n  version = \"1.0.0\"\n}}\n\
@@ -93,7 +93,7 @@ async fn private(scene: Scene) -> Result<()> {
     let more = json!({
         "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "credentials": {"git": [{"host": host, "secretRef": {"name": "module"}}]},
-        // The tool believes these in place of the image's.
+        // The tool trusts these authorities instead of the image's.
         "files": [{"path": "authorities.crt", "configMapKeyRef": {"name": "authorities", "key": "ca.crt"}}],
         "env": [{"name": "SSL_CERT_FILE", "value": "/pawl/work/home/authorities.crt"}],
     });
@@ -115,7 +115,7 @@ async fn private(scene: Scene) -> Result<()> {
 const NETWORK: &str = "variable \"of_map\" {}\nresource \"terraform_data\" \"vpc\" {\n  input = \"${var.of_map} ${file(\"conf/zone\")}\"\n}\n\
     output \"vpc_id\" {\n  value = terraform_data.vpc.output\n}\n";
 
-/// What was applied and read: whether the tool looked at what exists.
+/// Whether the tool refreshed the existing resources, according to the log of an applied run.
 async fn looked(scene: &Scene, name: &str) -> Result<bool> {
     Ok(scene.log(name).await?.contains("terraform_data.vpc: Refreshing state"))
 }
@@ -128,7 +128,7 @@ async fn life(scene: Scene) -> Result<()> {
     let (url, _) = scene.repository("stacks", &[("network/main.tf", NETWORK), ("network/conf/zone", "of the source")])?;
     object(&scene, "ConfigMap", "settings", &[("of_map", "mapped"), ("no.name", "left out")])?;
     object(&scene, "ConfigMap", "zones", &[("zone", "of a map")])?;
-    // Each run of the stack is given the same.
+    // All runs of the stack have the same inputs.
     let given = |more: Value| {
         let mut given = json!({
             "tool": {"name": "OpenTofu", "version": "1.10.6"},
@@ -154,7 +154,7 @@ async fn life(scene: Scene) -> Result<()> {
     scene.ends_within("replaces", RunResult::Applied, LATER).await?;
     ensure!(!looked(&scene, "replaces").await?, "refresh: false");
 
-    // Nothing has changed, and another stack takes what this one published, both at once.
+    // Nothing has changed. In parallel another stack reads this one's output.
     create(&scene, "look.yaml", "looks", &texts, given(json!({"outputs": null}))).await?;
     let takes = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"test \\\"$VPC\\\" = 'mapped of a map'\"\n  }\n}\n";
     let from = json!([{"name": "VPC", "valueFrom": {"outputOf": {"stack": "network", "name": "vpc_id"}}}]);
@@ -170,7 +170,7 @@ async fn life(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Hooks, inputs and outputs do not depend on which of the two tools it is.
+/// Hooks, inputs and outputs work the same with both tools.
 async fn terraform(scene: Scene) -> Result<()> {
     let main = "variable \"zone\" {}\nvariable \"word\" {\n  sensitive = true\n}\nvariable \"size\" {}\nresource \"terraform_data\" \"a\" {\n  \
         input = \"${var.zone} ${var.size}\"\n  provisioner \"local-exec\" {\n    command = \"test \\\"$LATE $(cat $HOME/.example)\\\" = 'evening of-home'\"\n  }\n}\n\
@@ -199,7 +199,7 @@ async fn terraform(scene: Scene) -> Result<()> {
     let plan = status.plan.context("no plan")?;
     ensure!(plan.tool.starts_with("Terraform "), "{plan:?}");
     let outputs = status.outputs.context("no outputs")?;
-    // What a hook hands over is masked wherever it stands.
+    // A value handed over by a hook is masked everywhere.
     ensure!(outputs.values["said"] == "(sensitive value) 3" && outputs.message.contains("Secret word (1 key)"), "{outputs:?}");
     holds(&scene.log("a").await?, "Applied by terraform")
 }

@@ -1,5 +1,5 @@
-//! Who reads objects of the datastore, asked with real tokens of real pods (all else that it refuses is in `access` and `states` of its own
-//! tests); and what code of a stack cannot read of the agent's own.
+//! Who may read the datastore's objects, tested with real tokens of real pods (the datastore's own tests `access` and `states` cover the
+//! other refusals); and which of the agent's files code of a stack cannot read.
 
 use anyhow::{Context, Result, ensure};
 use crds::{
@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A run that holds, its pod's account, its nonce.
+/// A run in its hold, its pod's account, and its nonce.
 struct Held {
     name: &'static str,
     pod: String,
@@ -30,7 +30,7 @@ struct Held {
 }
 
 async fn held(scene: &Scene, name: &'static str, hold: &str) -> Result<Held> {
-    // An account of the namespace, which outlives the attempt: its token goes on being one.
+    // An account of the namespace, which outlives the attempt, so its token stays valid.
     let spec = json!({"approval": {"holdFor": hold}, "runner": {"serviceAccountName": "default"}});
     scene.scripted(name, json!({}), spec).await?;
     let status = scene.phase(name, Phase::AwaitingApproval).await?;
@@ -83,15 +83,15 @@ async fn tokens(scene: Scene) -> Result<()> {
         let (status, reason) = get(&store, &path, &token, nonce).await?;
         ensure!(matches!(status.as_u16(), 401 | 403) && !reason.is_empty(), "{what}: {status} {reason}");
     }
-    // A token dies with its pod.
+    // A token ends with its pod.
     scene.kubectl(&["delete", "pod", &a.pod, "--force", "--grace-period=0"])?;
     super::stored::released(&scene, "a").await?;
     let look = async || Ok(get(&store, &a.bundle(&scene), &token, &a.nonce).await?.0 != StatusCode::OK);
     wait::until("a pod that is gone reads no more", LATER, look).await
 }
 
-/// Puts links to the pod's tokens wherever the agent might keep something, and tries to change what it keeps. It prints only what it
-/// could do, which would be no JSON.
+/// Places links to the pod's tokens at all paths that the agent may store, and tries to change stored files. Prints only its successes, as
+/// text that is not JSON.
 const DECEIVE: &str = r#"
 exec 2> /dev/null
 token=/var/run/secrets/kubernetes.io/serviceaccount/token
@@ -127,7 +127,8 @@ async fn read(scene: Scene) -> Result<()> {
 
 async fn source_credentials(scene: Scene) -> Result<()> {
     use servers::auth::Access;
-    // In each command that runs code, the file itself, by the agent's own root, and by a link. What is read would be masked in the log.
+    // Each command that runs code tries the file itself, the agent's root directory, and a link. The content would be masked in the log, so
+    // only success is printed.
     let file = "/pawl/secrets/source/password";
     let code = format!(
         "for file in {file} /proc/1/root{file}; do cat $file >/dev/null 2>&1 && echo \"$file open\" || echo \"$file closed\"; done; \
@@ -151,7 +152,7 @@ async fn source_credentials(scene: Scene) -> Result<()> {
     scene.ends("a", RunResult::Applied).await?;
     let log = scene.log("a").await?;
     ensure!(log.matches("password closed").count() >= 6 && !log.contains("password open") && !log.contains("link open"), "{log}");
-    // What the run says of Secrets the code is given as ever.
+    // The code still gets the Secrets that the run references.
     ensure!(log.matches("its own is here").count() >= 3, "{log}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What README and the guide say, done as a person does it who reads them: pasted into a shell, with the files that they have written.
-//! Backup, restore and uninstalling are with `restored`, local mode with the suite `local`.
+//! The commands of README and the guide, pasted into a shell with the files from the pages, as a reader does. `restored` covers backup,
+//! restore and uninstalling, the suite `local` the local mode.
 
 use std::{
     path::Path,
@@ -27,11 +27,11 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// The namespace of the guide's runs.
 const NAMESPACE: &str = "prod";
-/// The repository that its manifests name.
+/// The repository in its manifests.
 const REPOSITORY: &str = "https://git.example.com/platform/stacks.git";
 const MAIN: &str = "variable \"zone\" { type = string }\nresource \"terraform_data\" \"vpc\" {\n  input = var.zone\n}\n";
 
-/// A person with an empty directory and the cluster's `kubectl`.
+/// A reader with an empty directory and the cluster's `kubectl`.
 pub(crate) struct Reader<'a> {
     scene: &'a Scene,
     pub(crate) dir: TempDir,
@@ -42,24 +42,24 @@ impl<'a> Reader<'a> {
         Ok(Self { scene, dir: tempfile::tempdir()? })
     }
 
-    /// A block of this name, in the namespace of the test.
+    /// A named block, with the test's namespace.
     pub(crate) fn here(&self, name: &str) -> Result<String> {
         let namespace = &self.scene.namespace;
         let text = guide::block(name)?.replace(&format!("namespace: {NAMESPACE}"), &format!("namespace: {namespace}"));
         Ok(text.replace(&format!("-n {NAMESPACE}"), &format!("-n {namespace}")))
     }
 
-    /// Writes a manifest of a page to the file that it is called after.
+    /// Writes a manifest of a page to the file of its name.
     fn write(&self, file: &str, repository: &str) -> Result<()> {
         Ok(std::fs::write(self.dir.path().join(file), guide::block(file)?.replace(REPOSITORY, repository))?)
     }
 
-    /// Pastes text; what it printed.
+    /// Runs text in a shell; returns its output.
     pub(crate) fn paste(&self, text: &str) -> Result<String> {
         self.scene.paste(&format!("set -e; cd '{}'\n{text}", self.dir.path().display()))
     }
 
-    /// Pastes the block of this name, as it stands.
+    /// Runs the named block unchanged.
     fn does(&self, name: &str) -> Result<String> {
         self.paste(&guide::block(name)?)
     }
@@ -71,7 +71,7 @@ fn said(output: &Output) -> String {
 
 async fn first_runs(scene: Scene) -> Result<()> {
     let reader = Reader::new(&scene)?;
-    // A cluster that was kept has both of the time before.
+    // A cluster from an earlier run still has both.
     reader.paste("kubectl delete tfrun hello --ignore-not-found --timeout=120s")?;
     reader.paste(&format!("kubectl delete namespace {NAMESPACE} --ignore-not-found --timeout=170s"))?;
     served(&scene).await?;
@@ -99,7 +99,7 @@ async fn first_runs(scene: Scene) -> Result<()> {
     let last = created(&reader.does("create run")?)?;
     prod.approve(&last).await?;
     prod.ends_within(&last, RunResult::Applied, LATER).await?;
-    // Its plan took the place of the first one's.
+    // Its plan superseded the first one's.
     prod.ends(&first, RunResult::Superseded).await?;
     reader.does("states")?;
     holds(&std::fs::read_to_string(reader.dir.path().join("old.tfstate"))?, "\"version\"")?;
@@ -109,7 +109,7 @@ async fn first_runs(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// README's first run, with the line that its next step is.
+/// README's first run, with the command of its next step.
 fn readme(reader: &Reader<'_>) -> Result<()> {
     reader.write("hello.yaml", REPOSITORY)?;
     holds(&reader.does("hello plan")?, "terraform_data.hello will be created")?;
@@ -123,13 +123,13 @@ fn readme(reader: &Reader<'_>) -> Result<()> {
     reader.does("hello again").map(drop)
 }
 
-/// Waits until people can read: the API server finds the datastore a moment after it is ready.
+/// Waits until the read API works: the API server discovers the datastore a moment after it is ready.
 pub(crate) async fn served(scene: &Scene) -> Result<()> {
     let look = async || Ok(scene.suite.cluster.kubectl(&["get", "--raw", "/apis/read.pawl.run/v1alpha1"]));
     wait::until("the read API is served", SOON, look).await.map(drop)
 }
 
-/// The name that `kubectl create` prints.
+/// The name in the output of `kubectl create`.
 fn created(text: &str) -> Result<String> {
     let line = text.lines().find(|line| line.ends_with(" created")).with_context(|| format!("nothing was created: {text}"))?;
     let name = line.split_once('/').and_then(|(_, rest)| rest.split(' ').next());
@@ -139,12 +139,12 @@ fn created(text: &str) -> Result<String> {
 fn manifests(scene: &Scene) -> Result<()> {
     let mut seen = 0;
     for block in guide::all()?.into_iter().filter(|block| block.mark == Some(Mark::Accepted)) {
-        // Of the guide's namespace nothing is needed but a namespace.
+        // The guide's namespace only needs to exist.
         let manifest = block.text.replace(&format!("namespace: {NAMESPACE}"), &format!("namespace: {}", scene.namespace));
         let mut kubectl = scene.suite.cluster.kubectl_command(&["create", "--dry-run=server", "-f", "-"]);
         let output = fed(kubectl.stdout(Stdio::piped()).stderr(Stdio::piped()), &manifest)?;
         ensure!(output.status.success(), "{}: {}", block.place, said(&output));
-        // A field that nobody knows is a warning.
+        // kubectl warns about unknown fields.
         ensure!(!stderr(&output).contains("unknown field"), "{}: {}", block.place, stderr(&output));
         seen += 1;
     }

@@ -1,6 +1,6 @@
-//! What hangs, asks or stays behind: it is seen while it lasts, ends with its class and reason, and nothing of it is left. A plan that hangs
-//! is in the agent's tests (`quiet`); that a provider is killed and not the tool when a *person* ends an apply is in `tools`, under
-//! Terragrunt.
+//! Processes that hang, ask for input or stay behind: the status shows it meanwhile, the run ends with class and reason, and no process is
+//! left. The agent's tests (`quiet`) cover a plan that hangs. `tools` covers, with Terragrunt, that the provider and not the tool is killed
+//! when a *person* ends an apply.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What a cloud says to credentials that ran out, before its provider tries again for ever.
+/// A cloud's error for expired credentials, which its provider then retries forever.
 const EXPIRED: &str = "ExpiredToken: the security token included in the request is expired";
 
-/// Waits until the status says that nothing happens in the apply, and holds what `describe` shows of it.
+/// Waits until the status reports a quiet apply, and checks the output of `describe`.
 async fn silent(scene: &Scene) -> Result<()> {
     let says = |status: &TerraformRunStatus| status.progress.as_ref().and_then(|progress| progress.quiet_since.clone());
     let run =
@@ -39,7 +39,7 @@ async fn silent(scene: &Scene) -> Result<()> {
     [words.as_str(), ", at terraform_data.b; ", "it ends at the deadline at "].iter().try_for_each(|part| holds(&describe, part))
 }
 
-/// The pod ends, and nothing of it is left but what holds its namespaces until the kubelet has seen it.
+/// Waits until the pod ends, and checks that only the pause container is left until the kubelet has seen it.
 async fn clean(scene: &Scene) -> Result<()> {
     // Waits for the end of the pod.
     scene.log("a").await?;
@@ -50,7 +50,7 @@ async fn clean(scene: &Scene) -> Result<()> {
 }
 
 async fn behind_the_claim(scene: Scene) -> Result<()> {
-    // The tool's own word that it waits comes every second, and is no news.
+    // The tool's own progress line comes every second and is not activity.
     let script = json!({"progress_ms": 1000, "resources": [
         {"address": "terraform_data.a"},
         {"address": "terraform_data.b", "steps": [{"print_err": EXPIRED}, {"provider": {"seconds": 3600, "ignore_signals": true}}]},
@@ -65,10 +65,10 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
     ensure!(failure.changes == Changed::Some, "{failure:?}");
     holds(&failure.message, "; nothing had happened for 1m")?;
     let ledger = scene.ledger("a");
-    // The one signal reached the tool, and none its provider.
+    // The only signal went to the tool, and none to its provider.
     let (all, own) = (ledger::select(&ledger, what::SIGNAL, None), ledger::select(&ledger, what::SIGNAL, Some("apply")));
     ensure!(all.len() == 1 && own.first().and_then(|signal| signal.text("signal")) == Some("SIGINT"), "{all:?}");
-    // The tool was not killed: it wrote down what it had created, and gave its lock back.
+    // The tool was not killed: it recorded the created objects and released its lock.
     ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed");
     ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
@@ -80,14 +80,14 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
 
 async fn question(scene: Scene) -> Result<()> {
     let question = "provider.scripted.token";
-    // Each run has the name of the command that asks: before the claim and behind it.
+    // Each run is named after the command that asks: before and after the claim.
     let names = ["plan", "apply"];
     for name in names {
         let script = json!({"commands": {name: [{"ask": question}]}});
         scene.scripted(name, script, json!({"approval": {"mode": "Automatic"}})).await?;
     }
     for name in names {
-        // Not `Transient` for the end of file in its words: the next attempt would be asked the same.
+        // Not `Transient`, despite the end of file in its message: the next attempt would be asked the same.
         let status = scene.fails(name, FailureClass::Configuration, reason::INPUT_REQUIRED, SOON).await?;
         holds(&status.failure.context("no failure")?.message, question)?;
         ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, name) == 1, "it was tried again");
@@ -100,7 +100,7 @@ async fn question(scene: Scene) -> Result<()> {
 }
 
 async fn daemon(scene: Scene) -> Result<()> {
-    // In a session of its own, deaf, with the tool's standard output and error in its hands.
+    // A daemon in its own session that ignores signals and holds the tool's stdout and stderr open.
     let spawn = json!({"spawn": {"seconds": 3600, "daemon": true, "hold_stdout": true, "ignore_signals": true, "beat_ms": 200}});
     let commands = json!({"plan": [spawn, "default", {"print": "last words of plan"}],
         "apply": [spawn, "default", {"print": "last words of apply"}]});
@@ -110,7 +110,7 @@ async fn daemon(scene: Scene) -> Result<()> {
     for name in ["plan", "apply"] {
         let step = status.steps.iter().find(|step| step.name == name).with_context(|| format!("no step {name}"))?;
         let took = step.finished_at.as_ref().context("no end")?.0.duration_since(step.started_at.0).as_secs();
-        // Output is read for 5 s after the tool's end, and nobody is waited for longer.
+        // Output is read for at most 5 s after the tool's end.
         ensure!((4..120).contains(&took), "{name} took {took} s");
     }
     let ledger = scene.ledger("a");
@@ -118,7 +118,7 @@ async fn daemon(scene: Scene) -> Result<()> {
     let planned = ends.first().and_then(|end| end.seq).context("no end of plan")?;
     let applied = ledger::select(&ledger, what::COMMAND_START, Some("apply")).first().and_then(|start| start.seq);
     let applied = applied.context("no start of apply")?;
-    // It lived on after the tool, or this test shows nothing; and its end came before the apply.
+    // The daemon must outlive the tool, otherwise this test shows nothing, and must end before the apply.
     let pids = |from: u64, to: u64| {
         let alive = ledger::select(&ledger, what::BACKGROUND, None).into_iter();
         let within = alive.filter(|entry| entry.seq.is_some_and(|seq| seq > from && seq < to));

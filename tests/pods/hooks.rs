@@ -1,4 +1,4 @@
-//! Hooks in real pods: as the guide has them, for a plan that another pod applies, and behind an apply whose pod dies.
+//! Hooks in real pods: the guide's, with a plan that another pod applies, and after an apply whose pod dies.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, HookWhen, RunResult, TerraformRun, reason};
@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Creates the run of such a block, and gives its name.
+/// Creates the run of a block and returns its name.
 fn create(scene: &Scene, name: &str) -> Result<String> {
     let reader = Reader::new(scene)?;
     let file = reader.dir.path().join("run.yaml");
@@ -41,7 +41,7 @@ async fn guided(scene: Scene) -> Result<()> {
     let runs = [
         ("hooks.yaml", vec!["/hooked: Applied"]),
         ("tasks.yaml", vec!["postapply of from-tasks: Applied"]),
-        // What is handed over is masked, also where it is no secret.
+        // Values handed over are masked even if they are not secret.
         ("scripts.yaml", vec!["made in (sensitive value)", "smoke test in (sensitive value)"]),
     ];
     let mut names = Vec::new();
@@ -84,7 +84,7 @@ async fn restored(scene: Scene) -> Result<()> {
     scene.real("a", main, json!({"hooks": hooks, "approval": {"holdFor": "0s"}})).await?;
     let waiting = released(&scene, "a").await?;
     let first = scene.log("a").await?;
-    // What was approved stays what it was.
+    // The approved plan keeps the script of its time.
     scene.kubectl(&["delete", "configmap", "script"])?;
     approve_waiting(&scene, &waiting)?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
@@ -101,21 +101,21 @@ async fn restored(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// A run whose hook behind the apply never ends.
+/// A run with an endless hook after the apply.
 pub(crate) async fn endless(scene: &Scene, name: &str) -> Result<()> {
     let hooks = json!([{"name": "endless", "when": "AfterApply", "inline": "exec sleep 100000"}]);
     scene.scripted(name, json!({"resources": 1}), json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
     Ok(())
 }
 
-/// Waits until it is in its hook, and gives its pod: the result is with the datastore by now, and not in the run.
+/// Waits until its hook runs, and returns its pod. By then the datastore has the result, and the run's status does not.
 pub(crate) async fn in_its_hook(scene: &Scene, name: &str) -> Result<Pod> {
     let runs = |run: &TerraformRun| {
         let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
         message.ends_with("the hooks after it run")
     };
     scene.until(name, "in its hook", LATER, runs).await?;
-    // The message comes before the hook does: that it runs is seen at its process.
+    // The message precedes the hook, so check for its process.
     let look = async || {
         let pod = scene.pod(name).await?;
         Ok(Scene::processes(&pod)?.iter().any(|(_, line)| line.contains("sleep 100000")).then_some(pod))
@@ -123,7 +123,7 @@ pub(crate) async fn in_its_hook(scene: &Scene, name: &str) -> Result<Pod> {
     wait::until("the hook runs", SOON, look).await
 }
 
-/// Takes a pod away without the finalizer that keeps it until somebody has read its end.
+/// Force-deletes a pod without the finalizer that keeps it until its end is read.
 pub(crate) fn take_away(scene: &Scene, pod: &Pod) -> Result<()> {
     let pod = pod.name_any();
     let free = json!({"metadata": {"finalizers": null}}).to_string();
@@ -132,7 +132,8 @@ pub(crate) fn take_away(scene: &Scene, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// The agent dies, and its last word is in the pod's status; or the pod goes as a whole, and with it that word: then it is with the datastore.
+/// Either the agent is killed, and its termination message is in the pod's status; or the pod is deleted with that message, and only the
+/// datastore has the result.
 async fn died(scene: Scene) -> Result<()> {
     for name in ["killed", "deleted"] {
         endless(&scene, name).await?;
@@ -178,7 +179,7 @@ async fn failed(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// What the converter makes of such tasks (`fixtures/convert/terraform-operator/tasks.yaml`), as it stands.
+/// The converter's output for such tasks (`fixtures/convert/terraform-operator/tasks.yaml`), unchanged.
 async fn tasks(scene: Scene) -> Result<()> {
     let converted = include_str!("../fixtures/convert/terraform-operator/tasks.expected.yaml");
     let script = "#!/bin/bash\necho \"$PAWL_HOOK of $PAWL_RUN\"\n";
@@ -197,7 +198,7 @@ async fn tasks(scene: Scene) -> Result<()> {
 }
 
 async fn refused(scene: Scene) -> Result<()> {
-    // 5 MB of the source, which no ConfigMap holds; a key that is not there; bytes that are no text; and a token that has expired.
+    // 5 MB from the source, which no ConfigMap can hold; a missing key; bytes that are not text; and an expired token.
     let (url, _) = scene.repository("stack", &[("main.tf", ""), ("huge.sh", &"#".repeat(5 << 20))])?;
     let of = |hook: serde_json::Value| {
         let mut hook = hook;
@@ -210,7 +211,7 @@ async fn refused(scene: Scene) -> Result<()> {
     let map = json!({"metadata": {"name": "latin"}, "binaryData": {"k": "ZWNobyDpCg=="}});
     objects::create(&Api::<ConfigMap>::namespaced(scene.suite.client.clone(), &scene.namespace), map).await?;
     scene.create("latin", of(json!({"configMapKeyRef": {"name": "latin", "key": "k"}}))).await?;
-    // `{"alg":"RS256"}`, `{"exp":1000000000}`, and what would be a signature.
+    // `{"alg":"RS256"}`, `{"exp":1000000000}`, and a placeholder for the signature.
     let token = "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjEwMDAwMDAwMDB9.c2lnbmF0dXJl";
     scene.kubectl(&["create", "secret", "generic", "old", &format!("--from-literal=token={token}")])?;
     let mut expired = of(json!({"inline": "exit 0"}));

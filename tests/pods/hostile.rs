@@ -1,5 +1,5 @@
-//! Code of a stack that attacks whoever runs it, while real OpenTofu plans, shows the plan and applies it: `fixtures/hostile`, with a
-//! provider of the suite's own. What must not work is refused by name, and what works has no effect on what is approved and applied.
+//! Code of a stack attacks the agent while real OpenTofu plans, shows the plan and applies it: `fixtures/hostile`, with the suite's own
+//! provider. Forbidden acts are refused by name, and permitted acts do not affect the approved and applied plan.
 
 use std::{collections::BTreeMap, io::Write as _, path::Path};
 
@@ -30,15 +30,15 @@ const MAIN: &str = include_str!("../fixtures/hostile/main.tf");
 const ATTACK: &str = include_str!("../fixtures/hostile/attack.sh");
 const PROVIDER: &str = include_str!("../fixtures/hostile/provider.sh");
 
-/// A state with a secret in it, for which it would be worth it.
+/// A state that contains a secret, as a target.
 const BEFORE: &str = "resource \"terraform_data\" \"before\" {\n  input = \"worth-stealing\"\n}\n";
 
-/// What the agent has, and ways to read it.
+/// The agent's secret files, and ways to read them.
 const FILES: [&str; 4] = ["token", "datastore", "git", "mirror"];
 const WAYS: [&str; 6] =
     ["", "_by_the_agents_root", "_by_its_own_root", "_in_a_user_namespace", "_from_its_directory", "_by_a_link"];
 
-/// What else is refused, whenever it is tried.
+/// Other acts that are refused in every phase.
 const REFUSED: [&str; 24] = [
     "agents_environment",
     "agents_maps",
@@ -65,9 +65,9 @@ const REFUSED: [&str; 24] = [
     "kept_configuration_changed",
     "kept_directory_moved",
 ];
-/// What can be done whenever it is tried: it shows that the others had something to fail of.
+/// Acts that succeed in every phase: they show that the attack itself works.
 const DONE: [&str; 3] = ["own_file", "caches_are_there", "kept_directory_is_there"];
-/// What can be done when it is planned, and has to be without effect.
+/// Acts that succeed during the plan and must have no effect.
 const PLANTED: [&str; 13] = [
     "planted_aws_configuration",
     "planted_git_configuration",
@@ -83,7 +83,7 @@ const PLANTED: [&str; 13] = [
     "signal_TSTP",
     "signal_KILL",
 ];
-/// What the apply finds of all that.
+/// Traces of these acts that the apply finds.
 const FOUND: [(&str, &str); 9] = [
     ("aws_configuration", "gone"),
     ("git_configuration", "gone"),
@@ -92,22 +92,22 @@ const FOUND: [(&str, &str); 9] = [
     ("file_in_shm", "gone"),
     ("file_above_the_source", "gone"),
     ("process", "gone"),
-    // These are in the stack, and so in what was approved.
+    // These are part of the stack, and so of the approved content.
     ("outward", "/bin/sh"),
     ("closed", "555"),
 ];
 
-/// What is refused to a hook besides.
+/// Further acts that are refused to hooks.
 const REFUSED_TO_HOOKS: [&str; 2] = ["hook_script_changed", "hook_script_planted"];
 
-/// What a hook before Setup does in vain, and one before `init` does not find.
+/// Acts of a hook before Setup that must have no effect, and traces that a hook before `init` must not find.
 const PLANTED_EARLY: [&str; 4] = ["planted_git_directory", "planted_git_helper", "planted_link", "planted_watcher"];
 const NOT_FOUND: [&str; 4] =
     ["planted_git_directory_is_there", "planted_link_is_there", "planted_watcher_is_there", "password_stolen"];
-/// What tries the managed state.
+/// Prefix of attacks on the managed state.
 const ON_STATE: &str = "state_";
 
-/// The same code as hooks. The first one runs before the source is there.
+/// The same code as hooks. The first one runs before the source is fetched.
 fn hooks() -> Value {
     let hook =
         |name: &str, when: &str| json!({"name": name, "when": when, "configMapKeyRef": {"name": "attack", "key": "attack.sh"}});
@@ -121,7 +121,7 @@ fn hooks() -> Value {
     ])
 }
 
-/// How each attempt of a phase has to end.
+/// The expected outcome of each attempt in a phase.
 fn expected(phase: &str) -> BTreeMap<String, String> {
     let of_files = FILES.iter().flat_map(|file| {
         let ways = WAYS.iter().map(move |way| (format!("{file}{way}"), "refused"));
@@ -129,7 +129,7 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
     });
     let is_hook = !matches!(phase, "plan" | "apply");
     let is_early = phase == "early";
-    // Where there is no tool yet, and no state, neither is attacked.
+    // Without a tool and a state, neither is attacked.
     let is_tried = |name: &&&str| match **name {
         "own_file" => true,
         name if name.starts_with(ON_STATE) => matches!(phase, "plan" | "apply" | "hook" | "late"),
@@ -143,7 +143,7 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
     of_files.chain(refused).chain(done).map(|(name, end)| (name, end.to_owned())).collect()
 }
 
-/// What the lines `PHASE NAME: END` of a text say, whatever stands before them.
+/// Parses the lines `PHASE NAME: END` of a text, ignoring prefixes.
 fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
     let read = |line: &str| {
         let (rest, end) = line.trim_end().rsplit_once(": ")?;
@@ -153,7 +153,7 @@ fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
     text.lines().filter_map(read).collect()
 }
 
-/// Fails unless all of a phase's attempts stand there, each with its end.
+/// Fails unless the text contains all attempts of a phase with their expected outcomes.
 fn fended_off(text: &str, phase: &str) -> Result<()> {
     let (mut said, expected) = (said(text, phase), expected(phase));
     said.retain(|_, end| matches!(end.as_str(), "done" | "refused"));
@@ -163,11 +163,11 @@ fn fended_off(text: &str, phase: &str) -> Result<()> {
     Ok(())
 }
 
-/// Commits the stack with its provider to a repository that wants a password, and gives its URL.
+/// Commits the stack with its provider to a password-protected repository and returns its URL.
 fn commit(scene: &Scene) -> Result<String> {
     let tools = Toolset::ensure(IN_PODS)?;
     let real = std::fs::read(tools.path("terraform-provider-time")?)?;
-    // Where a tool without other configuration looks for providers that lie with the stack.
+    // The tool's default directory for providers next to the stack.
     let package = format!("terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}", Platform::here());
     let name = format!("{}/hostile", scene.namespace);
     scene.suite.git.create(&name)?.commit_changes(
@@ -183,7 +183,7 @@ fn commit(scene: &Scene) -> Result<String> {
     Ok(scene.suite.git.url(&name))
 }
 
-/// The credentials that the agent has, and code of the stack has not.
+/// The agent's credentials, which code of the stack must not get.
 fn secrets(scene: &Scene) -> Result<()> {
     for (name, (user, password)) in [("source", ("me", "s3cret-word")), (SECRET, CREDENTIALS)] {
         let literals = [format!("--from-literal=username={user}"), format!("--from-literal=password={password}")];
@@ -192,7 +192,7 @@ fn secrets(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// A run of the hostile stack with a managed state, in the image without tools: OpenTofu and the provider are got by the pod.
+/// A run of the hostile stack with a managed state, in the image without tools: the pod downloads OpenTofu and the provider.
 async fn run(scene: &Scene, url: &str, name: &str, more: Value) -> Result<()> {
     let mut spec = json!({
         "source": {"git": {"url": url, "revision": "main", "secretRef": {"name": "source"}}},
@@ -205,7 +205,7 @@ async fn run(scene: &Scene, url: &str, name: &str, more: Value) -> Result<()> {
 }
 
 async fn attacks(scene: Scene) -> Result<()> {
-    // Where pods of a namespace may share a directory of the node, code has that to attack as well.
+    // Where pods of a namespace may share a directory of the node, code can attack that as well.
     scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
     secrets(&scene)?;
     scene.kubectl(&["create", "configmap", "attack", &format!("--from-literal=attack.sh={ATTACK}")])?;
@@ -215,7 +215,7 @@ async fn attacks(scene: Scene) -> Result<()> {
     let before = scene.read("states/net")?;
     holds(&before, "\"number\"")?;
 
-    // A run that only plans.
+    // A plan-only run.
     run(&scene, &url, "planned", json!({"stack": "net", "operation": "Plan", "hooks": hooks()})).await?;
     let status = scene.ends_within("planned", RunResult::Planned, LATER).await?;
     ensure!(!status.unconfined && status.claim.is_none(), "{status:?}");
@@ -225,7 +225,7 @@ async fn attacks(scene: Scene) -> Result<()> {
     }
     unchanged(&scene, &before)?;
 
-    // One that waits in its pod, and one whose plan is applied by another pod.
+    // One run waits in its pod; another pod applies the plan of the other.
     run(&scene, &url, "held", json!({"stack": "net", "hooks": hooks(), "approval": {"holdFor": "1h"}})).await?;
     run(&scene, &url, "kept", json!({"stack": "kept", "hooks": hooks(), "approval": {"holdFor": "0s"}})).await?;
     let held = scene.phase("held", Phase::AwaitingApproval).await?;
@@ -259,14 +259,14 @@ async fn attacks(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The state's head is as it was: the same versions and notes, and nobody's lock.
+/// The state's head is unchanged: the same versions and notes, and no lock.
 fn unchanged(scene: &Scene, before: &str) -> Result<()> {
     let now = scene.read("states/net")?;
     ensure!(now == before, "{before}\nbecame\n{now}");
     Ok(())
 }
 
-/// What a run's approver reads is of its plan, and no token.
+/// The approver's text is of the run's plan and contains no token.
 fn shown(scene: &Scene, name: &str, part: &str) -> Result<()> {
     let text = scene.read(&format!("terraformruns/{name}/plan"))?;
     holds(&text, part)?;
@@ -278,7 +278,7 @@ fn shown(scene: &Scene, name: &str, part: &str) -> Result<()> {
 }
 
 async fn replaced(scene: Scene) -> Result<()> {
-    // Where nothing is shared, the tool lies in the pod's own work directory, and code of the stack can put another there.
+    // Without a shared cache the tool is in the pod's work directory, where code of the stack can replace it.
     secrets(&scene)?;
     let url = commit(&scene)?;
     run(&scene, &url, "a", json!({"approval": {"mode": "Automatic"}})).await?;
@@ -289,8 +289,8 @@ async fn replaced(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// In place of a file for values something else, and values that would have later commands run other code. Each of these hooks fails and is
-/// passed over; then the tool and the last hook have nothing of it.
+/// Hooks replace the file of values by something else, or hand over values that would make later commands run other code. Each of these
+/// hooks fails and is skipped; the tool and the last hook see no trace of it.
 async fn handed_over(scene: Scene) -> Result<()> {
     let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
     let rows = [
@@ -336,17 +336,17 @@ async fn handed_over(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// An entry of an archive that nobody packs by accident.
+/// A malicious archive entry.
 struct Entry {
     name: &'static str,
     kind: EntryType,
     mode: u32,
-    /// Where it leads to, if it is a link.
+    /// Target, if it is a link.
     link: &'static str,
 }
 
 impl Entry {
-    /// The archive of the hostile stack, with entries as they come: names that `tar` itself would not write are written as they are.
+    /// The archive of the hostile stack with these entries, including names that `tar` itself would not write.
     fn archive(entries: &[Self]) -> Vec<u8> {
         let own = |name: &'static str| Self { name, kind: EntryType::Regular, mode: 0o644, link: "" };
         let mut bytes = Vec::new();
@@ -371,7 +371,7 @@ impl Entry {
     }
 }
 
-/// Many more bytes than it is large.
+/// Unpacks to many times its size.
 fn bomb() -> Result<Vec<u8>> {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default();
@@ -393,13 +393,13 @@ async fn packed(scene: Scene) -> Result<()> {
     let entry = |name, kind, mode, link| Entry { name, kind, mode, link };
     let file = |name| entry(name, EntryType::Regular, 0o644, "");
     let link = |name, link| entry(name, EntryType::Symlink, 0o777, link);
-    // The directory that runs share is one that the agent could write to.
+    // The agent could write to the directory that runs share.
     let rows: [(&str, Vec<u8>, &str); 10] = [
         ("absolute", Entry::archive(&[file("/pawl/cache/packed")]), "/pawl/cache/packed"),
         ("upward", Entry::archive(&[file("../../../pawl/cache/packed")]), "../../../pawl/cache/packed"),
         ("linked", Entry::archive(&[link("out", "/pawl/cache"), file("out/packed")]), "a link to an absolute path"),
         ("below", Entry::archive(&[link("out", "."), file("out/packed")]), "below a file or a link"),
-        // Of its names each stays within: only together they lead out.
+        // Each name alone stays inside; only together they lead out.
         ("chained", Entry::archive(&[link("a", "."), link("b", "a/..")]), "the link b leads out"),
         ("hard", Entry::archive(&[entry("env", EntryType::Link, 0o644, "/proc/1/environ")]), "a hard link"),
         ("setuid", Entry::archive(&[entry("sh", EntryType::Regular, 0o4755, "")]), "set-user-id"),

@@ -1,4 +1,4 @@
-//! What code of the stack reaches of the pod's own rights, and under which account it runs (`design/0016-tokens-and-accounts.md`).
+//! What code of a stack can do with the pod's own rights, and under which account it runs (`design/0016-tokens-and-accounts.md`).
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Looks at the tokens, at plan time with the tool's own functions and in the apply with a shell.
+/// Reads the tokens, during the plan with the tool's functions and during the apply with a shell.
 const CURIOUS: &str = r#"
 locals {
   api   = "/var/run/secrets/kubernetes.io/serviceaccount/token"
@@ -53,7 +53,7 @@ async fn curious(scene: &Scene, spec: Value) -> Result<String> {
     for closed in [format!("{STORE} closed"), "message closed".into(), "memory closed".into(), "root closed".into()] {
         holds(&log, &closed)?;
     }
-    // What everybody may do goes on as ever: a file is moved from one directory to another.
+    // Ordinary operations still work: a file is moved between directories.
     holds(&log, "kept")?;
     Ok(log)
 }
@@ -78,7 +78,7 @@ async fn accounts(scene: &Scene) -> Result<Value> {
     Ok(json!({"runner": {"planServiceAccountName": "reader", "serviceAccountName": "deployer"}}))
 }
 
-/// Attempt and account of each pod of a run, in their order.
+/// Attempt and account of each pod of a run, in order.
 async fn pods(scene: &Scene, name: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for pod in scene.pod_names(name).await? {
@@ -97,7 +97,7 @@ fn of_two() -> Vec<(String, String)> {
 async fn apart(scene: Scene) -> Result<()> {
     let spec = accounts(&scene).await?;
     scene.scripted("a", json!({}), spec).await?;
-    // Nobody has approved yet, and the pod that made the plan has left.
+    // The plan has no approval yet, and its pod has left.
     scene.until("a", "released", SOON, |run| run.status.as_ref().is_some_and(left)).await?;
     let status = scene.approved("a").await?;
     ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
@@ -112,7 +112,7 @@ fn left(status: &crds::TerraformRunStatus) -> bool {
 async fn approved_early(scene: Scene) -> Result<()> {
     let spec = accounts(&scene).await?;
     scene.scripted("a", json!({}), spec).await?;
-    // As early as anybody can: often before the pod has gone.
+    // As early as possible: often before the pod is gone.
     let status = scene.approved("a").await?;
     ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
     ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "apply") == 1);

@@ -1,4 +1,4 @@
-//! The images of Pawl, built and pushed by one command to a registry that asks for a password.
+//! Builds Pawl's images and pushes them with one command to a password-protected registry.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -20,7 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("images::one_command_builds_and_pushes_them", apart)]
 }
 
-/// Beside the other tests: it works for a while, and waits for nobody.
+/// In parallel with the other tests: it works for a while and depends on none.
 async fn apart(_: Scene) -> Result<()> {
     tokio::task::spawn_blocking(pushed).await?
 }
@@ -28,7 +28,7 @@ async fn apart(_: Scene) -> Result<()> {
 const USER: &str = "pusher";
 const PASSWORD: &str = "open-sesame";
 
-/// A registry in memory; it ends with this value.
+/// An in-memory registry. Drop ends it.
 struct Registry {
     process: Child,
     address: String,
@@ -50,7 +50,7 @@ impl Registry {
         Ok(Self { process, address: address.trim().to_owned(), http })
     }
 
-    /// What it answers to somebody with the password: the digest that it names, and the body.
+    /// An authenticated request. Returns the digest header and the body.
     fn get(&self, path: &str) -> Result<(String, Value)> {
         let kinds = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
         let url = format!("http://{}/v2/{path}", self.address);
@@ -86,7 +86,7 @@ fn pushed() -> Result<()> {
     holds(&format!("{refused:#}"), "cannot push")?;
     holds(&format!("{refused:#}"), "docker login")?;
 
-    // As `docker login` writes it.
+    // In the format of `docker login`.
     let word = base64(&format!("{USER}:{PASSWORD}"))?;
     std::fs::write(&credentials, json!({"auths": {registry.address.as_str(): {"auth": word}}}).to_string())?;
     let Images { controller, runner, sources } = publish::push(&built, &to, &options)?;
@@ -103,7 +103,7 @@ fn pushed() -> Result<()> {
         ensure!(config["config"]["Entrypoint"] == json!([entrypoint]), "{config}");
         ensure!(config["config"]["User"] == "65532:65532", "{config}");
     }
-    // What is there is not sent again, and has the same name.
+    // A second push sends nothing and returns the same names.
     ensure!(publish::push(&built, &to, &options)? == Images { controller, runner, sources });
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is given to the tool as a whole, in real pods: files of variables, whole environments, files, targets and arguments.
+//! Inputs of the tool in real pods: variable files, environments, files, targets and arguments.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, reason};
@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("inputs::another_pod_has_them_again", again), Test::new("inputs::what_the_guide_says_of_them", documented)]
 }
 
-/// The apply reads what it is given; each word of it has to be there.
+/// The apply reads its inputs and requires each word.
 const MAIN: &str = r#"
 variable "region" {}
 variable "password" { sensitive = true }
@@ -64,12 +64,12 @@ async fn again(scene: Scene) -> Result<()> {
     scene.ends_within("good", RunResult::Applied, LATER).await?;
     let state = scene.suite.state.current(&format!("{}/good", scene.namespace)).context("no state")?;
     ensure!(state["outputs"]["said"]["value"] == "north 13 env", "{state}");
-    // The code itself, which is in the spec, has two of the words.
+    // The code itself, which is in the spec, contains two of the words.
     let (log, status) = (scene.log("good").await?, serde_json::to_string(&scene.status("good").await?)?);
     for secret in ["correct-horse", "of-source", "of-home"] {
         ensure!(!log.contains(secret) && !status.contains(secret), "{secret} shows:\n{log}\n{status}");
     }
-    // A file of a Secret counts as what the plan was made with.
+    // A file from a Secret is an input of the plan.
     let patch = json!({"stringData": {"token": "another"}}).to_string();
     scene.kubectl(&["patch", "secret", "files", "--type=merge", "-p", &patch])?;
     approve_waiting(&scene, &scene.status("stale").await?)?;
@@ -77,18 +77,18 @@ async fn again(scene: Scene) -> Result<()> {
     let message = status.failure.context("no failure")?.message;
     holds(&message, "file Source conf/token changed since the plan")?;
     ensure!(status.claim.is_none() && !message.contains("another"), "{message}");
-    // What is missing is said with all of its names and places, before the tool starts.
+    // All missing names and places are reported before the tool starts.
     scene.real("missing", MAIN, json!({"approval": {"mode": "Automatic"}})).await?;
     let status = scene.fails("missing", FailureClass::Configuration, reason::VARIABLE_NOT_SET, SOON).await?;
     let message = status.failure.context("no failure")?.message;
     holds(&message, "3 variables have no value: of_env (main.tf:4), password (main.tf:3), region (main.tf:2)")
 }
 
-/// The example of the guide as it stands there.
+/// The guide's example, unchanged.
 async fn documented(scene: Scene) -> Result<()> {
     let reader = Reader::new(&scene)?;
     std::fs::write(reader.dir.path().join("inputs.yaml"), guide::block("inputs.yaml")?)?;
-    // A cluster that was kept has them of the time before.
+    // A cluster from an earlier run still has these.
     reader.paste(
         "kubectl delete tfrun inputs --ignore-not-found --timeout=120s; kubectl delete secret inputs inputs-env --ignore-not-found",
     )?;

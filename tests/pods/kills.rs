@@ -1,4 +1,4 @@
-//! Pods, agents and controllers that die: at most one apply of a plan, and a truthful end.
+//! Killed pods, agents and controllers: at most one apply of a plan, and a true result.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Tests that kill what others need.
+/// Tests that kill shared components.
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("kills::the_controller_killed_at_any_time", controller)]
 }
@@ -59,7 +59,7 @@ async fn deleted_in_setup(scene: Scene) -> Result<()> {
     scene.create("a", spec).await?;
     scene.phase("a", Phase::Setup).await?;
     delete_by_force(&scene, "a").await?;
-    // The process may live for a moment longer, and must not get through meanwhile.
+    // The process may live a moment longer, and must not succeed meanwhile.
     let second = |r: &crds::TerraformRun| r.status.iter().flat_map(|s| &s.attempt).any(|attempt| attempt.number == 2);
     scene.until("a", "a second attempt", LATER, second).await?;
     scene.suite.git.fail(&repository, Failure::None);
@@ -72,7 +72,7 @@ async fn deleted_in_plan(scene: Scene) -> Result<()> {
     deleted_in(&scene, "plan").await
 }
 
-/// What was made and the state does not know: all of it stands in the journal, but for `late` that were made last.
+/// Objects that were created and are not in the state. All must be in the journal, except the last `late` ones.
 fn journaled(scene: &Scene, name: &str, late: usize) -> Result<Vec<String>> {
     let state = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).unwrap_or_default();
     let (lost, journal) = (forgotten(&scene.ledger(name), &state), scene.read(&format!("terraformruns/{name}/journal"))?);
@@ -89,13 +89,13 @@ async fn deleted_in_apply(scene: Scene) -> Result<()> {
     delete_by_force(&scene, "a").await?;
     let ended = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
     let status = scene.until("a", "ended", LATER, ended).await?.status.context("no status")?;
-    // A kubelet gives even this pod a moment: the agent may have said how it ended, otherwise nobody knows.
+    // The kubelet gives even this pod a moment, in which the agent may have reported the result.
     ensure!(matches!(status.result, Some(RunResult::Indeterminate | RunResult::Failed)), "{:?}", status.result);
     let failure = status.failure.context("no failure")?;
     ensure!(failure.changes != Changed::None, "{failure:?}");
     tokio::time::sleep(std::time::Duration::from_secs(12)).await;
     ensure!(scene.starts("a", "apply") == 1 && scene.status("a").await?.attempt.context("no attempt")?.number == 1);
-    // As many as were made while the last words of the process were on their way.
+    // Objects created while the last messages of the process were in flight.
     journaled(&scene, "a", 2)?;
     Ok(())
 }
@@ -124,7 +124,7 @@ async fn agent_killed(scene: Scene) -> Result<()> {
     ensure!(made.len() == 1, "{made:?}");
     let failure = status.failure.context("no failure")?;
     ensure!(failure.changes == Changed::Unknown && failure.reason == reason::APPLY_UNCONFIRMED, "{failure:?}");
-    // Whose lock may be held: the pod's hostname is the holder.
+    // The message names the possible lock holder: the pod's hostname.
     holds(&format!("{:?} {}", status.message, failure.message), &pod.name_any())?;
     tokio::time::sleep(std::time::Duration::from_secs(12)).await;
     ensure!(
@@ -134,11 +134,11 @@ async fn agent_killed(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The kernel takes the agent, and with it the whole container.
+/// The OOM killer ends the agent, and with it the whole container.
 async fn out_of_memory(scene: Scene) -> Result<()> {
     let takes = json!({"address": "terraform_data.b", "steps": [gate(), {"allocate_mb": 400}]});
     let mut spec = automatic();
-    // With requests like its limits, every process of it is one that the kernel spares; none but the first is made one that it takes.
+    // With requests equal to its limits the kernel spares all its processes; the test makes the first one the preferred victim.
     let all = json!({"cpu": "500m", "memory": "128Mi"});
     spec["runner"] = json!({"resources": {"requests": all, "limits": all}});
     scene.scripted("a", json!({"resources": [{"address": "terraform_data.a"}, takes]}), spec).await?;
@@ -170,7 +170,7 @@ async fn second_process(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"commands": {"apply": [gate()]}}), json!({})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
     let pod = scene.pod("a").await?.name_any();
-    // The same program with the same token in the same pod: what a container that the kubelet starts twice would be.
+    // The same program with the same token in the same pod: like a container that the kubelet starts twice.
     let second = |scene: &Scene| -> Result<String> {
         let output = scene
             .suite

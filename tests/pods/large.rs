@@ -1,4 +1,4 @@
-//! Large files of a repository, fetched with the `git-lfs` of the runner's image.
+//! Git LFS files of a repository, fetched with the `git-lfs` of the runner's image.
 
 use anyhow::{Context, Result};
 use crds::{FailureClass, RunResult, reason};
@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("large::contents_are_planned_and_no_pointers", contents)]
 }
 
-/// What a stack makes of a file.
+/// A stack that hashes a file.
 const MAIN: &str = "resource \"terraform_data\" \"a\" {\n  input = filesha256(\"${path.module}/code.zip\")\n}\n";
 
 async fn contents(scene: Scene) -> Result<()> {

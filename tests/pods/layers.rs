@@ -1,4 +1,4 @@
-//! Layers of repositories: real git, `controller sources`, real OpenTofu, and what is changed by hand.
+//! Layers of repositories: real git, `controller sources`, real OpenTofu, and manual changes.
 
 use std::{ops::Deref, time::Duration};
 
@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The layers of a namespace, all of the repository `infrastructure`, and the texts that they keep at URLs.
+/// The layers of a namespace, all of the repository `infrastructure`, and their objects: texts at URLs.
 #[derive(Clone)]
 pub(crate) struct Layers {
     scene: Scene,
@@ -41,7 +41,7 @@ impl Layers {
         Self { scene: scene.clone() }
     }
 
-    /// A stack that keeps the number of a round.
+    /// A stack whose object stores the number of a round.
     pub(crate) fn kept(&self, object: &str, round: usize) -> String {
         let url = self.scene.suite.objects.url(&self.object(object));
         module(&format!("round {round}")).replace("variable \"url\" {}\n\n", "").replace("var.url", &format!("\"{url}\""))
@@ -82,7 +82,7 @@ impl Layers {
         Ok(found.with_context(seen)?.status.unwrap_or_default())
     }
 
-    /// Waits for a plan of a commit, and does what the layer says next.
+    /// Waits for a plan of a commit, and runs the layer's next step.
     pub(crate) async fn approve(&self, name: &str, revision: &str) -> Result<TerraformLayerStatus> {
         let planned = |status: &TerraformLayerStatus| {
             status.pending.is_some() && status.last_plan.as_ref().is_some_and(|plan| plan.revision == revision)
@@ -108,7 +108,7 @@ impl Layers {
         wait::object(&self.repositories(), "infrastructure", what, LATER, done).await
     }
 
-    /// Waits until the head of a branch was looked at, and everything was made of it that is to be.
+    /// Waits until the head of a branch was polled and all its consequences are done.
     async fn seen(&self, branch: &str, revision: &str) -> Result<()> {
         let at = |repository: &TerraformRepository| {
             let refs = repository.status.as_ref().map(|status| status.refs.as_slice()).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Layers {
     }
 }
 
-/// Layers, and the repository that they are of.
+/// Layers and their repository.
 pub(crate) struct Stage {
     layers: Layers,
     pub(crate) repo: Repo,
@@ -139,7 +139,7 @@ impl Deref for Stage {
 }
 
 impl Stage {
-    /// A repository with one stack, which keeps a text at a URL by a module beside it.
+    /// A repository with one stack, which stores a text at a URL by means of a module next to it.
     pub(crate) async fn set(scene: &Scene) -> Result<Self> {
         let name = format!("{}/infrastructure", scene.namespace);
         let repo = scene.suite.git.create(&name)?;
@@ -159,7 +159,7 @@ impl Stage {
         format!("module \"text\" {{\n  source = \"../modules/text\"\n  url    = \"{url}\"\n}}\n")
     }
 
-    /// Pastes a block of the guide, for the layer `app`; what it printed.
+    /// Runs a block of the guide for the layer `app`; returns its output.
     fn does(&self, block: &str) -> Result<String> {
         let reader = Reader::new(&self.scene)?;
         reader.paste(&reader.here(block)?.replace("tfl/network", "tfl/app"))
@@ -169,7 +169,7 @@ impl Stage {
         self.repo.commit(branch, files)
     }
 
-    /// Commits, and tells of it as a webhook does.
+    /// Commits, and requests like a webhook.
     async fn push(&self, branch: &str, files: &[(&str, &str)]) -> Result<String> {
         let commit = self.commit(branch, files)?;
         self.request().await?;
@@ -200,18 +200,18 @@ async fn commits(scene: Scene) -> Result<()> {
     let runs = stage.run_names().await?;
     ensure!(runs.len() == 1, "{runs:?}");
 
-    // What lies beside it is no matter of the layer.
+    // Changes outside of the layer's directory are not relevant.
     let beside = stage.push("main", &[("docs/a.md", "b"), ("app-old/main.tf", "# not this one\n")]).await?;
     stage.seen("main", &beside).await?;
     let source = stage.layers().get("app").await?.status.and_then(|status| status.source).context("no source")?;
     ensure!(source.revision == first && stage.run_names().await? == runs, "a commit beside it made a run: {source:?}");
 
-    // A module that it uses is.
+    // Changes of a module that it uses are relevant.
     let module_changed = stage.push("main", &[("modules/text/main.tf", &module("two"))]).await?;
     stage.approve("app", &module_changed).await?;
     ensure!(stage.text("app").as_deref() == Some("two"));
 
-    // A branch that is set back is another tree: what it has is planned.
+    // A reset branch has another tree, which is planned.
     stage.repo.reset("main", Some(&first))?;
     stage.request().await?;
     stage.approve("app", &first).await?;
@@ -219,7 +219,7 @@ async fn commits(scene: Scene) -> Result<()> {
     let status = stage.repositories().get("infrastructure").await?.status.unwrap_or_default();
     ensure!(status.refs.iter().any(|of| of.forced_from.is_some()), "a push by force is not said: {:?}", status.refs);
 
-    // A newer commit takes the place of a plan that waits; what was denied is not planned again by itself.
+    // A newer commit supersedes a waiting plan; a denied one is not planned again automatically.
     let third = stage.push("main", &[("modules/text/main.tf", &module("three"))]).await?;
     let waits = stage
         .until("app", "planned", |s| s.pending.is_some() && s.last_plan.as_ref().is_some_and(|plan| plan.revision == third))
@@ -287,7 +287,7 @@ async fn automatic(scene: Scene) -> Result<()> {
         Ok(if runs.len() <= 2 { Ok(()) } else { Err(format!("{runs:?}")) })
     };
     wait::until("two runs are kept", LATER, kept).await?;
-    // Dry: the plan is shown, and nobody can apply it.
+    // Dry: the plan is shown and cannot be applied.
     stage.layer("dry", json!({"remediation": {"onCommit": "Dry"}, "template": {"stack": "dry"}, "path": "dry"})).await?;
     let commit = stage.push("main", &[("dry/main.tf", &stage.app("dry"))]).await?;
     let shown = stage.until("dry", "planned", |s| revision(s) == Some(&commit) && s.current_run.is_none()).await?;
@@ -315,7 +315,7 @@ async fn one_state(scene: Scene) -> Result<()> {
     let stage = Stage::set(&scene).await?;
     stage.layer("elder", json!({})).await?;
     stage.until("elder", "planned", |s| s.pending.is_some()).await?;
-    // Times of creation have seconds.
+    // Creation times are in whole seconds.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     stage.layer("younger", json!({})).await?;
     let refused = |s: &TerraformLayerStatus| s.conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "StateOwned");

@@ -1,4 +1,4 @@
-//! One apply at a time on a state, in a namespace and those that share its states; the others queue where everybody sees it.
+//! One apply at a time on a state, in a namespace and in those that share its states. The others queue visibly.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
@@ -23,7 +23,7 @@ fn automatic(backend: &Value) -> Value {
     json!({"approval": {"mode": "Automatic"}, "backend": backend})
 }
 
-/// The run says that it waits for its turn, and behind whom.
+/// Whether the run reports that it waits for its turn, and behind which run.
 fn queued(run: &TerraformRun, behind: &str) -> bool {
     let conditions = run.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|c| {
@@ -31,7 +31,7 @@ fn queued(run: &TerraformRun, behind: &str) -> bool {
     })
 }
 
-/// The lease goes with the closing of the attempt, just after the end.
+/// Waits until the lease is released, just after the end, when the attempt is closed.
 async fn given_back(scene: &Scene, name: &str) -> Result<()> {
     let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
     scene.until(name, "without its lease", SOON, free).await.map(drop)
@@ -62,7 +62,7 @@ async fn apart(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
     scene.scripted("a", json!({"resources": gated(6)}), automatic(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    // The same state, by a way that has no lock: all that is left are leases.
+    // The same state through a backend without a lock: only leases are left.
     let mut unlocked = backend;
     (unlocked["config"]["lock_address"], unlocked["config"]["unlock_address"]) = (Value::Null, Value::Null);
     other.scripted("b", json!({"resources": 7, "commands": {"apply": [gate()]}}), automatic(&unlocked)).await?;
@@ -73,7 +73,7 @@ async fn apart(scene: Scene) -> Result<()> {
     ensure!(key(&first).is_some() && key(&first) == key(&status), "two states: {first:?} and {status:?}");
     ensure!(status.history.iter().any(|line| line.contains("no lock: others may change the state")), "{:?}", status.history);
     ensure!(first.history.iter().all(|line| !line.contains("no lock")), "{:?}", first.history);
-    // Neither names the other anywhere.
+    // Neither run's status contains the other's name.
     for (status, stranger) in [(&status, format!("{}/a", scene.namespace)), (&first, format!("{}/b", other.namespace))] {
         let text = serde_json::to_string(status)?;
         ensure!(!text.contains(&stranger), "{text}");
@@ -88,7 +88,7 @@ async fn three(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
     scene.scripted("c", json!({"resources": gated(8)}), automatic(&backend)).await?;
     scene.until_ledger("c", what::RESOURCE, None).await?;
-    // Names against the order of creation, which is in whole seconds.
+    // Names in reverse order of creation, which is in whole seconds.
     for name in ["b", "a"] {
         scene.scripted(name, json!({"resources": 8}), automatic(&backend)).await?;
         scene.until(name, "queued", SOON, |run| queued(run, "/c")).await?;
@@ -96,7 +96,7 @@ async fn three(scene: Scene) -> Result<()> {
     }
     let place = scene.get("a").await?.status.context("no status")?.message.unwrap_or_default();
     holds(&place, "in place 2")?;
-    // The one in the middle is cancelled, and the line moves.
+    // The middle one is cancelled, and the queue moves on.
     scene.scripted("d", json!({"resources": 9}), automatic(&backend)).await?;
     scene.annotate("a", &[(names::CANCEL, Some("not needed"))]).await?;
     scene.ends("a", RunResult::Canceled).await?;
@@ -114,7 +114,7 @@ async fn three(scene: Scene) -> Result<()> {
 
 async fn approved(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
-    // Its lock is behind the gate. The other one is newer, and so superseded by nobody.
+    // It takes its lock only after the gate. The other run is newer, so nothing supersedes it.
     scene.scripted("a", json!({"resources": 1, "commands": {"apply": [gate()]}}), automatic(&backend)).await?;
     scene.phase("a", Phase::Apply).await?;
     let manual = json!({"backend": backend, "approval": {"holdFor": "1s"}});
@@ -129,9 +129,9 @@ async fn approved(scene: Scene) -> Result<()> {
     ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "no pod before its turn");
     scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
-    // The state moved under the approved plan, which is applied as it is or not at all.
+    // The state changed under the approved plan, which is applied unchanged or not at all.
     let status = scene.fails("held", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await?;
-    // It said so before it was tried, and whose apply it was.
+    // The run reported this before the attempt, with the run that applied.
     let planned = status.conditions.iter().find(|c| c.type_ == crds::conditions::PLANNED).context("no condition")?;
     ensure!(planned.reason == reason::STALE_PLAN && planned.message.starts_with(&format!("run {first} applied")), "{planned:?}");
     ensure!(status.failure.context("no failure")?.changes == crds::Changed::None);
@@ -143,7 +143,7 @@ async fn removed(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": gated(12)}), automatic(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
-    // An administrator takes the finalizer off and removes the run under its apply.
+    // An administrator removes the finalizer and the run during its apply.
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
     scene.kubectl(&["patch", "tfrun", "a", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
     scene.scripted("b", json!({"resources": 12}), automatic(&backend)).await?;

@@ -1,4 +1,4 @@
-//! Locks of states: those that our dead pods left are released, by exactly their ID; anybody else's is waited for and never touched.
+//! Locks of states: those of our dead pods are released by exactly their ID; all others are waited for and never touched.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
@@ -30,7 +30,7 @@ fn path(scene: &Scene, stack: &str) -> String {
     format!("{}/{stack}", scene.namespace)
 }
 
-/// The run waits for a lock of that holder.
+/// Whether the run waits for a lock of that holder.
 fn waits_for(who: &str) -> impl Fn(&TerraformRun) -> bool {
     move |run| run.status.as_ref().and_then(|s| s.state_lock.as_ref()).is_some_and(|lock| lock.who.contains(who))
 }
@@ -47,7 +47,7 @@ fn released(status: &crds::TerraformRunStatus, holder: &str) -> Result<()> {
 }
 
 async fn earlier_attempt(scene: Scene) -> Result<()> {
-    // Killed under its lock: a plan that takes it and dies.
+    // A plan takes the lock and is killed.
     scene.scripted("a", json!({"resources": [{"address": "terraform_data.a", "apply_ms": 100}], "commands": {"plan": [{"only": [1], "hold_lock": true}]}}), automatic()).await?;
     scene.until_ledger("a", what::LOCK, None).await?;
     let pod = scene.pod("a").await?.name_any();
@@ -68,7 +68,7 @@ async fn another_run(scene: Scene) -> Result<()> {
     let lock = scene.suite.state.lock(&path(&scene, "shared")).context("the dead pod's lock is not there")?;
     holds(&lock.who, &pod)?;
     scene.suite.state.note_gone(&path(&scene, "shared"), &pod);
-    // Real OpenTofu this time, on the state and the lock that were left.
+    // Real OpenTofu, on the remaining state and lock.
     let spec = json!({"backend": scene.backend("shared"), "approval": {"mode": "Automatic"}});
     scene.real("b", "resource \"terraform_data\" \"b\" {}\n", spec).await?;
     let status = scene.ends_within("b", RunResult::Applied, LATER).await?;
@@ -78,7 +78,7 @@ async fn another_run(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// A real tool that is killed in mid-apply, on the `kubernetes` backend: a Secret, and a Lease that is its lock.
+/// A real tool, killed in mid-apply on the `kubernetes` backend: a Secret, and a Lease as its lock.
 async fn kubernetes(scene: Scene, tool: &'static str) -> Result<()> {
     scene.kubectl(&["create", "role", "state", "--verb=*", "--resource=secrets,leases.coordination.k8s.io"])?;
     let account = format!("--serviceaccount={}:default", scene.namespace);
@@ -113,7 +113,7 @@ async fn kubernetes(scene: Scene, tool: &'static str) -> Result<()> {
 }
 
 async fn alive(scene: Scene) -> Result<()> {
-    // A run that only plans takes no lease, so it meets the lock of the one that applies.
+    // A plan-only run takes no lease, so it meets the lock of the applying run.
     let of = |more: Value| {
         let mut spec = json!({"backend": scene.backend("shared")});
         crate::suite::merge(&mut spec, more);
@@ -129,7 +129,7 @@ async fn alive(scene: Scene) -> Result<()> {
     scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     let status = scene.ends_within("b", RunResult::Planned, LATER).await?;
-    // The word that it may go is given once its holder has ended, and not before; by then the holder has given it back itself.
+    // The controller allows the release only after its holder has ended; by then the holder has released it itself.
     ensure!(status.state_lock.is_none());
     ensure!(status.steps.iter().all(|step| step.name != "force-unlock" || step.exit_code != Some(0)), "{:?}", status.steps);
     Ok(())

@@ -1,4 +1,4 @@
-//! Whole runs in real pods: real API server, kubelet, images and chart. Needs root on Linux; brings up a cluster of its own.
+//! Complete runs in real pods: real API server, kubelet, images and chart. Needs root on Linux; starts its own cluster.
 
 mod again;
 mod approval;
@@ -49,17 +49,17 @@ use anyhow::{Result, bail};
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use suite::Suite;
 
-/// A part of the suite; each has a cluster of its own, so that both can run at once.
+/// A part of the suite. Each has its own cluster, so that both can run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Tests that run beside each other.
+    /// Tests that run in parallel.
     Together,
     /// Tests that run one after the other.
     Alone,
 }
 
 impl Part {
-    /// What `PAWL_PART` asks for; both when it is not set.
+    /// The value of `PAWL_PART`; `None` selects both.
     fn wanted() -> Result<Option<Self>> {
         match std::env::var("PAWL_PART").ok().as_deref() {
             None => Ok(None),
@@ -72,7 +72,7 @@ impl Part {
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // Most of a test is waiting for a kubelet.
+    // A test mostly waits for a kubelet.
     arguments.test_threads.get_or_insert(6);
     if let Some(reason) = suite::left_out() {
         println!("left out: everything that needs a cluster ({reason})\n0 passed, 0 failed");
@@ -92,7 +92,7 @@ fn main() -> Result<ExitCode> {
             .collect();
         libtest_mimic::run(arguments, trials)
     };
-    // The longest first, so that the end does not wait for one of them.
+    // The longest first, so that none of them delays the end.
     let together = [
         output::tests(),
         outputs::tests(),
@@ -132,7 +132,7 @@ fn main() -> Result<ExitCode> {
         // Last: on a new machine its forge is built meanwhile.
         forge::tests(),
     ];
-    // What takes something away from the whole cluster runs alone; what takes Pawl itself away, last.
+    // Tests that remove something from the whole cluster run alone; those that remove Pawl itself run last.
     let alone = [
         approval::alone(),
         caches::alone(),

@@ -1,4 +1,4 @@
-//! Managed state: a stack without a backend keeps its state with the datastore.
+//! Managed state: the state of a stack without a backend is in the datastore.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Test> {
 const STACK: &str = "variable \"words\" {\n  default = \"one\"\n}\nresource \"terraform_data\" \"a\" {\n  input = var.words\n}\n\
                      output \"words\" {\n  value = terraform_data.a.output\n}\n";
 
-/// A run of a stack without any backend.
+/// A run of a stack without a backend.
 pub(crate) async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
     let mut spec = json!({"source": {"inline": {"files": {"main.tf": STACK}}}, "approval": {"mode": "Automatic"},
         "tool": {"name": "OpenTofu", "version": "1.10.6"}, "backend": null});
@@ -82,7 +82,7 @@ async fn lock(scene: Scene) -> Result<()> {
     let held = |text: String| serde_json::from_str::<Value>(&text).is_ok_and(|state| !state["lock"].is_null());
     let look = async || Ok(scene.kubectl(&["get", "--raw", &state]).is_ok_and(held));
     wait::until("the apply takes the lock", SOON, look).await?;
-    // A run that only plans needs no lease, and so meets the lock.
+    // A plan-only run needs no lease, and so meets the lock.
     let plan = json!({"operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}});
     let mut second = more;
     crate::suite::merge(&mut second, plan);
@@ -97,8 +97,8 @@ async fn lock(scene: Scene) -> Result<()> {
     scene.ends_within("holder", RunResult::Applied, LATER).await.map(drop)
 }
 
-/// An apply that writes its state after each object, and plans of the same state that are let go with it: whoever comes first, each plan
-/// is of a state with all of its objects or with none.
+/// An apply that writes its state after each object, and plans of the same state that start with it. In any order, each plan sees a state
+/// with all objects or with none.
 async fn race(scene: Scene) -> Result<()> {
     const OBJECTS: u32 = 4;
     let gated =
@@ -113,7 +113,7 @@ async fn race(scene: Scene) -> Result<()> {
     for name in plans {
         scene.scripted(name, gated("plan"), spec(json!({"operation": "Plan"}))).await?;
     }
-    // At its gate each of them has begun its command, and has no lock.
+    // At its gate each has begun its command, and has no lock.
     scene.until_ledger("a", what::COMMAND_START, Some("apply")).await?;
     for name in plans {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
@@ -174,7 +174,7 @@ async fn people(scene: Scene) -> Result<()> {
 }
 
 async fn unlock(scene: Scene) -> Result<()> {
-    // A tool that has the lock and never ends.
+    // A tool that takes the lock and never ends.
     let script = json!({"commands": {"plan": [{"hold_lock": true}]}});
     scene.scripted("a", script, json!({"stack": "words", "operation": "Plan", "backend": null})).await?;
     let state = || -> Result<Value> { Ok(serde_json::from_str(&scene.read("states/words")?)?) };
@@ -192,7 +192,7 @@ async fn unlock(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// What code of the stack says at the agent's way to the managed state, from a process of its own.
+/// Attacks the agent's endpoint for the managed state from a process of the stack's code.
 const ATTACK: &str = r#"
 ask() {
   exec 3<>/dev/tcp/127.0.0.1/9417
@@ -206,7 +206,7 @@ ask PUT '/state/a/b/c?ID=mine' '{"version":4,"serial":99,"lineage":"planted"}'
 ask DELETE /lock/a/b/c '{"ID":"mine"}'
 "#;
 
-/// Every answer that the attack had, of so many times.
+/// Checks that the attack was refused every time, `times` times.
 fn refused(log: &str, times: usize) -> Result<()> {
     let answers: Vec<&str> = log.lines().filter(|line| line.contains("answer to ")).collect();
     let is_refusal = |line: &&str| line.contains(" 403 ") && line.contains("content-length: 0") && !line.contains("mine");
@@ -217,7 +217,7 @@ fn refused(log: &str, times: usize) -> Result<()> {
 }
 
 async fn hostile(scene: Scene) -> Result<()> {
-    // Behind the claim, beside a tool that reads, locks and writes that very state.
+    // After the claim, in parallel with a tool that reads, locks and writes that state.
     let main = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"bash attack.sh\"\n  }\n}\n";
     let files = json!({"main.tf": main, "attack.sh": ATTACK});
     run(&scene, "first", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
@@ -225,7 +225,7 @@ async fn hostile(scene: Scene) -> Result<()> {
     refused(&scene.log("first").await?, 1)?;
     let before = scene.read("states/words")?;
     holds(&before, "\"number\"")?;
-    // In a run that only plans, before the tool has the lock and when it has given it back.
+    // In a plan-only run, before the tool takes the lock and after it released it.
     let attack = json!({"exec": ["bash", "attack.sh"]});
     let script = json!({"commands": {"init": [attack, "default"], "plan": [attack, "default", attack]}});
     let spec =
@@ -233,7 +233,7 @@ async fn hostile(scene: Scene) -> Result<()> {
     scene.scripted("second", script, spec).await?;
     scene.ends("second", RunResult::Planned).await?;
     refused(&scene.log("second").await?, 3)?;
-    // The same head: the same versions and notes, and nobody's lock.
+    // The same head: the same versions and notes, and no lock.
     let after = scene.read("states/words")?;
     ensure!(after == before, "{before}\nbecame\n{after}");
     Ok(())

@@ -1,4 +1,4 @@
-//! A node whose kubelet is heard of no more. There is one node, so these tests take it from the whole cluster.
+//! A node whose kubelet is lost. There is only one node, so these tests take it from the whole cluster.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("nodes::a_lost_node_is_told_of_fenced_before_the_claim_and_given_up_behind_it", lost)]
 }
 
-/// What a run has to say, or to come to, once its node is lost.
+/// Time limits of the reports and results after the loss.
 const IN_TIME: Duration = Duration::from_secs(30);
 const A_MINUTE: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! Runs that go well: with the scripted tool where it counts executions, with real OpenTofu and Terraform where words matter.
+//! Successful runs: with the scripted tool to count executions, with real OpenTofu and Terraform to check output.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
@@ -47,7 +47,7 @@ async fn automatic(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Its provider takes a rotation whose time is over for one that is gone: drift that comes by itself.
+/// The provider treats an expired rotation as deleted: drift without an external change.
 async fn refresh(scene: Scene) -> Result<()> {
     let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10);
     let main = format!(
@@ -131,7 +131,7 @@ async fn variables(scene: Scene) -> Result<()> {
     scene.ends("a", RunResult::Applied).await?;
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
     ensure!(state["outputs"]["sum"]["value"] == 42 && state["outputs"]["length"]["value"] == 21, "{state}");
-    // Even an output that hands the secret out does not get it into the log or the status.
+    // Even an output with the secret does not reveal it in the log or the status.
     let log = scene.log("a").await?;
     ensure!(!log.contains("correct-horse"), "the log holds a secret:\n{log}");
     let run = serde_json::to_string(&scene.get("a").await?)?;
@@ -151,7 +151,7 @@ async fn git(scene: Scene) -> Result<()> {
     let history = status.history.join("\n");
     holds(&history, &format!("git {} of main", &sha[..7]))?;
     holds(&history, ".opentofu-version")?;
-    // By its full commit id, of which not every server will serve a shallow copy.
+    // By its full commit id, for which not every server serves a shallow clone.
     let mut by_sha = spec;
     by_sha["source"]["git"]["revision"] = sha.clone().into();
     by_sha["backend"] = scene.backend("a");
@@ -188,7 +188,7 @@ async fn provider(scene: Scene) -> Result<()> {
 }
 
 async fn workspace(scene: Scene) -> Result<()> {
-    // The http backend knows one workspace only; the one that keeps states in Secrets knows many, with the rights of the pod.
+    // The http backend has only one workspace; the `kubernetes` backend has many, with the rights of the pod.
     for args in [
         &["create", "serviceaccount", "states"][..],
         &["create", "role", "states", "--verb=*", "--resource=secrets,leases.coordination.k8s.io"],
@@ -228,7 +228,7 @@ async fn rerun(scene: Scene) -> Result<()> {
     ensure!(found.status.and_then(|s| s.rerun).as_deref() == Some(name.as_str()));
     let fresh =
         scene.until(&name, "ended", SOON, |r| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
-    // The same spec, with the name of the stack that an inline source has from its first run.
+    // The same spec with the stack name that an inline source gets from its first run.
     let mut same = scene.get("a").await?.spec;
     same.stack = Some("a".to_owned());
     ensure!(fresh.spec == same);

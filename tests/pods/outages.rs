@@ -1,4 +1,4 @@
-//! The datastore is away, comes back, or comes back with other keys. These tests take it from the whole cluster.
+//! The datastore is down, returns, or returns with other keys. These tests take it from the whole cluster.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const SYSTEM: &str = "pawl-system";
 const DEPLOYMENT: &str = "deployment/pawl-datastore";
 const KEYRING: &str = "pawl-datastore-keyring";
 
-/// Takes the datastore away, and waits until it is.
+/// Stops the datastore and waits until it is down.
 pub(crate) async fn away(scene: &Scene) -> Result<()> {
     scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=0"])?;
     no_pods(scene, "app.kubernetes.io/component=datastore").await
@@ -46,7 +46,7 @@ pub(crate) async fn no_pods(scene: &Scene, labels: &str) -> Result<()> {
     wait::until(format!("the pods of the release end: {labels}"), SOON, look).await
 }
 
-/// Brings it back, and waits until it answers.
+/// Starts it again and waits until it responds.
 pub(crate) fn back(scene: &Scene) -> Result<()> {
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["-n", SYSTEM, "scale", DEPLOYMENT, "--replicas=1"])?;
@@ -56,7 +56,7 @@ pub(crate) fn back(scene: &Scene) -> Result<()> {
 
 async fn for_a_while(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"commands": {"plan": [gate()]}}), json!({"approval": {"holdFor": "1h"}})).await?;
-    // Two whose states it keeps: one that is about to lock and read its own, and one that will give its lock back.
+    // Two runs with managed states: one is about to lock and read its state, the other to release its lock.
     let managed = |stack: &str| json!({"stack": stack, "backend": null, "approval": {"mode": "Automatic"}});
     scene.scripted("reads", json!({"commands": {"plan": [gate()]}}), managed("reads")).await?;
     let fails = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [gate(), {"diagnostic": {"summary": "no"}}]}]);
@@ -73,7 +73,7 @@ async fn for_a_while(scene: Scene) -> Result<()> {
         scene.open(name).await?;
     }
     scene.until_ledger("a", what::COMMAND_END, Some("plan")).await?;
-    // A run goes whether or not what is kept of it can be deleted.
+    // A run is deleted even if its stored data cannot be deleted yet.
     scene.kubectl(&["delete", "tfrun", "ended", "--wait=false"])?;
     let gone = scene.gone("ended").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -97,14 +97,14 @@ async fn for_a_while(scene: Scene) -> Result<()> {
     ensure!(status.attempt.as_ref().is_some_and(|a| a.number == 1) && scene.starts("a", "plan") == 1, "{status:?}");
     approve_waiting(&scene, &status)?;
     scene.ends("a", RunResult::Applied).await?;
-    // What the agent tried again meanwhile is no news for who reads the tool's words.
+    // The agent's retries do not appear in the tool's log.
     let log = scene.log("a").await?;
     ensure!(!log.contains("is sent again") && !log.lines().any(|line| line.starts_with('{')), "{log}");
     Ok(())
 }
 
-/// One absence that is longer than anybody's patience, for runs that are at four places.
-/// Burrito 11.16: what a plan says was lost when it could not be stored, and the run went on.
+/// One outage that exceeds all time limits, for runs at four places. Burrito 11.16: a plan's output was lost when it could not be stored,
+/// and the run went on.
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;
@@ -136,11 +136,11 @@ async fn too_long(scene: Scene) -> Result<()> {
     let (before, at, restored, _) = ended?;
     ensure!(before.claim.is_none() && scene.starts("before", "apply") == 0);
     holds(before.message.as_deref().unwrap_or_default(), "the datastore does not answer")?;
-    // What was approved is not claimed where the claim cannot be recorded, and is not lost by that.
+    // If the claim cannot be recorded, the approved plan is not claimed, and the approval is not lost.
     let at = at.status.unwrap_or_default();
     ensure!(at.claim.is_none() && at.approval.is_some() && scene.starts("at", "apply") == 0, "{at:?}");
     holds(&at.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
-    // What it could not keep of journal and log stands where people look.
+    // The message and the log report which parts of journal and log are missing.
     let log = log?;
     holds(&log, "the end of the journal is not with the datastore")?;
     holds(&log, "of the log are not with the datastore")?;
@@ -199,7 +199,8 @@ async fn restore(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The pod goes with its last word, and whoever has it as well is not there: nobody knows how the apply ended, until somebody does.
+/// The pod is deleted with its termination message, and the datastore, which has it as well, is down: the result is unknown until it
+/// returns.
 async fn proof(scene: Scene) -> Result<()> {
     hooks::endless(&scene, "a").await?;
     let pod = hooks::in_its_hook(&scene, "a").await?;
@@ -242,7 +243,7 @@ async fn namespace(scene: Scene) -> Result<()> {
     .await;
     back(&scene)?;
     deleted?;
-    // And it is read again when it is back.
+    // The read API works again afterwards.
     served(&scene).await
 }
 
@@ -259,7 +260,7 @@ async fn another_key(scene: Scene) -> Result<()> {
         let patch = json!({ "data": data }).to_string();
         cluster.kubectl(&["-n", SYSTEM, "patch", "secret", KEYRING, "--type=merge", "-p", &patch]).map(drop)
     };
-    // Another key, and none at all. 32 other bytes in base64, and that once more, as the Secret has it.
+    // Another key, then no keys. 32 other bytes in base64, encoded again as in the Secret.
     let other = json!({active.as_str(): "UVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRkJRVUZCUVVGQlFVRT0="});
     let none = json!({active.as_str(): null, "active": null});
     let mut said = Ok(());
@@ -270,7 +271,7 @@ async fn another_key(scene: Scene) -> Result<()> {
         said = said.and(says(&scene, word).await);
     }
     put(secret["data"].clone())?;
-    // It goes on by itself.
+    // It recovers by itself.
     back(&scene)?;
     said?;
     for run in ["a", "b"] {
@@ -281,7 +282,7 @@ async fn another_key(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The datastore says so in its log, and is not ready.
+/// Waits until the datastore logs `word`, and checks that it is not ready.
 pub(crate) async fn says(scene: &Scene, word: &str) -> Result<()> {
     let cluster = &scene.suite.cluster;
     let look = async || Ok(cluster.kubectl(&["-n", SYSTEM, "logs", DEPLOYMENT]).is_ok_and(|log| log.contains(word)));

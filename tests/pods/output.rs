@@ -1,4 +1,4 @@
-//! Logs of any size: the agent's memory stays what it is, what fits the cap is kept to the last byte, and what does not is marked.
+//! Logs of any size: the agent's memory stays constant, a log below the cap is stored to the last byte, and truncation is marked.
 
 use std::{
     fs,
@@ -17,16 +17,15 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("output::a_large_log_takes_little_memory_and_its_gaps_are_marked", large)]
 }
 
-/// How large the log is, in MiB, unless it is said: `PAWL_LOG_MIB=10240 cargo ci --tests output::` is for 10 GiB, more than is kept of a
-/// phase.
-/// More than the agent may have in memory is enough to see that it does not keep it there; the bench floods with more.
+/// Default size of the log, in MiB. `PAWL_LOG_MIB=10240 cargo ci --tests output::` tests 10 GiB, which exceeds the cap of a phase. More
+/// than the agent's memory limit is enough to show that the log is not held in memory; the bench uses more.
 const LOG_MIB: u64 = 256;
-/// A line longer than a line may be.
+/// A line above the limit of lines.
 const LINE_MIB: u64 = 64;
-/// The most memory that an agent ever has, in KiB, pages of its program included: the 32 MiB that it may have besides, and 64 for a flood.
+/// The agent's maximum memory in KiB, including its program's pages: its limit of 32 MiB, and 64 MiB for a flood.
 const MOST_KIB: u64 = 96 << 10;
 
-/// The most memory that a process ever had, in KiB, as the kernel counts it.
+/// The peak memory of a process in KiB, from the kernel.
 fn most(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -35,7 +34,7 @@ fn most(pid: i32) -> Option<u64> {
 
 async fn large(scene: Scene) -> Result<()> {
     let mib = std::env::var("PAWL_LOG_MIB").ok().map_or(Ok(LOG_MIB), |text| text.parse()).context("PAWL_LOG_MIB")?;
-    // A secret is looked for in each line, as in a real run; one that prints it comes first.
+    // Each line is searched for a secret, as in a real run; a line that prints it comes first.
     scene.kubectl(&["create", "secret", "generic", "db", "--from-literal=password=correct-horse-battery"])?;
     let steps = json!([{"exec": ["sh", "-c", "echo canary $PASSWORD"]}, {"line_mb": LINE_MIB}, {"print": "between"}, {"flood_mb": mib},
         "default", {"print": "last words"}]);
@@ -52,9 +51,9 @@ async fn large(scene: Scene) -> Result<()> {
             let found = Scene::processes(&scene.pod("a").await?)?;
             agent = found.into_iter().find(|(_, line)| line.contains("runner-agent run")).map(|(pid, _)| pid);
         }
-        // The kernel keeps the most, so that the last look counts.
+        // The kernel reports the peak, so the last value counts.
         peak = agent.and_then(most).unwrap_or(peak);
-        // The run says how it ended before the last of its log is on its way; the pod ends after that.
+        // The run reports its result before the end of its log is sent; the pod ends after that.
         if status.is_terminal() && status.attempt.as_ref().is_some_and(|attempt| !attempt.open) {
             break status;
         }
@@ -67,7 +66,7 @@ async fn large(scene: Scene) -> Result<()> {
     is_whole(&scene, &status, mib)
 }
 
-/// Reads the log of the apply where it outlives the pod, line by line.
+/// Reads the log of the apply from the datastore line by line.
 fn is_whole(scene: &Scene, status: &TerraformRunStatus, mib: u64) -> Result<()> {
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/a/log?phase=apply", scene.namespace);
     let mut child = scene.suite.cluster.kubectl_command(&["get", "--raw", &path]).stdout(Stdio::piped()).spawn()?;

@@ -1,4 +1,5 @@
-//! Outputs: published to a ConfigMap and a Secret, repaired, taken by another stack, and gone with theirs. The manifests are the guide's.
+//! Outputs: published to a ConfigMap and a Secret, repaired, read by another stack, and deleted with their stack. The manifests are the
+//! guide's.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, OutputsStatus, Phase, RunResult, TerraformRunStatus, reason};
@@ -23,12 +24,12 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Takes the right to write objects from the datastore, everywhere.
+/// Removes the datastore's right to write objects, cluster-wide.
 pub(crate) fn alone() -> Vec<Test> {
     vec![Test::new("outputs::where_an_operator_did_not_bind_it_they_are_not_published", unbound)]
 }
 
-/// Creates a run of the guide, with another spec merged over it.
+/// Creates a run of the guide, with a spec merged over it.
 async fn create(scene: &Scene, file: &str, name: &str, more: Value) -> Result<()> {
     let manifest: Value = serde_saphyr::from_str(&guide::block(file)?)?;
     let mut spec = json!({"tool": {"name": "OpenTofu"}});
@@ -57,7 +58,7 @@ async fn map(scene: &Scene) -> Result<Option<Value>> {
     Ok(maps(scene).get_opt("network").await?.map(|map| json!(map.data.unwrap_or_default())))
 }
 
-/// Waits until the ConfigMap is so.
+/// Waits until the ConfigMap has this data.
 async fn becomes(scene: &Scene, wanted: &Value) -> Result<()> {
     let look = async || {
         let found = map(scene).await?;
@@ -67,7 +68,7 @@ async fn becomes(scene: &Scene, wanted: &Value) -> Result<()> {
 }
 
 async fn published(scene: Scene) -> Result<()> {
-    // Somebody else has a Secret of that name.
+    // A foreign Secret has that name.
     let foreign = json!({"metadata": {"name": "network-db"}, "stringData": {"mine": "x"}});
     secrets(&scene).create(&PostParams::default(), &serde_json::from_value(foreign)?).await?;
     create(&scene, "network.yaml", "first", automatic()).await?;
@@ -81,13 +82,13 @@ async fn published(scene: Scene) -> Result<()> {
     let wanted = json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"});
     ensure!(map(&scene).await? == Some(wanted.clone()), "{:?}", map(&scene).await?);
 
-    // What others change is repaired, and what could not be written is when its place is free.
+    // Foreign changes are repaired, and an object with an occupied name is written once the name is free.
     objects::merge(&maps(&scene), "network", &json!({"data": {"vpc_id": "forged", "more": "x"}})).await?;
     becomes(&scene, &wanted).await?;
     maps(&scene).delete("network", &DeleteParams::default()).await?;
     secrets(&scene).delete("network-db", &DeleteParams::default()).await?;
     becomes(&scene, &wanted).await?;
-    // Nothing has changed, and the state is managed: it is published all the same.
+    // Nothing has changed, but the state is managed: outputs are published anyway.
     create(&scene, "network.yaml", "again", automatic()).await?;
     let outputs = said(&scene.ends_within("again", RunResult::NoChanges, LATER).await?)?;
     ensure!(outputs.reason == reason::PUBLISHED, "{outputs:?}");
@@ -113,7 +114,7 @@ async fn taken(scene: Scene) -> Result<()> {
     scene.approve("app").await?;
     scene.ends_within("app", RunResult::Applied, LATER).await?;
 
-    // Two plans wait, one in its pod and one without any; then the value changes.
+    // Two plans wait, one in its pod and one without a pod; then the value changes.
     create(&scene, "app.yaml", "held", json!({"stack": "held"})).await?;
     create(&scene, "app.yaml", "parked", json!({"stack": "parked", "approval": {"holdFor": "1s"}})).await?;
     scene.phase("held", Phase::AwaitingApproval).await?;
@@ -141,7 +142,7 @@ async fn backend(scene: Scene) -> Result<()> {
 
 const BINDING: &str = "pawl-datastore-outputs";
 
-/// The chart's binding of all namespaces, in place of which an operator has one for each that `outputs.namespaces` names.
+/// The chart's cluster-wide binding. With `outputs.namespaces` an operator has one per namespace instead.
 async fn unbound(scene: Scene) -> Result<()> {
     let bindings: Api<ClusterRoleBinding> = Api::all(scene.suite.client.clone());
     let mut everywhere = bindings.get(BINDING).await?;
@@ -157,7 +158,7 @@ async fn bound_elsewhere(scene: &Scene) -> Result<()> {
     let outputs = said(&scene.ends_within("first", RunResult::Applied, LATER).await?)?;
     ensure!(outputs.reason == reason::NOT_PUBLISHED && map(scene).await?.is_none(), "{outputs:?}");
     holds(&outputs.message, &scene.namespace)?;
-    // What is kept is written when it may be.
+    // Stored outputs are written once that is permitted.
     let account = "--serviceaccount=pawl-system:pawl-datastore";
     scene.kubectl(&["create", "rolebinding", BINDING, &format!("--clusterrole={BINDING}"), account])?;
     becomes(scene, &json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"})).await

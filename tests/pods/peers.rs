@@ -1,16 +1,16 @@
-//! What went wrong for the users of other projects, played against us. Each has its row in `design/peers-bugs.md`; where a test
-//! of another file does exactly that already, it stands here by its name:
+//! Bugs that users of other projects met, played against Pawl. Each has its row in `design/peers-bugs.md`. Where a test of another file
+//! covers one exactly, the table cites it:
 //!
 //! | bug | test |
 //! |---|---|
 //! | tofu-controller #1129: an approval that fits more than one plan | `peers::tofu_1129_*`, `approval::what_is_not_this_plan_is_refused_in_the_terminal`, `fences::a_claim_is_the_adopted_process_own` |
 //! | tofu-controller #1876: a dead runner's lock looks like a live one's | `locks::one_left_by_a_dead_pod_of_another_run_is_released`, `locks::one_left_by_an_earlier_attempt_is_released`, `locks::one_of_a_pod_that_lives_is_waited_for`, `run::tests::left` |
 //! | tofu-controller #531: the end of the controller ends its runners | `peers::tofu_531_*`, `kills::the_controller_killed_at_any_time` |
-//! | Burrito: a lock that is not to be had is gone without | `peers::burrito_a_lock_*`, `run::tests::leases` |
-//! | Burrito: whoever ends frees the lock, whose ever it is | `peers::burrito_who_*`, `leases::three_in_the_order_of_their_creation` |
-//! | Burrito: a commit that comes in mid-plan is lost, or applied by another's plan | `peers::burrito_a_commit_*`, `stored::real_opentofu_applies_the_planned_bytes_whatever_moved` |
+//! | Burrito: runs without a lock that it cannot create | `peers::burrito_a_lock_*`, `run::tests::leases` |
+//! | Burrito: the end of any run frees the lock of another | `peers::burrito_who_*`, `leases::three_in_the_order_of_their_creation` |
+//! | Burrito: a commit during a plan is lost, or applied by another's plan | `peers::burrito_a_commit_*`, `stored::real_opentofu_applies_the_planned_bytes_whatever_moved` |
 //! | Tekton #4358: two pods of one attempt | `sim::tekton_4358_*`, `kills::a_second_process_of_the_pod_cannot_apply` |
-//! | Tekton #9467: a failure out of a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::nothing_final_is_decided_on_the_cache` |
+//! | Tekton #9467: a failure from a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::nothing_final_is_decided_on_the_cache` |
 //! | Argo #13581: a drained node leaves workflows that never end | `peers::argo_13581_*`, `kills::a_pod_force_deleted_in_*` |
 //! | gardener #426: a second pod applies over the state of the first | `peers::gardener_426_*`, `kills::a_pod_force_deleted_in_apply_is_never_followed` |
 
@@ -44,7 +44,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Tests that take the controller, or what it needs, from everybody.
+/// Tests that stop the controller, or something that it needs.
 pub(crate) fn alone() -> Vec<Test> {
     controller::tests()
 }
@@ -62,7 +62,7 @@ fn said(run: &TerraformRun, type_: &str, reason: &str) -> bool {
     run.status.iter().flat_map(|status| &status.conditions).any(|c| c.type_ == type_ && c.status == "False" && c.reason == reason)
 }
 
-/// The attempt is closed: nothing of the run works any more, and all its fields are the controller's.
+/// Waits until the attempt is closed: no process of the run works, and only the controller writes its fields.
 async fn closed(scene: &Scene, name: &str) -> Result<TerraformRun> {
     let closed =
         |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
@@ -78,9 +78,8 @@ async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<()> {
     wait::until(format!("the apply of {name} has made {count} objects"), SOON, look).await
 }
 
-/// tofu-controller #1129 (and #1795): a plan was named by branch and commit and approved by a prefix of that name, so an
-/// approval of one plan rolled out another of the same commit. Here an approval is the checksum of one plan, whole, and of no
-/// other.
+/// tofu-controller #1129 (and #1795): a plan was named by branch and commit and approved by a prefix of that name, so the approval of one
+/// plan rolled out another of the same commit. In Pawl an approval is the whole checksum of exactly one plan.
 async fn same_commit(scene: Scene) -> Result<()> {
     let main = "variable \"zone\" {}\nresource \"terraform_data\" \"a\" {\n  input = var.zone\n}\n";
     let (url, commit) = scene.repository("stack", &[("main.tf", main)])?;
@@ -111,7 +110,7 @@ async fn same_commit(scene: Scene) -> Result<()> {
         let said = scene.refused(&annotate(&scene, "south", &id))?;
         holds(&said, &format!("the plan that waits is {}, not {id}; nothing was approved", new.checksum))?;
     }
-    // The older plan of the same stack is worth nothing any more, by whatever name.
+    // The older plan of the same stack is superseded; no name can approve it.
     let status = scene.ends("north", RunResult::Superseded).await?;
     ensure!(status.claim.is_none() && status.approval.is_none(), "{status:?}");
     scene.refused(&annotate(&scene, "north", &old.checksum)).context("a plan that was superseded")?;
@@ -125,7 +124,7 @@ async fn same_commit(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// The line that a person pastes, with what he takes for the plan's name.
+/// The command that a person pastes, with the supposed name of the plan.
 fn annotate(scene: &Scene, run: &str, id: &str) -> String {
     format!(
         "kubectl annotate -n {} --overwrite tfrun/{run} {}='{id}' {}=\"$(kubectl auth whoami -o jsonpath='{{.status.userInfo.username}}')\"",
@@ -135,8 +134,8 @@ fn annotate(scene: &Scene, run: &str, id: &str) -> String {
     )
 }
 
-/// Burrito 11.2: it deletes the lock of a layer by its name whoever holds it, so whichever run ended first freed the lock of the other.
-/// Here a run that waits may be cancelled, or deleted with all that is its own, and the lease stays with the one that applies.
+/// Burrito 11.2: it deletes the lock of a layer by name, whoever holds it, so the run that ended first freed the lock of the other. In Pawl
+/// a waiting run may be cancelled or deleted with all its objects, and the lease stays with the applying run.
 async fn first_end(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared")});
     scene.scripted("holds", json!({"resources": gated(2)}), automatic(backend.clone())).await?;
@@ -167,9 +166,9 @@ async fn first_end(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Burrito 11.3: it took a commit that came while another was planned for planned, and its apply of the older plan recorded the newer
-/// commit: B was never planned and counted as applied. Here a plan is of the commit that was fetched for it, says so, and is
-/// applied as it is; the next run plans what came since.
+/// Burrito 11.3: it treated a commit during the plan of another as planned, and its apply of the older plan recorded the newer commit: B
+/// was never planned and counted as applied. In Pawl a plan belongs to the commit that was fetched for it, reports that, and is applied
+/// unchanged; the next run plans the newer commit.
 async fn mid_plan(scene: Scene) -> Result<()> {
     let script = |name: &str, resources: u32, steps: &[Value]| {
         json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": resources,
@@ -201,9 +200,8 @@ async fn mid_plan(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// Argo #13581 (and #12993, #13152, #13533): a node that was drained took pods away before they had reported, and their
-/// workflows stayed Running for ever. Here a run whose pod is taken in its plan, in its hold or in its apply goes on or ends,
-/// and keeps nothing held.
+/// Argo #13581 (and #12993, #13152, #13533): a drained node removed pods before they had reported, and their workflows stayed Running
+/// forever. In Pawl a run whose pod is removed during the plan, the hold or the apply goes on or ends, and retains no lock.
 async fn drained(scene: Scene) -> Result<()> {
     for name in ["lost", "plans"] {
         let script = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
@@ -214,13 +212,13 @@ async fn drained(scene: Scene) -> Result<()> {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
     }
     scene.phase("waits", Phase::AwaitingApproval).await?;
-    // Far more than can be made before it is taken.
+    // Far more than can be created before the pod is removed.
     scene.scripted("applies", json!({"resources": 150, "apply_ms": 500}), automatic(json!({}))).await?;
     scene.until_ledger("applies", what::RESOURCE, None).await?;
     for name in ["plans", "waits", "applies"] {
         scene.pods().evict(&scene.pod(name).await?.name_any(), &EvictParams::default()).await?;
     }
-    // What a node does that goes at once.
+    // As for a node that disappears at once.
     let pod = scene.pod("lost").await?.name_any();
     scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
     let waiting = released(&scene, "waits").await?;
@@ -245,8 +243,8 @@ async fn drained(scene: Scene) -> Result<()> {
     wait::until("no pod that ended is held", SOON, look).await
 }
 
-/// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over
-/// that of the first. Here a claimed plan has one pod for ever; its state is saved, and only a fresh plan goes on from there.
+/// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over that of the
+/// first. In Pawl a claimed plan has exactly one pod; its state is saved, and only a new plan continues from there.
 async fn evicted(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
     until_created(&scene, "a", 2).await?;
@@ -261,14 +259,14 @@ async fn evicted(scene: Scene) -> Result<()> {
     ensure!(ledger::forgotten(&scene.ledger("a"), &state).is_empty() && scene.suite.state.lock(&path).is_none());
     let before = created(&scene, "a");
     ensure!((2..30).contains(&before), "the apply was not cut off: {before}");
-    // The next one is a run of its own with a plan of its own; by the time it has ended, a retry of the first would have begun.
+    // The rerun is a run with its own plan. Until it has ended, a retry of the first would have begun.
     scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
     let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
     let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
     let status = scene.ends_within(&again, RunResult::Applied, LATER).await?;
     let left = u32::try_from(30 - before)?;
     ensure!(status.plan.as_ref().is_some_and(|plan| plan.counts.add == left), "{:?}", status.plan);
-    // Both runs play one script, so their ledger is one.
+    // Both runs use one script, so they share a ledger.
     let entries = scene.ledger("a");
     let applies = ledger::select(&entries, what::APPLY, None);
     let by: Vec<&str> = applies.iter().map(|entry| entry.who.as_str()).collect();

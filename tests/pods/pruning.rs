@@ -1,4 +1,4 @@
-//! Finished runs go after their time, with everything that was made for them; an Indeterminate one stays.
+//! Finished runs are deleted after their TTL, with all objects created for them; an Indeterminate run stays.
 
 use anyhow::{Result, ensure};
 use crds::RunResult;
@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn finished(scene: Scene) -> Result<()> {
-    // Long enough for its end to be seen.
+    // Long enough to observe its end.
     scene.scripted("a", json!({"resources": 0}), json!({"ttlSecondsAfterFinished": 15})).await?;
     scene.ends("a", RunResult::NoChanges).await?;
     scene.gone("a").await
@@ -39,7 +39,7 @@ async fn keeps(scene: Scene) -> Result<()> {
     scene.ends("a", RunResult::Applied).await?;
     scene.kubectl(&["wait", "--for=condition=Finished", TIMEOUT, "tfrun/a"])?;
     let pod = scene.pod_names("a").await?.remove(0);
-    // Its accounts and rights are gone, the pod and its log are not.
+    // Its accounts and rights are deleted; the pod and its log are not.
     let rights = async || {
         let rest = scene.kubectl(&["get", "serviceaccounts,roles,rolebindings", "-l", "pawl.run/run=a", "-o", "name"])?;
         Ok(if rest.trim().is_empty() { Ok(()) } else { Err(rest) })

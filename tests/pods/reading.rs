@@ -1,4 +1,4 @@
-//! Plans and logs are read by people with RBAC, through the API server, whatever became of the pods.
+//! Users with RBAC read plans and logs through the API server, even after the pods are gone.
 
 use std::{
     io::{BufRead, BufReader},
@@ -23,7 +23,7 @@ fn path(scene: &Scene, name: &str, rest: &str) -> String {
     format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/{name}/{rest}", scene.namespace)
 }
 
-/// Burrito 11.15: a pod that went before its end was seen took its log with it.
+/// Burrito 11.15: a pod that was deleted before its end was seen took its log with it.
 async fn outlive(scene: Scene) -> Result<()> {
     let main = "resource \"terraform_data\" \"words\" {\n  input = \"hello\"\n}\n";
     scene.real("a", main, json!({"approval": {"holdFor": "0s"}})).await?;
@@ -66,11 +66,11 @@ async fn followed(scene: Scene) -> Result<()> {
         let line = tokio::time::timeout(SOON, lines.recv()).await.context("no line")?;
         seen.push(line.with_context(|| format!("the log ended early: {seen:?}"))?);
     }
-    // Seen while the apply runs, not after it.
+    // Visible during the apply, not after it.
     ensure!(scene.status("a").await?.phase == Some(Phase::Apply));
     scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
-    // It ends by itself.
+    // The follow ends by itself.
     while let Some(line) = tokio::time::timeout(SOON, lines.recv()).await.context("the follow does not end")? {
         seen.push(line);
     }

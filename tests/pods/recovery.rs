@@ -1,5 +1,5 @@
-//! Applies that were cut off: what was created is in the journal, and one recovery run later everything was made exactly once. The peers'
-//! outcomes for the same faults are in `design/0011-journal-and-recovery.md`.
+//! Interrupted applies: the journal has the created objects, and after one recovery run every object was created exactly once.
+//! `design/0011-journal-and-recovery.md` has the outcomes of other projects for the same faults.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ enum Fault {
     Killed,
 }
 
-/// Three objects that are made at once, and one that waits at a gate. Each says in the log when it is made. The three have no arguments:
-/// `terraform_data` reads back nothing but its id, so that an import of one with an `input` would plan to set it again.
+/// Three objects that are created at once, and one that waits at a gate. Each logs its creation. The three have no arguments:
+/// `terraform_data` reads back only its id, so the import of one with an `input` would plan to set it again.
 const STACK: &str = r#"
 resource "terraform_data" "made" {
   for_each = toset(["one", "two", "three"])
@@ -59,7 +59,7 @@ resource "terraform_data" "slow" {
 }
 "#;
 
-/// A run of a stack whose state is the datastore's.
+/// A run of a stack with a managed state.
 async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value) -> Result<()> {
     let version = if tool == "OpenTofu" { json!("1.10.6") } else { Value::Null };
     let files = json!({"main.tf": main.replace("GATE", GATE)});
@@ -74,7 +74,7 @@ fn raw(scene: &Scene, name: &str, rest: &str) -> Result<String> {
     scene.read(&format!("terraformruns/{name}/{rest}"))
 }
 
-/// The journal of a run, as the datastore has it.
+/// The journal of a run in the datastore.
 fn journal(scene: &Scene, name: &str) -> Result<Vec<Line>> {
     let text = raw(scene, name, "journal")?;
     text.lines().map(|line| Line::parse(line.as_bytes()).with_context(|| format!("no line of a journal: {line}"))).collect()
@@ -90,7 +90,7 @@ fn created(lines: &[Line]) -> Vec<(String, String)> {
     lines.iter().filter_map(of).collect()
 }
 
-/// Waits until the journal in the datastore has so many created objects.
+/// Waits until the journal in the datastore has `count` created objects.
 pub(crate) async fn until_created(scene: &Scene, name: &str, count: usize) -> Result<Vec<Line>> {
     let look = async || match journal(scene, name) {
         Ok(lines) if created(&lines).len() >= count => Ok(Ok(lines)),
@@ -105,14 +105,14 @@ async fn ended(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
     scene.until(name, "ended", LATER, ended).await?.status.context("no status")
 }
 
-/// Waits until the status says what became of the objects.
+/// Waits until the status accounts for the objects.
 async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
     let said = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.journal.is_some());
     let run = scene.until(name, "accounted for", LATER, said).await?;
     run.status.and_then(|s| s.journal).context("no journal")
 }
 
-/// Pastes the line that offers the recovery; the run that answers it.
+/// Runs the command of the next step; returns the recovery run.
 async fn recover(scene: &Scene, name: &str) -> Result<String> {
     let step = scene.status(name).await?.next_step.context("no next step")?;
     ensure!(step == names::recover_command(&scene.namespace, name), "{step}");
@@ -122,13 +122,13 @@ async fn recover(scene: &Scene, name: &str) -> Result<String> {
     run.status.and_then(|s| s.recovery).context("no recovery")
 }
 
-/// Whether the lock of the managed state is free.
+/// The lock of the managed state; null if free.
 fn lock(scene: &Scene) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(&scene.read("states/net")?)?["lock"].clone())
 }
 
 async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
-    // A pod that was taken away by force may not have had the time to give its lock back; it counts as over when its grace is.
+    // A force-deleted pod may not have had time to release its lock; it counts as ended after its grace period.
     let spec = match fault {
         Fault::ForceDeleted => json!({"runner": {"terminationGracePeriodSeconds": 30}}),
         Fault::Deleted | Fault::Killed => json!({}),
@@ -152,7 +152,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     }
     let status = ended(&scene, "a").await?;
     let took = begun.elapsed();
-    // A truthful result: nobody is told that nothing happened, and only who saw the end says how it was.
+    // A true result: it never claims that nothing happened, and gives an end only if the agent saw it.
     let failure = status.failure.clone().context("no failure")?;
     match (fault, status.result) {
         (Fault::Deleted | Fault::ForceDeleted, Some(RunResult::Failed)) => {
@@ -165,12 +165,12 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     }
     let said = accounted(&scene, "a").await?;
     if status.result == Some(RunResult::Indeterminate) {
-        // Its writers are fenced: the lock on its state goes with its lease.
+        // Its writers are fenced: the lock on its state is released with its lease.
         let free = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.lease.is_none());
         scene.until("a", "without its lease", LATER, free).await?;
         ensure!(lock(&scene)?.is_null(), "the lock is held: {}", lock(&scene)?);
     }
-    // The journal is whole, the log of the apply as well.
+    // Journal and log of the apply are complete.
     let lines = journal(&scene, "a")?;
     ensure!(created(&lines).starts_with(&created(&before)) && created(&before).len() == 3, "{lines:?}");
     let log = raw(&scene, "a", "log?phase=apply")?;
@@ -179,7 +179,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     }
     ensure!(said.compared, "{said:?}");
     let known = usize::try_from(said.recorded)? + said.not_recorded.len();
-    // The one whose script was interrupted is made as well, and kept as tainted where the tool came to say that it failed.
+    // The object with the interrupted script exists as well, and is stored as tainted if the tool recorded its failure.
     let (whole, failed) = (created(&lines).len(), lines.iter().filter(|line| matches!(line, Line::Errored(_))).count());
     ensure!((whole..=whole + failed).contains(&known), "{whole} objects are created, {failed} failed, the status says {said:?}");
     println!(
@@ -200,7 +200,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
         ensure!(plan.counts.import == imports && plan.counts.destroy == 0, "{plan:?}");
         if imports == 3 {
             ensure!(plan.summary == "+1 ~0 -0, 3 imported", "{plan:?}");
-            // What was begun is shown as what may be there already.
+            // A begun creation is shown as possibly existing.
             holds(&plan.changes[0], "+ terraform_data.slow (may exist already")?;
             holds(waiting.message.as_deref().unwrap_or_default(), "may exist already")?;
         }
@@ -213,7 +213,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
         "again".to_owned()
     };
     scene.ends_within(&again, RunResult::Applied, LATER).await?;
-    // Every object was made exactly once: the ones of the first run are those of the state, and nothing says that they were made again.
+    // Every object was created exactly once: the state has the objects of the first run, and the log shows no second creation.
     let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/net", scene.namespace);
     let facts = state::read(scene.kubectl(&["get", "--raw", &format!("{base}/download")])?.as_bytes())?;
     ensure!(facts.objects.len() == 4, "{facts:?}");
@@ -230,10 +230,10 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     scene.ends_within("last", RunResult::NoChanges, LATER).await.map(drop)
 }
 
-/// How soon it is there is measured by `cargo bench-run --only journal`.
+/// `cargo bench-run --only journal` measures the delay.
 async fn outside(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": gated(4)}), json!({"approval": {"mode": "Automatic"}})).await?;
-    // The fourth is not made before the agent is killed, so that none of this waited for the end of the apply.
+    // The agent is killed before the fourth is created, so the first three were sent before the end of the apply.
     until_created(&scene, "a", 3).await?;
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     let said = accounted(&scene, "a").await?;
@@ -243,7 +243,7 @@ async fn outside(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// A resource of the `time` provider cannot be imported by the ID that it prints.
+/// A resource of the `time` provider that cannot be imported by the ID that it prints.
 const NOT_IMPORTABLE: &str = r#"
 terraform {
   required_providers {
@@ -290,7 +290,7 @@ async fn not_importable(scene: Scene) -> Result<()> {
     let plan = status.plan.context("no plan")?;
     ensure!(plan.counts.import == 1, "{plan:?}");
     let history = status.history.join("\n");
-    // Of a type that is not imported by that ID; and of an address that the code does not have any more.
+    // One type cannot be imported by that ID; one address is no longer in the code.
     holds(&history, "not imported: time_sleep.odd")?;
     holds(&history, "not imported: terraform_data.gone[0]")?;
     ensure!(
@@ -325,7 +325,7 @@ async fn refused(scene: Scene) -> Result<()> {
     let status = scene.fails("early", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "has not ended")?;
     scene.open("busy").await?;
-    // The state of another run is another state: its own backend names it.
+    // The other run has its own backend, and so another state.
     scene.scripted("other", json!({}), json!({"recover": {"fromRun": "good"}})).await?;
     let status = scene.fails("other", FailureClass::Configuration, reason::INVALID_SPEC, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "applied to another state")?;
@@ -342,7 +342,7 @@ async fn errored_state(scene: Scene) -> Result<()> {
     holds(&failure.message, &command)?;
     let facts = state::read(scene.paste(&command)?.as_bytes())?;
     ensure!(facts.objects.len() == 2, "{facts:?}");
-    // Sealed, as everything there.
+    // Encrypted, like all objects in the store.
     for file in scene.suite.stored(&[&scene.get("a").await?.uid().unwrap_or_default(), "erroredstate"])? {
         let bytes = std::fs::read(&file)?;
         ensure!(!String::from_utf8_lossy(&bytes).contains("terraform_data"), "{} is not encrypted", file.display());
@@ -376,7 +376,7 @@ async fn transient(scene: Scene) -> Result<()> {
     let message = status.message.context("no message")?;
     holds(&message, "2 of 3 operations succeeded")?;
     holds(&message, "2 created and recorded; state serial 1")?;
-    // At once, and no second attempt of the same plan.
+    // At once, and without a second attempt of the same plan.
     let next = status.next_step.context("no next step")?;
     holds(&next, "see that the cluster can reach the host that the message names, then: ")?;
     ensure!(next.ends_with(&names::rerun_command(&scene.namespace, "a")), "{next}");

@@ -1,4 +1,4 @@
-//! A mirror of releases for pods, an image without any tool, and a directory of the node as their cache.
+//! A mirror of releases for pods, an image without tools, and a directory of the node as their cache.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,26 +18,26 @@ use serde_json::{Value, json};
 use servers::auth::Access;
 use tool_versions::Tool;
 
-/// The user of the runner's image.
+/// UID of the runner's image.
 const RUNNER: u32 = 65532;
-/// Credentials of the mirror of Terraform, and the Secret with them.
+/// Credentials of the Terraform mirror, and the name of their Secret.
 pub(crate) const CREDENTIALS: (&str, &str) = ("reader", "open-sesame");
 pub(crate) const SECRET: &str = "releases";
 
 pub(crate) struct Releases {
-    /// OpenTofu and Terragrunt, by HTTPS with an authority of its own.
+    /// OpenTofu and Terragrunt, by HTTPS with its own authority.
     pub(crate) open: Mirror,
     /// Terraform, by HTTP with a password.
     pub(crate) guarded: Mirror,
     pub(crate) tree: Tree,
     /// An image with the agent and no tool.
     pub(crate) image: String,
-    /// The directory of the node.
+    /// The cache directory of the node.
     pub(crate) cache: PathBuf,
 }
 
 impl Releases {
-    /// Serves what tests ask for: `PAWL_REAL_TOOLS=1` has all versions built from source, otherwise two are real and the others scripted.
+    /// Serves the versions that tests use. `PAWL_REAL_TOOLS=1` builds all from source; otherwise two are real and the others scripted.
     pub(crate) async fn start(cluster: &Cluster, files: &Path) -> Result<Self> {
         let tree = Tree::create(&files.join("releases"), Key::test()?)?;
         let programs =
@@ -61,7 +61,7 @@ impl Releases {
         Ok(Self { open, guarded, tree, image: image.name, cache })
     }
 
-    /// The chart's values that name all of it. What says nothing has the versions of the tests' own image.
+    /// The chart's values for these. Runs without a version get those of the test image.
     pub(crate) fn values(&self) -> Values {
         let said = |tool, mirror| mirror_settings(tool, mirror, self.tree.key());
         let mut terraform = said(Tool::Terraform, &self.guarded);
@@ -75,7 +75,7 @@ impl Releases {
         Values::from([("runner.tools".to_owned(), tools.to_string())])
     }
 
-    /// Publishes the scripted tool as a version, or as another program of a version that was published.
+    /// Publishes the scripted tool as a version, or as another binary of a published version.
     pub(crate) fn publish(&self, version: &str) -> Result<Release> {
         let release = Release::scripted(Tool::OpenTofu, version, &versions::scripted_tool()?)?;
         self.tree.add(&release)?;
@@ -83,7 +83,7 @@ impl Releases {
     }
 }
 
-/// Stands in for Terragrunt before 1.0, which cannot be had as a module.
+/// A stand-in for Terragrunt before 1.0, which is not available as a module.
 pub(crate) fn stand_in() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/terragrunt/stand-in.sh")
 }

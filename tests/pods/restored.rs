@@ -1,4 +1,4 @@
-//! What is restored from a backup is what it was, and nothing of it is applied twice. The guide's own commands are what is run.
+//! Restores from a backup: data is unchanged, and nothing is applied twice. Runs the guide's commands.
 
 use std::{path::Path, process::Command};
 
@@ -32,7 +32,7 @@ pub(crate) fn alone() -> Vec<Test> {
 
 const SYSTEM: &str = "pawl-system";
 
-/// The resourceVersion at which the approval of the run's plan is recorded and nothing else has happened yet.
+/// The resourceVersion at which the approval of the run's plan is recorded and nothing later has happened.
 async fn approved_at(scene: &Scene, name: &str, version: &str) -> Result<String> {
     let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(180).disable_bookmarks();
     let mut events = std::pin::pin!(scene.runs().watch(&params, version).await?);
@@ -49,7 +49,7 @@ async fn approved_at(scene: &Scene, name: &str, version: &str) -> Result<String>
     bail!("the approval of {name} is not recorded")
 }
 
-/// etcd has the run as it was when its approval was recorded; the datastore knows that it was claimed.
+/// etcd has the run as of the record of its approval; the datastore knows that it was claimed.
 async fn etcd(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 2}), json!({"approval": {"holdFor": "0s"}})).await?;
     let waiting = released(&scene, "a").await?;
@@ -62,7 +62,7 @@ async fn etcd(scene: Scene) -> Result<()> {
     };
     let uid = scene.until("a", "closed", SOON, closed).await?.uid().context("no UID")?;
     wait::until("the bundle goes", SOON, async || Ok(scene.suite.stored(&[&uid, "bundle"])?.is_empty())).await?;
-    // The pod that applied it was not there yet.
+    // At that version the applying pod did not exist.
     scene.kubectl(&["delete", "pods", "--all", TIMEOUT])?;
     let key = format!("/registry/pawl.run/terraformruns/{}/a", scene.namespace);
     scene.suite.cluster.restore_object(&key, &approved)?;
@@ -79,19 +79,19 @@ fn lines(name: &str) -> Result<Vec<String>> {
     Ok(guide::block(name)?.lines().map(str::to_owned).collect())
 }
 
-/// Runs lines in a directory, as a person who pastes them.
+/// Runs commands in a directory, as a user who pastes them.
 fn run(scene: &Scene, dir: &Path, lines: &str) -> Result<()> {
     scene.paste(&format!("set -e; cd '{}'; {lines}", dir.display())).map(drop)
 }
 
-/// Copies a directory whole, with owners and modes.
+/// Copies a directory with owners and modes.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let status = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
     ensure!(status.success(), "cannot copy {} to {}", from.display(), to.display());
     Ok(())
 }
 
-/// Empties the store, as that of a new cluster is.
+/// Empties the store, like that of a new cluster.
 fn empty(store: &Path) -> Result<()> {
     for entry in std::fs::read_dir(store)? {
         let path = entry?.path();
@@ -103,7 +103,7 @@ fn empty(store: &Path) -> Result<()> {
 
 async fn installation(scene: Scene) -> Result<()> {
     let result = moved(&scene).await;
-    // Whatever became of it, others find Pawl as it was.
+    // Restores Pawl for other tests, whatever the result.
     scene.suite.cluster.install(&scene.suite.releases.values()).await?;
     result
 }
@@ -116,7 +116,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     let stack = json!({"stack": "words"});
     managed::run(&team, "first", stack.clone()).await?;
     team.ends("first", RunResult::Applied).await?;
-    // A layer whose state is kept by Pawl, and one that the release leaves behind; both would destroy what they made.
+    // A layer with a managed state, and one that the release leaves behind; both would destroy their objects on deletion.
     let destroys = json!({"deletionPolicy": "Destroy", "template": {"approval": {"holdFor": "0s"}}});
     let (layers, behind) = (Stage::set(&team).await?, Stage::set(&left).await?);
     for stage in [&layers, &behind] {
@@ -124,14 +124,14 @@ async fn moved(scene: &Scene) -> Result<()> {
     }
     layers.approve("app", &layers.repo.resolve("main")?.context("no commit")?).await?;
     behind.until("app", "planned", |status| status.pending.is_some()).await?;
-    // One that is deleted with the others, one that the release leaves behind, and one that is in the restored cluster.
+    // One run is deleted with the others, one is left behind by the release, and one is in the restored cluster.
     for (place, name) in [(&team, "waits"), (&left, "left"), (scene, "old")] {
         place.scripted(name, json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
         released(place, name).await?;
     }
 
     let (save, into_new) = (lines("back up")?, lines("restore into a new cluster")?);
-    // On a cluster that is there the same value is set by this line; what it does is looked at below.
+    // In an existing cluster this command sets the same value; its effect is checked below.
     holds(&guide::block("refuse plans of before")?, "--set controller.refusePlansBefore=\"$(date -u +%FT%TZ)\"")?;
     for line in &save {
         let line =
@@ -143,7 +143,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     ensure!(layers.text("app").as_deref() == Some("one"), "what the layer made went with it: {:?}", layers.text("app"));
     empty(&scene.suite.cluster.datastore())?;
 
-    // A new installation, with keys of its own.
+    // A new installation with new keys.
     let mut restored_at = None;
     for line in &into_new {
         if line.starts_with("helm ") {
@@ -155,7 +155,7 @@ async fn moved(scene: &Scene) -> Result<()> {
             restored_at = Some(at);
         } else if line.starts_with('#') {
             copy(&store, &scene.suite.cluster.datastore())?;
-            // Without the keys nothing is served, and nothing lost.
+            // Without the keys nothing is served, and nothing is lost.
             scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", "deployment/pawl-datastore", "--replicas=1"])?;
             says(scene, "does not have the key").await?;
             away(scene).await?;
@@ -176,7 +176,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     old_plan(scene, restored_at.context("the page installs nothing")?).await
 }
 
-/// The page about it, with runs there; of all namespaces only those of this test.
+/// Follows the page on uninstalling with existing runs; "all namespaces" is limited to those of this test.
 async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Result<()> {
     let (goes, rest, finalizers) = (guide::block("uninstall")?, lines("uninstall the rest")?, lines("take finalizers away")?);
     for block in [guide::block("uninstall layers")?, goes] {
@@ -196,18 +196,18 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
     no_pods(scene, "").await?;
     let cluster = &scene.suite.cluster;
     cluster.kubectl(&["delete", "namespace", &team.namespace, TIMEOUT])?;
-    // The release went before this one's run, which holds its namespace.
+    // The release was removed before this namespace's run, whose finalizer blocks the namespace.
     cluster.kubectl(&["delete", "namespace", &left.namespace, "--wait=false"])?;
     let deleted = |run: &TerraformRun| run.metadata.deletion_timestamp.is_some();
     left.until("left", "being deleted", SOON, deleted).await?;
     let here = format!(" -A --field-selector=metadata.namespace={}", left.namespace);
-    // A pod may go by itself between two of the lines.
+    // A pod may end by itself between two of the commands.
     run(scene, dir, &format!("set +e\n{}\ntrue", finalizers.join("\n").replace(" -A", &here)))?;
     let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
     wait::gone(&namespaces, &left.namespace, LATER).await
 }
 
-/// The states are there, for whom they are handed over to.
+/// The states still exist for their new owner.
 async fn states(team: &Scene) -> Result<()> {
     managed::run(team, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
     team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
@@ -217,7 +217,7 @@ async fn states(team: &Scene) -> Result<()> {
     team.ends_within("heir", RunResult::NoChanges, LATER).await.map(drop)
 }
 
-/// The plan that waits since before the restore is not applied; a fresh one is.
+/// The plan that has waited since before the restore is not applied; a new one is.
 async fn old_plan(scene: &Scene, restored_at: jiff::Timestamp) -> Result<()> {
     let status = scene.fails("old", FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, LATER).await?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("before the restore of {restored_at}"))?;

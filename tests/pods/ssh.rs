@@ -1,4 +1,4 @@
-//! Sources and modules by ssh, from a real sshd, as the guide has it.
+//! Sources and modules by ssh, from a real sshd, as in the guide.
 
 use std::net::IpAddr;
 
@@ -18,10 +18,10 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("ssh::a_source_with_submodules_and_modules", as_the_guide_says), Test::new("ssh::what_is_refused", refused)]
 }
 
-/// The repository that the guide names.
+/// The repository in the guide.
 const REPOSITORY: &str = "git@git.example.com:platform/stacks.git";
 
-/// A server that pods reach, and where its repositories are: at the port that scp's form of a URL means, where that is wanted and free.
+/// A server that pods reach, and the directory of its repositories. An scp-style URL implies port 22; port 0 selects a free port.
 async fn server(scene: &Scene, port: u16) -> Result<(SshServer, tempfile::TempDir)> {
     let (ip, repos) = (IpAddr::V4(scene.suite.cluster.host()), tempfile::tempdir()?);
     let root = repos.path().to_owned();
@@ -34,7 +34,7 @@ async fn as_the_guide_says(scene: Scene) -> Result<()> {
     let part = "resource \"terraform_data\" \"part\" {}\n";
     let own = server.create("platform/own")?.commit("main", &[("main.tf", part)])?;
     server.create("platform/module")?.commit("main", &[("main.tf", part)])?;
-    // Nothing that ssh was told of is there any more when code of the stack runs.
+    // No ssh key or setting is left when code of the stack runs.
     let main = "module \"own\" {\n  source = \"./own\"\n}\n\nlocals {\n  left = fileset(\"/dev/shm\", \"**\")\n}\n\n\
         resource \"terraform_data\" \"seen\" {\n  lifecycle {\n    precondition {\n      condition     = length(local.left) == 0\n      error_message = \"something lies there\"\n    }\n  }\n}\n";
     let far = format!("module \"far\" {{\n  source = \"git::{}\"\n}}\n", server.long_url("platform/module"));

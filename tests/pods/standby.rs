@@ -1,4 +1,4 @@
-//! Controllers that stand by: one goes on when the one that leads is gone, and two that both lead do no harm.
+//! Standby controllers: one takes over when the leader is gone, and two leaders do no harm.
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
@@ -28,18 +28,18 @@ fn holder(lease: Lease) -> Option<String> {
     lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty())
 }
 
-/// Waits for a leader other than that one. How soon there is one is measured by `cargo bench-run --only standby`.
+/// Waits for a leader other than `than`. `cargo bench-run --only standby` measures the delay.
 async fn another(scene: &Scene, than: &str) -> Result<String> {
     let look = async || Ok(leases(scene).get_opt(LEASE).await?.and_then(holder).filter(|holder| holder != than));
     wait::until(format!("somebody takes over from {than}"), LATER, look).await
 }
 
-/// Tells a leader to end, and sees its Lease given back: nobody has to wait until it runs out.
+/// Terminates a leader and checks that it releases its Lease, so that none waits for its expiry.
 async fn gives_back(scene: &Scene, leader: &str) -> Result<()> {
     let version = leases(scene).get(LEASE).await?.resource_version().context("no version")?;
     let pod = pod_of(scene, leader).await?.name_any();
     scene.suite.cluster.kubectl(&["-n", "pawl-system", "delete", "pod", &pod, "--wait=false"])?;
-    // Each of its versions, so that this is seen however short it lasts.
+    // Watches all versions, so that even a short release is seen.
     let params = WatchParams::default().fields(&format!("metadata.name={LEASE}")).timeout(180).disable_bookmarks();
     let mut events = std::pin::pin!(leases(scene).watch(&params, &version).await?);
     while let Some(event) = events.try_next().await? {
@@ -78,7 +78,7 @@ async fn failover(scene: Scene) -> Result<()> {
     result
 }
 
-/// A plan lives in its pod, which is held for it whatever `holdFor` says, and the run says so; a stack needs a backend of its own.
+/// The plan stays in its pod, which is held regardless of `holdFor`, and the run reports that; a stack needs its own backend.
 async fn without_datastore(scene: &Scene) -> Result<()> {
     let short = json!({"approval": {"holdFor": "0s"}});
     scene.scripted("held", json!({}), short.clone()).await?;
@@ -89,7 +89,7 @@ async fn without_datastore(scene: &Scene) -> Result<()> {
         let status = scene.phase(name, Phase::AwaitingApproval).await?;
         holds(status.message.as_deref().unwrap_or_default(), "without a datastore its pod is held as long")?;
     }
-    // With its pod the plan is gone, and another is made.
+    // The plan is lost with its pod, and another is made.
     let first = scene.status("dies").await?.plan.context("no plan")?.checksum;
     let pod = scene.pod("dies").await?.name_any();
     scene.kubectl(&["delete", "pod", &pod, "--wait=false"])?;
@@ -112,7 +112,7 @@ async fn takes_over(scene: &Scene) -> Result<()> {
     let automatic = json!({"approval": {"mode": "Automatic"}});
     scene.scripted("a", json!({"resources": gated(2)}), automatic.clone()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    // Killed in mid-run: its Lease runs out.
+    // Killed in mid-run: its Lease expires.
     let pod = pod_of(scene, &first).await?;
     Scene::kill(&pod, "/controller")?;
     let second = another(scene, &first).await?;
@@ -122,7 +122,7 @@ async fn takes_over(scene: &Scene) -> Result<()> {
         scene.ends_within(name, RunResult::Applied, LATER).await?;
         ensure!(scene.starts(name, "apply") == 1 && scene.pod_names(name).await?.len() == 1);
     }
-    // Told to end: the next takes over at once.
+    // Terminated: the next takes over at once.
     gives_back(scene, &second).await?;
     another(scene, &second).await?;
     scene.scripted("c", json!({}), automatic).await?;

@@ -1,4 +1,4 @@
-//! A plan outlives its pod: approval at any time, and nothing but the planned bytes.
+//! A plan outlives its pod: it can be approved at any time, and exactly the planned bytes are applied.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, names, reason};
@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The run waits and no pod is held.
+/// Waits until the run waits without a pod.
 pub(crate) async fn released(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
     let waits = |run: &TerraformRun| {
         run.status.as_ref().is_some_and(|s| {
@@ -36,7 +36,7 @@ pub(crate) async fn released(scene: &Scene, name: &str) -> Result<TerraformRunSt
     Ok(status)
 }
 
-/// Pastes the line that the status has.
+/// Runs the command of the status.
 pub(crate) fn approve_waiting(scene: &Scene, status: &TerraformRunStatus) -> Result<()> {
     scene.paste(status.next_step.as_deref().context("no next step")?).map(drop)
 }
@@ -159,7 +159,7 @@ async fn not_superseded(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({}), of("default", "Apply")).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-    // A plan only, and one of another state.
+    // A plan-only run, and a run of another state.
     scene.scripted("planned", json!({}), of("default", "Plan")).await?;
     scene.scripted("other", json!({}), json!({"stack": "other", "backend": scene.backend("other")})).await?;
     let status = scene.ends("planned", RunResult::Planned).await?;
@@ -217,14 +217,14 @@ async fn stopped(scene: Scene) -> Result<()> {
     scene.gone("deleted").await
 }
 
-/// The bundle's objects of a run in the store, as files.
+/// The files of a run's bundle in the store.
 fn bundle_files(scene: &Scene, run: &TerraformRun) -> Result<Vec<std::path::PathBuf>> {
     let found = scene.suite.stored(&[&run.uid().unwrap_or_default(), "bundle"])?;
     ensure!(!found.is_empty(), "the store has no bundle of {}", run.name_any());
     Ok(found)
 }
 
-/// Approves, and sees the run refused: nothing was applied.
+/// Approves, and checks that the run is refused and nothing was applied.
 async fn refused(scene: &Scene, name: &str, why: &str) -> Result<()> {
     let waiting = scene.status(name).await?;
     approve_waiting(scene, &waiting)?;

@@ -1,4 +1,4 @@
-//! One cluster with Pawl, a git server, a state server and a ledger; a namespace for each test.
+//! One cluster with Pawl, a Git server, a state server and a ledger, and a namespace per test.
 
 mod scene;
 
@@ -43,7 +43,7 @@ impl Test {
     }
 }
 
-/// Why the suite cannot run here, or `None`. Under `CI=true` nothing is left out: a lack is a failure.
+/// The reason why the suite cannot run here, or `None`. With `CI=true` nothing is skipped: a missing prerequisite is a failure.
 pub(crate) fn left_out() -> Option<&'static str> {
     (!all_suites()).then_some("run `cargo ci` as root on Linux")
 }
@@ -55,7 +55,7 @@ pub(crate) struct Suite {
     pub(crate) state: StateServer,
     pub(crate) objects: ObjectServer,
     pub(crate) releases: Releases,
-    /// Of the chart.
+    /// The chart's values.
     pub(crate) values: Values,
     _files: tempfile::TempDir,
     prefix: String,
@@ -63,11 +63,11 @@ pub(crate) struct Suite {
     took: Mutex<Vec<(Duration, String)>>,
 }
 
-/// How long anything that should take a second may take on a busy machine.
+/// Time limit on a busy machine for steps that usually take a second.
 pub(crate) const SOON: Duration = Duration::from_secs(400);
-/// The same for what involves a retry or a wait of Pawl's own.
+/// Time limit for steps with a retry or a wait of Pawl.
 pub(crate) const LATER: Duration = Duration::from_secs(460);
-/// [`LATER`], as `kubectl` takes it.
+/// [`LATER`] as an option of `kubectl`.
 pub(crate) const TIMEOUT: &str = "--timeout=460s";
 
 /// Labels of the controller's pods.
@@ -78,7 +78,7 @@ pub(crate) fn gate() -> Value {
     json!({"exec": ["sh", "-c", GATE]})
 }
 
-/// So many resources of a script, as their number alone gives them, of which the last waits at a gate.
+/// `count` resources of a script, named as by their number alone, of which the last waits at a gate.
 pub(crate) fn gated(count: usize) -> Value {
     let steps = |n: usize| if n + 1 == count { vec![gate()] } else { Vec::new() };
     (0..count).map(|n| json!({"address": format!("terraform_data.r[{n}]"), "steps": steps(n)})).collect()
@@ -86,16 +86,16 @@ pub(crate) fn gated(count: usize) -> Value {
 
 impl Suite {
     pub(crate) async fn up(name: &str) -> Result<Self> {
-        // Two parts, two clusters: tests that take away the API server, the policies or Pawl itself cannot have neighbours.
+        // Two parts, two clusters: tests that remove the API server, the policies or Pawl itself cannot run with others.
         let cluster = Cluster::up(name, Audit::Objects).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;
-        // A cluster that was kept has the namespaces of the time before.
+        // A cluster from an earlier run has its namespaces.
         let prefix = format!("t{:x}", jiff::Timestamp::now().as_second() % 0xf_ffff);
         let mut values = releases.values();
         values.insert("sharedStates".to_owned(), serde_json::to_string(&[["a", "b"].map(|word| sharing(&prefix, word))])?);
         values.extend(webhook::values());
-        // What others change is repaired while a test waits.
+        // Repair foreign changes soon, because a test waits for it.
         values.insert("outputs".to_owned(), json!({"repairSeconds": 2}).to_string());
         cluster.install(&values).await?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
@@ -117,7 +117,7 @@ impl Suite {
         })
     }
 
-    /// A further namespace of a test.
+    /// An additional namespace for a test.
     pub(crate) async fn beside(&self, scene: &Scene, word: &str) -> Result<Scene> {
         self.made(scene, format!("{}-{word}", scene.namespace)).await
     }
@@ -132,7 +132,7 @@ impl Suite {
         Ok(Scene { suite: scene.suite.clone(), namespace })
     }
 
-    /// Files of the store whose path holds all of these texts.
+    /// Files of the store whose path contains all texts.
     pub(crate) fn stored(&self, texts: &[&str]) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         let mut dirs = vec![self.cluster.datastore()];
@@ -150,7 +150,7 @@ impl Suite {
         Ok(found)
     }
 
-    /// The tests that took longest, for whoever wants the suite to take less.
+    /// The slowest tests, to help make the suite faster.
     pub(crate) fn slowest(&self) -> String {
         let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner).clone();
         took.sort_by(|a, b| b.cmp(a));
@@ -168,7 +168,7 @@ impl Suite {
         Cluster::down_by_name(self.cluster.name())
     }
 
-    /// Runs a test in a namespace of its own, then looks at the ledgers for what must never happen.
+    /// Runs a test in its own namespace, then checks the ledgers for violations.
     pub(crate) async fn run(self: &Arc<Self>, name: &str, body: Body) -> Result<()> {
         let namespace = format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed));
         objects::namespace(&self.client, &namespace).await?;
@@ -195,7 +195,7 @@ fn sharing(prefix: &str, word: &str) -> String {
     format!("{prefix}-share-{word}")
 }
 
-/// Merges objects, the later value wins.
+/// Merges objects; later values win.
 pub(crate) fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
@@ -207,7 +207,7 @@ pub(crate) fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// Fails unless a text holds another.
+/// Fails unless `text` contains `part`.
 pub(crate) fn holds(text: &str, part: &str) -> Result<()> {
     if text.contains(part) {
         return Ok(());
@@ -215,7 +215,7 @@ pub(crate) fn holds(text: &str, part: &str) -> Result<()> {
     bail!("`{part}` is missing in:\n{text}")
 }
 
-/// The text that a command printed on its error stream.
+/// The stderr of a command.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

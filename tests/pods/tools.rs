@@ -1,4 +1,4 @@
-//! Any version, chosen from the code, got from a mirror, proven, and kept.
+//! Any tool version: selected by the code, downloaded from a mirror, verified, and cached.
 
 use anyhow::{Context, Result, ensure};
 use axum::http::StatusCode;
@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Terragrunt does something at each of its chances.
+/// A Terragrunt unit that uses each of Terragrunt's features to run code.
 const UNIT: &str = r#"terraform_version_constraint = "1.10.6"
 locals {
   who = run_cmd("--terragrunt-quiet", "echo", "Terragrunt")
@@ -49,7 +49,7 @@ terraform {
 
 const MAIN: &str = "output \"made\" {\n  value = \"by the real tool\"\n}\n";
 
-/// A run in the image without tools, applied by itself. `files` are the code; what the scripted tool needs is among them.
+/// An automatic run in the image without tools. `files` is the code; the scripted tool's script is added.
 async fn run(scene: &Scene, name: &str, files: Value, spec: Value) -> Result<()> {
     let script = json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": 1});
     let mut all = json!({"main.tf": MAIN, "pawl-script.json": script.to_string()});
@@ -93,7 +93,7 @@ async fn picked(scene: Scene) -> Result<()> {
         holds(&log, "is installed: ")?;
         holds(&log, "signed by ")?;
         let by_script = scene.starts(name, "apply");
-        // Of the real ones none has played the script.
+        // None of the real versions played the script.
         let is_real = std::env::var_os("PAWL_REAL_TOOLS").is_some() || matches!(*name, "a" | "b");
         ensure!(by_script == usize::from(!is_real), "{name}: the scripted tool applied {by_script} times");
         let outputs = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).context("no state")?;
@@ -104,7 +104,7 @@ async fn picked(scene: Scene) -> Result<()> {
 
 async fn terragrunt(scene: Scene) -> Result<()> {
     let files = json!({"terragrunt.hcl": UNIT});
-    // Its plan outlives its pod, and is applied in another, where Terragrunt makes its files anew.
+    // Its plan outlives its pod and is applied in another, where Terragrunt generates its files again.
     run(&scene, "a", files.clone(), json!({"approval": {"mode": "Manual", "holdFor": "0s"}})).await?;
     let waits = released(&scene, "a").await?;
     holds(&tool(&waits), "Terragrunt 1.1.3 with OpenTofu 1.10.6, ")?;
@@ -115,7 +115,7 @@ async fn terragrunt(scene: Scene) -> Result<()> {
     let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
     ensure!(state["outputs"]["made"]["value"] == "by the real tool", "{state}");
     ensure!(state["outputs"]["generated"]["value"] == "by Terragrunt", "{state}");
-    // The tool beneath is who a managed state is served to.
+    // The managed state is served to the tool that Terragrunt runs.
     for (name, result) in [("b", RunResult::Applied), ("c", RunResult::NoChanges)] {
         run(&scene, name, files.clone(), json!({"backend": null, "stack": "words"})).await?;
         scene.ends(name, result).await?;
@@ -125,9 +125,9 @@ async fn terragrunt(scene: Scene) -> Result<()> {
 
 async fn terragrunt_told(scene: Scene) -> Result<()> {
     scene.suite.releases.publish("1.7.7")?;
-    // Terragrunt's part is played by a stand-in (fixtures/terragrunt), as one before 1.0 is called otherwise. The provider ignores the
-    // interrupt; without it the tool would wait for an hour. The stand-in hands a signal on after 15 s, and of the smallest grace 10 s are
-    // left to the provider.
+    // A stand-in (fixtures/terragrunt) plays Terragrunt, because versions before 1.0 have other options. The provider ignores the
+    // interrupt, so the tool alone would wait for an hour. The stand-in forwards a signal after 15 s, and 10 s of the smallest grace period
+    // are left for the provider.
     let script = json!({"name": format!("{}/a", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": [
         {"address": "terraform_data.a"},
         {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
@@ -159,11 +159,11 @@ async fn same_binary(scene: Scene) -> Result<()> {
         run(&scene, name, json!({}), spec.clone()).await?;
         scene.phase(name, Phase::AwaitingApproval).await?;
     }
-    // The same binary, got again by another pod.
+    // Another pod downloads the same binary again.
     scene.approve("a").await?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.context("no attempt")?.restores == Some(1), "it was applied in another pod");
-    // Another binary of that version, signed as well as the first one.
+    // Another binary of that version, with a valid signature as well.
     let other = tempfile::NamedTempFile::new()?;
     let mut bytes = std::fs::read(releases::versions::scripted_tool()?)?;
     bytes.extend_from_slice(b"\nanother build\n");
@@ -227,7 +227,7 @@ async fn shared(scene: Scene) -> Result<()> {
     ensure!(releases.open.downloads(&release) == 1 && installed == 1, "{} downloads", releases.open.downloads(&release));
     let kept = releases.cache.join("tools/opentofu/1.7.5");
     ensure!(kept.is_dir(), "{} is not there", kept.display());
-    // Code of a stack reads there and writes nothing.
+    // Code of a stack can read but not write there.
     let command = "for way in 'touch /pawl/cache/made' 'rm -rf /pawl/cache/tools/opentofu' 'mv /pawl/cache/tools /pawl/cache/other'; do \
                    sh -c \\\"$way\\\" 2>/dev/null && echo \\\"could $way\\\"; done; ls /pawl/cache/tools/opentofu/1.7.5 >/dev/null && echo could-read";
     let main =
@@ -238,7 +238,7 @@ async fn shared(scene: Scene) -> Result<()> {
     holds(&log, "could-read")?;
     ensure!(!log.contains("could touch") && !log.contains("could rm") && !log.contains("could mv"), "{log}");
     ensure!(kept.is_dir() && !releases.cache.join("made").exists());
-    // Nor does the agent, which may, by a link in place of a file of its own.
+    // The agent can write there, but must not do so through a link that replaces one of its files.
     let links = "for name in log/plan log/apply journal/journal plan/tfplan plan/text plan/json bundle home/pawl.tfrc home/pawl.new; do \
                  rm -rf /pawl/work/$name; mkdir -p $(dirname /pawl/work/$name); ln -s /pawl/cache/planted /pawl/work/$name; done 2> /dev/null; true";
     let steps = json!([{"exec": ["sh", "-c", links]}]);

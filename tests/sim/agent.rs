@@ -1,4 +1,4 @@
-//! An agent's process: the real driver, on the played API and with a played tool.
+//! An agent's process: the real driver with a simulated API and tool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     world::{NS, Process, Shared, Trouble, World, clock, date, millis, now},
 };
 
-/// The run as one agent reaches it.
+/// The API of the run, as one agent reaches it.
 #[derive(Clone)]
 pub(crate) struct PlayedApi {
     shared: Shared,
@@ -40,7 +40,7 @@ impl From<Trouble> for ApiError {
     }
 }
 
-/// What authentication and the attempt's Role say.
+/// Authentication, and the rights of the attempt's Role.
 fn allowed(world: &World, process: &Process) -> Result<(), Refusal> {
     if !world.authenticates(&process.user) {
         return Err(Refusal { code: 401, reason: "Unauthorized", message: "Unauthorized".into() });
@@ -119,7 +119,7 @@ impl Api for PlayedApi {
                 process.live().await;
                 let seen = shared.act(|world| {
                     let until = world.cut_off.get(&process.name).copied().unwrap_or(0).max(world.api_away_until);
-                    // What it sees is the newest version: the driver cares for no other.
+                    // Send the newest version only: the driver needs no other.
                     match world.run(&key.name) {
                         _ if millis() < until => Seen::Lost,
                         Some(run) if !deleted => Seen::Run(run),
@@ -132,7 +132,7 @@ impl Api for PlayedApi {
     }
 }
 
-/// A container that was started: its process, and what tells it to end.
+/// A started container: its process, and the handle that stops it.
 pub(crate) struct Started {
     pub process: Process,
     pub stop: mpsc::UnboundedSender<()>,
@@ -176,7 +176,7 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
     Started { process, stop, task, log }
 }
 
-/// Where files of a moment are.
+/// Directory of short-lived files.
 pub(crate) fn memory() -> &'static std::path::Path {
     let memory = std::path::Path::new("/dev/shm");
     if memory.is_dir() { memory } else { std::path::Path::new("/tmp") }

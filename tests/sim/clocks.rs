@@ -1,5 +1,5 @@
-//! Machines whose clocks are wrong by up to an hour, each in its own way: a wait that stands in the API lasts as long as the API
-//! server's clock says, whoever began it and whoever ends it.
+//! Machines whose clocks are wrong by up to an hour, each differently. A wait that is stored in the API is measured by the API server's
+//! clock, whichever process starts and ends it.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::{
     search::played,
 };
 
-/// Seeds, each of other clocks.
+/// Each seed has other clocks.
 const SEEDS: std::ops::Range<u64> = 20..32;
-/// What two clocks that are measured, and times in whole seconds, may take from a wait.
+/// A wait may be shorter by this: two estimates of the clock's offset, and times in whole seconds.
 const LESS: Duration = Duration::from_secs(4);
 
-/// Plays a life in which it is `wait` seconds from the first line of the trace with some words to the first one with others; up to
-/// `more` pass until somebody looks.
+/// Plays a life and checks that `wait` seconds pass between the first trace line that contains `from` and the first that contains `to`. Up
+/// to `more` seconds may pass until the next reconcile.
 fn lasts(schedule: &Schedule, from: &str, to: [&str; 2], wait: u64, more: u64) -> Result<(), Failed> {
     let report = played(schedule, true);
     let at = |words: [&str; 2]| {
@@ -34,7 +34,7 @@ fn lasts(schedule: &Schedule, from: &str, to: [&str; 2], wait: u64, more: u64) -
     Err(format!("{what}: {:?}\n{}\n{}", report.violations, report.trace.join("\n"), schedule.line()).into())
 }
 
-/// A plan that nobody approves expires in its time: by the hand of its agent, of the controller, and of one on another machine.
+/// A plan without approval expires on time: by its agent, by the controller, and by a controller on another machine.
 pub(crate) fn expiry() -> Result<(), Failed> {
     for seed in SEEDS {
         for datastore in [true, false] {
@@ -48,9 +48,8 @@ pub(crate) fn expiry() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The pod of an apply is taken away by force, and its process lives on. The next run begins when the pod's grace and a minute are
-/// over: since the end of the run, also for a controller on another machine, and since its node was back, whatever the kubelet there
-/// says of the time.
+/// The pod of an apply is force-deleted while its process lives on. The next run begins after the pod's grace period and a minute, counted
+/// from the end of the run, also by a controller on another machine, or from the return of the node, whatever time its kubelet reports.
 pub(crate) fn leases() -> Result<(), Failed> {
     let wait = u64::try_from(crds::Runner::default().termination_grace_period_seconds).unwrap() + 60;
     let cases = [

@@ -1,4 +1,4 @@
-//! A controller's process: the real reconciler on caches that lag, with the queue of the real runtime.
+//! A controller's process: the real reconciler on lagging caches, with the queue of the real runtime.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ use crate::{
     world::{NAMESPACES, NODES, NS, Process, Shared, Trouble, clock, date, millis, now},
 };
 
-/// Keeps one controller alive: a new process after each death.
+/// Restarts one controller after each death, as a new process.
 pub(crate) async fn supervise(shared: Shared, index: u8) {
     loop {
         let process = Process::new(&format!("controller{index}"), user());
@@ -68,7 +68,7 @@ pub(crate) async fn supervise(shared: Shared, index: u8) {
     }
 }
 
-/// A controller's watch of the admission policies. It is never late: an approval that is forged before a watch shows the removal of its
+/// A controller's watch of the admission policies. It never lags: an approval that is forged before the watch shows the removal of its
 /// policy may be recorded (`design/0004-approval-and-admission.md`).
 pub(crate) struct Guard {
     prober: Arc<Prober>,
@@ -84,7 +84,7 @@ impl Guard {
         guard
     }
 
-    /// Lists the policies, which have the names of their bindings.
+    /// Delivers a listing of the policies. Policy and binding have the same name.
     pub(crate) fn tell(&mut self, policies: &[Value]) {
         for event in listing(policies) {
             self.watched.policy(event, &self.prober);
@@ -100,7 +100,7 @@ fn listing<K: DeserializeOwned>(objects: &[Value]) -> impl Iterator<Item = Event
     [Event::Init].into_iter().chain(applied).chain([Event::InitDone])
 }
 
-/// A watch of the controller's, by what it is of. In the order in which a process lists them.
+/// The controller's watches, in the order in which a process lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Watch {
     Namespaces,
@@ -114,7 +114,7 @@ pub(crate) enum Watch {
 impl Watch {
     pub(crate) const ALL: [Self; 6] = [Self::Namespaces, Self::Runs, Self::Pods, Self::Nodes, Self::Repositories, Self::Layers];
 
-    /// The namespace and the plural word of its objects.
+    /// Namespace and resource of its objects.
     const fn of(self) -> (&'static str, &'static str) {
         match self {
             Self::Namespaces => ("", NAMESPACES),
@@ -141,7 +141,7 @@ struct Informer {
     layer_queue: Arc<Queue<TerraformLayer>>,
 }
 
-/// An event with its object read.
+/// Deserialises an event's object.
 fn read<K: DeserializeOwned>(event: Event<Arc<Value>>) -> Event<K> {
     mapped(event, |object| K::deserialize(&*object).unwrap())
 }
@@ -202,7 +202,7 @@ impl Informer {
         }
     }
 
-    /// Lists what these watches are of, in one request for the sake of short lives; the version that was listed.
+    /// Lists the objects of these watches in one request, because processes are short-lived. Returns the listed version.
     async fn list(&mut self, watches: &'static [Watch], shared: &Shared, process: &Process) -> u64 {
         let (kinds, version) = loop {
             let sent = self.ctx.clock.sent();
@@ -279,9 +279,9 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
     )
 }
 
-/// A look for rights that nobody took back, as a controller that begins has it.
+/// Runs the sweep for leftover rights once, as a starting controller does.
 pub(crate) async fn sweep(shared: &Shared) {
-    // What lands late has landed by then, and has settled.
+    // By then late writes have landed and are old enough for the sweep.
     sleep(Duration::from_secs(gc::objects::SETTLED.unsigned_abs().as_secs() + 120)).await;
     let process = Process::new("sweeper", user());
     let _ = gc::objects::once(Some(NS), &context(shared, &process)).await;
@@ -296,7 +296,7 @@ fn context(shared: &Shared, process: &Process) -> Arc<Context> {
         let world = shared.lock();
         (world.schedule.scene.datastore, world.schedule.scene.slots, world.schedule.seed)
     };
-    // Each process is on a machine of its own.
+    // Each process is on its own machine.
     let clock = clock(seed, &format!("{} {}", process.name, millis()));
     let server = Server { shared: shared.clone(), process: process.clone() };
     let client = Client::new(Timed::new(server, clock.clone()), "default");
@@ -347,11 +347,10 @@ async fn live(shared: Shared, process: Process, index: u8) {
     tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers, revoke);
 }
 
-/// Fills the caches: a list, and then every change in its order, each some time after it was made. A watch that heard nothing for a
-/// while lists anew.
+/// Fills the caches: a list, then every change in order, each after a delay. A watch that heard nothing for a while lists again.
 async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Informer) {
     let mut seen = informer.list(&Watch::ALL, shared, process).await;
-    // What was listed anew is known up to this version.
+    // Versions that the new listings cover, by watch.
     let mut known = BTreeMap::new();
     let changes = shared.changes();
     loop {

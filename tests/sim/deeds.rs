@@ -1,4 +1,4 @@
-//! What agents do to the world, and what of it must not happen at that moment; the numbers are those of `design/invariants.md`.
+//! Effects of agents on the world, and checks at that moment. The numbers are those of `design/invariants.md`.
 
 use crds::{Phase, RunResult};
 use kube::ResourceExt;
@@ -10,7 +10,7 @@ use crate::{
     world::{Lock, Process, World, millis},
 };
 
-/// What an agent's work did to the world.
+/// An effect of an agent's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Init,
@@ -30,13 +30,13 @@ pub(crate) struct Applied {
 }
 
 impl Applied {
-    /// Whether its tool works on the state, as far as it was not given up.
+    /// Whether its tool still works on the state.
     fn works(&self, world: &World) -> bool {
         self.deeds.ended.is_none() && !self.deeds.killed && alive(world, &self.process)
     }
 }
 
-/// How far the hooks around the apply of a run have come.
+/// Progress of the hooks around a run's apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hooked {
     Before { failed: bool },
@@ -76,7 +76,7 @@ pub(crate) fn did(world: &mut World, process: &Process, settings: &Settings, don
             }
         }
         Done::HooksAfter { applied: true } => {
-            // Of a run that is gone nobody can say any more how it ended.
+            // Without the run, no result can be checked later.
             if world.run(&settings.run).is_some_and(|run| run.uid().as_deref() == Some(&uid)) {
                 world.watcher.hooked.insert(uid.clone(), Hooked::After { failed: false });
             }
@@ -129,7 +129,7 @@ fn deed(world: &mut World, uid: &str, what: Deed) {
     }
 }
 
-/// Whether the tool of another run works on the state, of which all runs of a life are. A person who gives an apply up answers for it.
+/// Whether the tool of another run works on the state; all runs of a life share one. Runs whose apply a person gave up do not count.
 pub(crate) fn others_work(world: &World, uid: &str) -> bool {
     let others = world.watcher.applied.iter().filter(|(of, _)| *of != uid && !world.watcher.given_up.contains(*of));
     others.into_iter().any(|(_, applied)| applied.works(world))
@@ -139,7 +139,7 @@ fn alive(world: &World, name: &str) -> bool {
     world.agents.values().flatten().any(|process| *process.name == *name && !process.is_dead())
 }
 
-/// The lock of the state is released, if it is that one: by who had the controller's word, or by the controller itself.
+/// Releases the lock of the state if `is` holds for it. An agent does so on the controller's word, or the controller itself.
 pub(crate) fn unlock(world: &mut World, is: impl FnOnce(&Lock) -> bool) {
     let Some(lock) = world.lock.take_if(|lock| is(lock)) else { return };
     if alive(world, &lock.holder) && !world.watcher.given_up.contains(&lock.uid) {

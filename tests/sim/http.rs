@@ -1,4 +1,4 @@
-//! The played API server as the controller's client reaches it.
+//! The simulated API server as the controller's client reaches it.
 
 use std::{
     pin::Pin,
@@ -42,7 +42,7 @@ impl Wanted {
             None => (part(), part(), part(), part()),
         };
         if namespace.is_empty() && resource.is_empty() {
-            // Of the whole cluster, which has one namespace with runs.
+            // Requests for all namespaces: one namespace has runs.
             let last = head.uri.path().rsplit('/').next().unwrap_or_default();
             (namespace, resource) = (NS.to_owned(), last.to_owned());
         }
@@ -127,7 +127,7 @@ impl Service<Request<Body>> for Server {
         Box::pin(async move {
             let wanted = Wanted::of(request).await;
             if wanted.resource == "events" {
-                // Nothing rests on them.
+                // Nothing reads these objects.
                 return Ok(answer(201, &wanted.body));
             }
             let (what, of) = (

@@ -1,4 +1,4 @@
-//! What must hold at every step and at the end; the numbers are those of `design/invariants.md`.
+//! Checks at every step and at the end. The numbers are those of `design/invariants.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,33 +20,33 @@ pub(crate) struct Ended {
     name: String,
     pub result: RunResult,
     changes: Changed,
-    /// It turned out later that it was applied.
+    /// A later proof showed that it was applied.
     settled: bool,
 }
 
-/// What is remembered of a life in order to judge it.
+/// Observations of a life that later checks need.
 #[derive(Default)]
 pub(crate) struct Watcher {
     pub violations: Vec<String>,
     pub endings: BTreeSet<&'static str>,
     pub refused_wrong: bool,
     pub flaky: u8,
-    /// By UID of the run, as is all that follows.
+    /// By UID of the run, like the following fields.
     pub applied: BTreeMap<String, Applied>,
     pub hooked: BTreeMap<String, Hooked>,
     pub claims: BTreeMap<String, Claim>,
-    /// By attempt as well: when its plan was begun.
+    /// By UID and attempt: when its plan began.
     pub planned: BTreeMap<(String, u32), u64>,
     pub results: BTreeMap<String, Ended>,
-    /// Those whose apply a person gave up.
+    /// Runs whose apply a person gave up.
     pub given_up: BTreeSet<String>,
     pub phases: BTreeSet<(String, u32, &'static str)>,
     pub adoptions: BTreeSet<(String, u32, String)>,
-    /// By attempt: whether it counts as an apply, or nowhere.
+    /// By UID and attempt: whether it counts as an apply or as a plan. `None` counts as neither.
     counts: BTreeMap<(String, u32), Option<bool>>,
-    /// By run, attempt and their own UID.
+    /// By run, attempt and UID of the pod.
     pods: BTreeSet<(String, u32, String)>,
-    /// Pods that came when a process had adopted their attempt already.
+    /// Pods created after a process had adopted their attempt.
     pub second_pods: Vec<String>,
     pub layered: Layered,
 }
@@ -101,7 +101,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         let changes = failure.map_or(Changed::None, |failure| failure.changes);
         if result == RunResult::Expired {
             let made = is.plan.as_ref().and_then(|plan| world.watcher.planned.get(&(uid.clone(), plan.attempt)));
-            // Of two clocks each may be behind by a second and a round trip, and a stored time names whole seconds.
+            // Each of two clocks may be behind by a second and a round trip, and a stored time has whole seconds.
             if made.is_none_or(|made| millis() + 3_000 < made + EXPIRES_AFTER * 1000) {
                 world.violated("S63", "a plan expired before its time");
             }
@@ -137,7 +137,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     }
 }
 
-/// A pod was written. Before its adoption an attempt may need another pod, afterwards it never gets one.
+/// Checks a written pod. Before its adoption an attempt may get another pod, afterwards never.
 pub(crate) fn podded(world: &mut World, pod: &Value) {
     let of = |field: &str, key: &str| match field {
         "" => pod["metadata"][key].as_str().unwrap_or_default().to_owned(),
@@ -153,18 +153,18 @@ pub(crate) fn podded(world: &mut World, pod: &Value) {
     }
 }
 
-/// A further attempt was opened.
+/// Checks that no effective pod runs when a further attempt is opened.
 fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     for pod in world.store.list("pods", NS, &selector) {
         let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-        // Pods that have no effect (S17): of attempts that were followed already, and others than the one that adopted.
+        // Pods without effect (S17): of attempts that were already succeeded by another, and pods other than the adopted one.
         let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
         let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
         let other = pod["metadata"]["labels"][names::LABEL_ATTEMPT] != *before.to_string()
             || adopted.is_some_and(|adopted| pod["metadata"]["uid"] != *adopted.pod_uid);
         let never = pod["spec"]["nodeName"].is_null() && !pod["metadata"]["deletionTimestamp"].is_null();
-        // Closing the attempt was the fence, as nothing was heard of the node.
+        // Closing the attempt fenced the pod, because its node was lost.
         let lost = pod["spec"]["nodeName"].as_str().is_some_and(|node| world.lost.contains_key(node));
         if !ended && !never && !other && !lost {
             world.violated("S9", "a further attempt while the pod of the one before runs");
@@ -172,10 +172,10 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     }
 }
 
-/// How many attempts are open at once.
+/// Checks the number of open attempts.
 fn bounded(world: &mut World, new: &TerraformRun) {
     let scene = &world.schedule.scene;
-    // Two that both lead know nothing of each other's openings, nor does one of what its dead predecessor sent and lands later.
+    // Two leaders do not see each other's openings, and a new process does not see a request of its dead predecessor that lands later.
     let has_late = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
     let has_deaths = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::CrashBefore | Fault::CrashAfter))
         || world.schedule.strikes.iter().any(|(_, strike)| matches!(strike, Strike::KillController(_)));
@@ -190,12 +190,12 @@ fn bounded(world: &mut World, new: &TerraformRun) {
         let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
         let kept = status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
         let restores = status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some());
-        // It has given its slot back, and could not end.
+        // It has returned its slot and cannot end yet.
         let waits = approved && status.lease.is_none() && status.claim.is_none() && !kept && !restores && !status.is_terminal();
         let is = (!waits).then(|| approved && status.lease.is_some() || restores);
         let counts = world.watcher.counts.entry(key).or_insert(is);
-        // One that left the plans does not come back to them when its approval is taken away: its place there may be another's. A process
-        // that begins afterwards does not know it of them, so that it counts nowhere then.
+        // An attempt that left the plans does not count as a plan again when its approval is withdrawn: another may have its slot. A
+        // process that starts afterwards does not know that, so it then counts as neither.
         *counts = match (is, *counts) {
             (Some(false), Some(true) | None) if has_deaths => None,
             (Some(false), before) => before,
@@ -234,7 +234,7 @@ fn claimed(world: &mut World, run: &TerraformRun) {
     }
 }
 
-/// Whether nothing is left to come: every run has ended and is tidied up, or is gone.
+/// Whether nothing remains to happen: every run has ended and is cleaned up, or is gone.
 pub(crate) fn at_rest(world: &World) -> bool {
     world.runs.values().all(|run| {
         run.metadata.deletion_timestamp.is_none()
@@ -242,7 +242,7 @@ pub(crate) fn at_rest(world: &World) -> bool {
                 let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
                 let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
                 let asked = run.annotations().contains_key(names::RERUN) && status.rerun.is_none();
-                // A lease that is kept keeps others from the state.
+                // A retained lease blocks other runs.
                 status.is_terminal() && !open && told && !asked && status.lease.is_none()
             })
     }) && !proof_is_there(world)
@@ -252,7 +252,7 @@ pub(crate) fn at_rest(world: &World) -> bool {
         && world.agents.values().flatten().all(Process::is_dead)
 }
 
-/// The datastore has the result of a run that was given up, and nobody has recorded it yet.
+/// Whether the datastore has the result of a run that was given up, and no controller has recorded it yet.
 fn proof_is_there(world: &World) -> bool {
     world.runs.values().any(|run| {
         let status = run.status.clone().unwrap_or_default();
@@ -263,7 +263,7 @@ fn proof_is_there(world: &World) -> bool {
     })
 }
 
-/// The end of a life: everything has come to rest, and what the runs say is true.
+/// Checks the end of a life: everything has come to rest, and the results of the runs are true.
 pub(crate) fn judge(world: &mut World, rested: bool) {
     if !rested {
         let stuck: Vec<String> = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run))).collect();
@@ -277,13 +277,13 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
         let fine = deeds.ended == Some(true);
         let claimed = world.watcher.claims.contains_key(uid);
         world.watcher.endings.insert(ending(*result, claimed));
-        // The tool says here what it did, so that a failure says it as well.
+        // The simulated tool reports its changes, so a failure must report them as well.
         let failed = *result == RunResult::Failed && (fine || (*changes == Changed::Some && deeds.changed == 0));
         let lie = trace::truth(*result, *changes, claimed, &deeds);
         if lie.is_some() || failed || (*settled && !fine) {
             world.violated("S28", &format!("{name} ended {result} with changes {changes:?}; it was {deeds:?}"));
         }
-        // A pod that ended among its hooks has applied, as the datastore knows.
+        // A pod that ended during its hooks has applied, which the datastore knows.
         let is_applied = *settled || matches!(result, RunResult::Applied | RunResult::Destroyed);
         let hooked = world.watcher.hooked.get(uid).copied();
         if matches!(hooked, Some(Hooked::After { .. })) && world.schedule.scene.datastore && !is_applied {
@@ -307,7 +307,7 @@ pub(crate) fn has_litter(world: &World) -> bool {
     !litter(world).is_empty()
 }
 
-/// Objects that nobody needs any more: by kind and name. Pods stay as long as their run.
+/// Objects that are no longer needed, by kind and name. Pods stay as long as their run.
 fn litter(world: &World) -> Vec<(&'static str, String)> {
     let open = |run: &TerraformRun| run.status.clone().and_then(|status| status.attempt).filter(|attempt| attempt.open);
     let living: BTreeMap<String, Option<String>> =

@@ -1,4 +1,4 @@
-//! What the played work keeps outside of its pod: the lock of the state, and what the datastore has.
+//! Simulated state outside the pod: the lock of the state, and the content of the datastore.
 
 use std::time::Duration;
 
@@ -13,11 +13,12 @@ use crate::{
     world::{Datastore, Lock, Trouble, World, millis},
 };
 
-/// Between two tries to take a lock.
+/// Interval between attempts to take a lock.
 const LOCK_AGAIN: Duration = Duration::from_secs(5);
 
 impl PlayedWork {
-    /// Takes the lock of the state, or waits for it: says who holds it, and releases it when the controller says that it was left.
+    /// Takes the lock of the state, or waits for it. Reports the holder, and releases the lock when the controller confirms that it is
+    /// stale.
     pub(crate) async fn take_lock(&self, notices: &Notices) -> Result<(), Failure> {
         let mut told = self.told.subscribe();
         while let Some(lock) = self.shared.act(|world| self.try_lock(world)) {
@@ -36,7 +37,7 @@ impl PlayedWork {
                         deeds::unlock(world, |lock| lock.id == id);
                         Ok(())
                     };
-                    // Whatever became of it, the next try shows how it is.
+                    // Ignore the result: the next attempt shows whether it is free.
                     let _ = self.shared.request(&self.process, || "release the lock".to_owned(), unlock).await;
                     let _ = notices.send(Notice::Unlocked(format!("released the lock {}", lock.id)));
                     break;
@@ -52,7 +53,7 @@ impl PlayedWork {
         Ok(())
     }
 
-    /// The lock that is in the way. The datastore takes over that of an attempt that is closed and has no claim.
+    /// Takes the lock, or returns the one that blocks it. The datastore takes over the lock of a closed attempt without a claim.
     fn try_lock(&self, world: &mut World) -> Option<Lock> {
         let (process, settings) = (&self.process, &self.settings);
         if let Some(lock) = &world.lock {
@@ -70,7 +71,7 @@ impl PlayedWork {
         None
     }
 
-    /// Writes the record of the claim, without which nothing follows.
+    /// Writes the record of the claim. Without it the apply does not begin.
     pub(crate) async fn record(&self, claim: &Claim) -> Result<(), Failure> {
         if !self.has_store {
             return Ok(());
@@ -93,7 +94,7 @@ impl PlayedWork {
         });
     }
 
-    /// A request to the datastore, again and again for a while.
+    /// Sends a request to the datastore and retries it for a while.
     pub(crate) async fn stored<T: Send + 'static>(
         &self,
         what: &'static str,

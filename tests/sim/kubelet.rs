@@ -1,4 +1,4 @@
-//! The played node: it starts the containers of pods, says how they ended, and ends what is deleted.
+//! The simulated node: starts the containers of pods, reports their exits, and ends deleted pods.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     world::{NS, Shared, World, millis},
 };
 
-/// Looks after all pods of a life.
+/// Runs all pods of a life.
 pub(crate) async fn run(shared: Shared) {
     let (changes, mut seen) = (shared.changes(), 0);
     loop {
@@ -45,17 +45,17 @@ impl Pod {
         world.store.get(&self.key).ok().filter(|pod| pod["metadata"]["uid"] == *self.uid)
     }
 
-    /// Until when its node is heard of no more, and hears nothing.
+    /// Until when its node is lost: it neither sends nor receives.
     fn lost_until(&self, world: &World) -> u64 {
         self.object(world).and_then(|pod| pod["spec"]["nodeName"].as_str().map(|node| world.lost_until(node))).unwrap_or(0)
     }
 
-    /// Writes, as soon as the node is heard.
+    /// Patches the pod as soon as the node is reachable.
     async fn write(&self, shared: &Shared, patch: Value) {
         self.say(shared, patch, |_| true).await;
     }
 
-    /// Writes, as soon as the node is heard, if that is still so.
+    /// Patches the pod as soon as the node is reachable, if `holds` is true for the pod then.
     async fn say(&self, shared: &Shared, patch: Value, holds: impl FnOnce(&Value) -> bool) {
         let away = {
             let world = shared.lock();
@@ -138,7 +138,7 @@ fn said(started: &Started) -> String {
     std::fs::read_to_string(started.log.path()).unwrap_or_default()
 }
 
-/// Until the container has ended: its exit code, or none when it was killed.
+/// Waits until the container has ended. Returns its exit code, or none when it was killed.
 async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started>) -> Option<u8> {
     let changes = shared.changes();
     let grace = Duration::from_secs(object["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30));
@@ -177,7 +177,7 @@ async fn watch(shared: &Shared, pod: &Pod, object: &Value, all: &mut Vec<Started
     }
 }
 
-/// Says how the container ended, and lets go of a pod that was deleted.
+/// Reports the container's exit, and then confirms that a deleted pod has ended.
 async fn end(shared: &Shared, pod: &Pod, code: Option<u8>, message: String) {
     shared.pause(30).await;
     let exit = code.map_or(137, i32::from);
@@ -185,7 +185,7 @@ async fn end(shared: &Shared, pod: &Pod, code: Option<u8>, message: String) {
         json!({"terminated": {"exitCode": exit, "reason": if exit == 0 { "Completed" } else { "Error" }, "message": message}});
     let phase = if exit == 0 { "Succeeded" } else { "Failed" };
     pod.write(shared, json!({"status": {"phase": phase, "containerStatuses": state(&terminated)}})).await;
-    // A pod that is deleted now, or later, has nothing left to wait for.
+    // A pod that is deleted now or later needs no grace period.
     let changes = shared.changes();
     loop {
         let marked = {

@@ -1,4 +1,4 @@
-//! What must hold of a layer's runs at every step and at the end; the numbers are those of `design/invariants.md`.
+//! Checks of a layer's runs at every step and at the end. The numbers are those of `design/invariants.md`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,46 +13,46 @@ use crate::{
     world::{NAMESPACES, NS, World, millis, now},
 };
 
-/// What a layer asked for, from a moment on.
+/// The layer's desired state during a period.
 #[derive(Clone, Debug, PartialEq)]
 struct Era {
     content: String,
-    /// The one field of the settings that changes.
+    /// The one setting that changes.
     settings: String,
     suspended: bool,
     destroys: bool,
     deleted: bool,
 }
 
-/// What is remembered of a layer's life.
+/// Observations of a layer's life.
 #[derive(Default)]
 pub(crate) struct Layered {
-    /// By milliseconds.
+    /// By start, in milliseconds.
     eras: Vec<(u64, Era)>,
     layer: Option<Arc<TerraformLayer>>,
     gone: bool,
-    /// Every run that was ever made, in the order of their creation, as it was last.
+    /// The last version of every run ever made, in the order of creation.
     made: Vec<TerraformRun>,
-    /// By name: since when it was made.
+    /// By name: when the run was made.
     since: BTreeMap<String, u64>,
     frozen_since: Option<u64>,
-    /// The newest commit that was applied.
+    /// Number of the newest applied commit.
     applied: usize,
 }
 
 impl Layered {
-    /// Whether there was a layer, and is none any more.
+    /// Whether the layer existed and is deleted.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// What the layer asked for at any time since.
+    /// All desired states since that time.
     fn since(&self, since: u64) -> impl Iterator<Item = &Era> {
         let from = self.eras.partition_point(|(at, _)| *at <= since).saturating_sub(1);
         self.eras[from.min(self.eras.len())..].iter().map(|(_, era)| era)
     }
 
-    /// The newest run that made its plan, or was denied or expired with it.
+    /// The newest run that has a plan, including denied and expired ones.
     fn planned(&self) -> Option<&TerraformRun> {
         self.made.iter().rev().find(|run| seen(run).is_some_and(|seen| counts(&seen) && seen.has_planned()))
     }
@@ -109,20 +109,20 @@ pub(crate) fn changed(world: &mut World, change: &Change) {
     }
 }
 
-/// What is in the commit that the layer is to plan, and when that was pushed.
+/// Number and content of the commit that the layer has to plan.
 fn told(world: &World) -> Option<(usize, u8)> {
     let layer = world.watcher.layered.layer.as_ref()?;
     world.forge.commit(&layer.status.as_ref()?.source.as_ref()?.revision)
 }
 
-/// A repository was written: what it says of its branch every layer has been told of.
+/// Checks a written repository: all layers must know the commit in its status.
 pub(crate) fn followed(world: &mut World, change: &Change) {
     let repository = TerraformRepository::deserialize(&*change.object).unwrap();
     let refs = repository.status.map(|status| status.refs).unwrap_or_default();
     let is_at = refs.first().and_then(|known| world.forge.commit(&known.commit.as_ref()?.revision));
     let (Some((number, content)), true) = (is_at, world.watcher.layered.layer.is_some()) else { return };
     let told = told(world);
-    // It may know of a later one already.
+    // The layer may already know a later one.
     if told.is_none_or(|(of, has)| of <= number && has != content) {
         world.violated("S89", &format!("commit {number} is said to be known, and the layer is told {told:?}"));
     }
@@ -199,7 +199,7 @@ fn made(world: &mut World, run: &TerraformRun, is: &RunSummary) {
     });
 }
 
-/// A run was taken back by its layer.
+/// Checks a run that its layer superseded.
 fn taken_back(world: &mut World, run: &TerraformRun, was: &RunSummary) {
     world.watcher.endings.insert("layer: superseded");
     let since = millis().saturating_sub(slack(&world.schedule));
@@ -215,7 +215,7 @@ fn taken_back(world: &mut World, run: &TerraformRun, was: &RunSummary) {
     }
 }
 
-/// A tool begins to apply.
+/// Checks the start of an apply.
 pub(crate) fn applies(world: &mut World, run: &str) {
     let Some(run) = world.run(run).filter(|run| seen(run).is_some()) else { return };
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref());
@@ -231,7 +231,7 @@ pub(crate) fn applies(world: &mut World, run: &str) {
     world.ground.applied = "partly".into();
 }
 
-/// It has applied.
+/// Records a completed apply.
 pub(crate) fn applied(world: &mut World, run: &str) {
     let Some(run) = world.run(run).filter(|run| seen(run).is_some()) else { return };
     let destroyed = run.spec.operation == Operation::Destroy;
@@ -239,12 +239,12 @@ pub(crate) fn applied(world: &mut World, run: &str) {
     world.ground.drifted = false;
 }
 
-/// The namespace is frozen, or no longer.
+/// Records that the namespace is frozen, or no longer.
 pub(crate) fn frozen(world: &mut World, is_frozen: bool) {
     world.watcher.layered.frozen_since = is_frozen.then(millis);
 }
 
-/// Whether its layer waits for nothing that time brings.
+/// Whether its layer waits for no timer.
 pub(crate) fn is_at_rest(world: &World) -> bool {
     if world.schedule.scene.layer.is_none() {
         return true;
@@ -252,15 +252,15 @@ pub(crate) fn is_at_rest(world: &World) -> bool {
     let Some(layer) = &world.watcher.layered.layer else { return world.watcher.layered.gone };
     let quiet = layer.spec.drift.suspend || layer.metadata.deletion_timestamp.is_some();
     let status = layer.status.clone().unwrap_or_default();
-    // What was refused is tried again as well.
+    // The controller retries a refused run as well.
     let refused = status.conditions.iter().any(|condition| condition.reason == reason::RUN_REFUSED);
     let retries = refused || status.failures.and_then(|failures| failures.retry_at).is_some_and(|at| at.0 > now());
-    // Who was not told of a push finds it at the next look.
+    // A push without a webhook is found at the next poll.
     let knows = world.forge.head().is_none_or(|(_, content)| told(world).is_some_and(|(_, has)| has == *content));
     quiet && !retries && (knows || layer.metadata.deletion_timestamp.is_some())
 }
 
-/// The end of a life: the newest relevant commit is planned, or the layer says why not.
+/// Checks the end of a life: the newest relevant commit is planned, or the layer reports why not.
 pub(crate) fn judge(world: &mut World, rested: bool) {
     let Some(layer) = world.watcher.layered.layer.clone().filter(|_| rested) else { return };
     let (wanted, status) = (era(&layer), layer.status.clone().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Lives of a layer: commits, settings, people and the clock set off its runs, which the real reconcilers make and carry through.
+//! Lives of a layer: commits, settings, people and the clock trigger its runs. The real reconcilers create and execute them.
 
 use std::{
     collections::BTreeSet,
@@ -28,13 +28,14 @@ use crate::{
 pub(crate) const REPOSITORIES: &str = "terraformrepositories";
 /// The longest life of a layer, in seconds.
 pub(crate) const LONGEST: u64 = 9_000;
-/// When nobody looks for drift any more, in seconds after the last thing that happens.
+/// Drift detection is suspended this many seconds after the last event.
 const QUIET_AFTER: u64 = 900;
-/// How many random schedules are played when nothing else is said, for each of the others.
+/// Default number of random schedules: one for this many schedules of runs.
 const SHARE: u64 = 32;
-/// What happens at each request of the layer controller, and of the process that follows repositories. Who dies before one has died behind the one before.
+/// Faults tried at each request of the layer controller and of the sources process. A crash before a request equals a crash after the
+/// previous one.
 const DEATHS: [Fault; 2] = [Fault::CrashAfter, Fault::ReplyLost];
-/// What some of the random schedules have to come to.
+/// Endings that some random schedules must reach.
 const ENDINGS: [&str; 13] = [
     "Applied",
     "Destroyed",
@@ -51,7 +52,7 @@ const ENDINGS: [&str; 13] = [
     "layer: gone",
 ];
 
-/// What becomes of a plan that waits.
+/// A person's answer to a waiting plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Approve,
@@ -61,46 +62,46 @@ pub(crate) enum Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Happening {
-    /// A commit of this content, which may be the one that is there: then it is not relevant.
+    /// A commit with this content. If the content is unchanged, it is not relevant.
     Commit(u8),
-    /// The same, and nobody tells of it: it is found at the next look.
+    /// The same without a webhook: the next poll finds it.
     Untold(u8),
     Settings(u8),
-    /// It is suspended, or no longer.
+    /// The layer is suspended, or resumed.
     Suspend(bool),
-    /// Something changes outside of the code.
+    /// The infrastructure changes outside of the code.
     Drift,
-    /// A person asks for a plan.
+    /// A person requests a plan.
     Ask,
-    /// What its deletion destroys is left.
+    /// Deletion no longer destroys.
     Orphan,
     Delete,
 }
 
-/// A layer, and what happens to it by seconds.
+/// A layer, and its events by seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct LayerScene {
     /// `remediation.onCommit`, `.onDrift` and `.onDelete`, by their first letters.
     pub remediation: [char; 3],
-    /// Its deletion destroys.
+    /// Deletion destroys.
     pub destroys: bool,
-    /// Minutes between looks for drift.
+    /// Minutes between drift checks.
     pub interval: u8,
-    /// What becomes of the first plan that waits, of the second, and so on in turn.
+    /// Answers to waiting plans, used in turn.
     pub answers: Vec<Answer>,
     pub happens: Vec<(u16, Happening)>,
 }
 
-/// What is really there of a layer's stack.
+/// The real infrastructure of a layer's stack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ground {
-    /// The content that was applied; nothing was when empty.
+    /// The content that was applied. Empty before the first apply.
     pub applied: String,
     pub drifted: bool,
 }
 
-/// The content that a run was made of.
+/// The source content for which a run was made.
 pub(crate) fn content(run: &TerraformRun) -> &str {
     run.annotations().get(names::CONTENT).map_or("", String::as_str)
 }
@@ -115,7 +116,7 @@ impl Ground {
     }
 }
 
-/// Whether a boundary is of the layer controller, or of the process that follows repositories.
+/// Whether a boundary belongs to the layer controller or to the sources process.
 pub(crate) fn is_of_layers(what: &str) -> bool {
     let of_sources =
         ["git: ", "datastore: bundles "].iter().any(|start| what.starts_with(start)) || what.contains(" terraformrepositories/");
@@ -169,7 +170,7 @@ fn happen(world: &mut World, happening: Happening) {
     }
 }
 
-/// Creates a layer and its repository, and lets happen what happens; in the end nobody looks for drift any more, and it works.
+/// Creates a layer and its repository, and plays the events. At the end, suspends drift detection and resumes the layer.
 pub(crate) async fn live(shared: Shared) {
     let scene = shared.lock().schedule.scene.clone();
     let Some(of) = scene.layer.clone() else { return };
@@ -190,7 +191,7 @@ pub(crate) async fn live(shared: Shared) {
     shared.act(|world| edit(world, &alice(), false, json!({"spec": {"suspend": false, "drift": {"suspend": true}}})));
 }
 
-/// A person answers each plan that waits, once.
+/// Answers each waiting plan once, as a person.
 pub(crate) async fn answer(shared: Shared) {
     let (changes, answers) = (shared.changes(), shared.lock().schedule.scene.layer.clone().unwrap_or_default().answers);
     let mut seen = BTreeSet::new();
@@ -223,7 +224,7 @@ pub(crate) async fn answer(shared: Shared) {
     }
 }
 
-/// The garbage collector: what a layer owned goes with it.
+/// The garbage collector: deletes the objects of a deleted layer.
 pub(crate) async fn collect(shared: Shared) {
     let changes = shared.changes();
     loop {
@@ -308,7 +309,7 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
     Schedule { seed, scene, person: vec![], faults, strikes }
 }
 
-/// Lives as chance will have them.
+/// Plays random lives.
 pub(crate) fn random() -> Result<(), Failed> {
     let begun = Instant::now();
     let count = number("PAWL_SIM_SCHEDULES", crate::SCHEDULES) / SHARE;
@@ -318,7 +319,8 @@ pub(crate) fn random() -> Result<(), Failed> {
     if count >= crate::SCHEDULES / SHARE { came_to(&found, &ENDINGS) } else { Ok(()) }
 }
 
-/// Every death and every lost answer at every request of the layer controller and of the process that follows repositories, in a life with commits, one that takes another's place, drift and a deletion.
+/// Plays every crash and every lost reply at every request of the layer controller and of the sources process, in a life with commits, one
+/// superseded commit, drift and a deletion.
 pub(crate) fn singles() -> Result<(), Failed> {
     use Happening::{Ask, Commit, Delete, Drift, Orphan, Untold};
     let begun = Instant::now();
@@ -344,7 +346,7 @@ pub(crate) fn singles() -> Result<(), Failed> {
     came_to(&found, &["Applied", "Destroyed", "NoChanges", "layer: superseded", "layer: Drift", "layer: Person", "layer: gone"])
 }
 
-/// How long after something was so it may still be acted upon, in milliseconds: what is late on its way, or is seen late.
+/// How long after a state ended a process may still act on it, in milliseconds: requests and watches lag.
 pub(crate) fn slack(schedule: &Schedule) -> u64 {
     let faults = schedule.faults.iter().map(|(_, fault)| match fault {
         Fault::Late(seconds) | Fault::Slow(seconds) => u64::from(*seconds),

@@ -1,4 +1,4 @@
-//! Leases on a state, and nothing else: a record of one that is on its way while another run takes it.
+//! The lease on a state: a write of the lease is delayed while another run takes the lease.
 
 use libtest_mimic::Failed;
 
@@ -9,7 +9,7 @@ use crate::{
     search::played,
 };
 
-/// The first line of the trace with all of these words, behind a moment.
+/// The first trace line after `behind` that contains all words.
 fn line<'a>(report: &'a Report, behind: f64, words: &[&str]) -> Option<(f64, &'a str)> {
     let lines = report.trace.iter().filter(|line| words.iter().all(|word| line.contains(word)));
     let timed = |line: &'a String| Some((line.split_whitespace().next()?.parse::<f64>().ok()?, line.as_str()));
@@ -25,12 +25,13 @@ fn failed(what: &str, report: &Report, schedule: &Schedule) -> Failed {
         .into()
 }
 
-/// For how many seconds the record is on its way.
+/// Delay of the write, in seconds.
 const SLOW: u8 = 3;
 
-/// The life of a run whose approval is away for some seconds. One of two controllers has taken the lease by then and sends the record of
-/// both, which is on its way for as long; the other one looks two seconds late, and gives the state to a run that was made meanwhile.
-/// The approval is back before the record lands, and that before the other run has a plan, which would take the first one's place.
+/// The life of a run whose approval is withdrawn for some seconds. By then one of two controllers has taken the lease, and its write of
+/// lease and approval is delayed by [`SLOW`]. The other controller sees everything two seconds late and gives the state to a run that was
+/// made meanwhile. The approval is back before the write lands, and the write lands before the other run has a plan, which would replace
+/// the first one's.
 fn life(seed: u64, waits: f64, slow: &[(u32, Fault)]) -> Schedule {
     let millis = |seconds: f64| num(seconds * 1_000.0);
     Schedule {
@@ -57,15 +58,15 @@ fn num(of: f64) -> u32 {
     of as u32
 }
 
-/// Approved, withdrawn and approved again, a run looks as it did when its lease was taken: only that it was passed over tells that
-/// another has the state by now.
+/// Approved, withdrawn and approved again, a run looks as it did when its lease was taken. Only its count of being passed over shows that
+/// another run has the state now.
 pub(crate) fn passed_over() -> Result<(), Failed> {
     let mut lives = 0;
     for seed in 11..23 {
-        // Nothing happens to it before it waits.
+        // The approval comes only after the run waits for it.
         let first = played(&life(seed, 100.0, &[]), true);
         let waits = at(&first, &[&format!("=> {FIRST}@"), "Some(AwaitingApproval)"]).unwrap();
-        // The record follows on the lease that is taken for the approval.
+        // The write of the lease follows on the approval.
         let plain = played(&life(seed, waits, &[]), true);
         let approved = at(&plain, &["alice: Approve"]).unwrap();
         let (taken, _) = line(&plain, approved, &["controller0: POST leases/"]).unwrap();
@@ -76,7 +77,7 @@ pub(crate) fn passed_over() -> Result<(), Failed> {
         let of = |run: &str, what: &str| at(&report, &[&format!("=> {run}@"), what]);
         let landed = at(&report, &["<- Slow"]).unwrap() + f64::from(SLOW);
         let (one, two) = (of(FIRST, "claim=true"), of(SECOND, "claim=true"));
-        // Everything that the record tests but the count is as it was.
+        // Everything that the write tests is unchanged, except for the count.
         let again = line(&report, approved + 1.0, &["alice: Approve"]).map(|(at, _)| at);
         let meanwhile = [of(SECOND, "a1 open"), again].into_iter().all(|at| at.is_some_and(|at| at < landed));
         if !meanwhile || two.is_none_or(|two| two < landed) {

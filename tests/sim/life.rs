@@ -1,4 +1,4 @@
-//! One life: a schedule is played from the creation of the run until nothing is left to come.
+//! Plays one life: a schedule, from the creation of the run until nothing remains to happen.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,9 +11,9 @@ use crate::{
     world::{self, Shared},
 };
 
-/// The longest life, in seconds: later than every deadline, grace and backoff of its runs together.
+/// The longest life, in seconds: more than all deadlines, grace periods and backoffs of its runs together.
 const LONGEST: u64 = 3_600;
-/// The most requests of a life: more means that something is asked again and again.
+/// The most requests of a life. More indicates a busy loop.
 const MOST_REQUESTS: u32 = 6_000;
 
 pub(crate) struct Report {
@@ -24,17 +24,17 @@ pub(crate) struct Report {
     pub of_layers: Vec<u32>,
     pub endings: BTreeSet<&'static str>,
     pub violations: Vec<String>,
-    /// Pods that an attempt got when it was adopted already.
+    /// Pods created for an attempt that was already adopted.
     pub second_pods: Vec<String>,
     pub trace: Vec<String>,
-    /// Versions of the store, and requests: a fingerprint of what happened.
+    /// A fingerprint of the life: versions of the store, and requests.
     pub print: (u64, u32, u64),
 }
 
 pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let shared = runtime.block_on(live(schedule, tracing));
-    // Whoever still lives is not asked.
+    // Stops all tasks without their shutdown.
     drop(runtime);
     let mut world = shared.lock();
     Report {
@@ -84,7 +84,7 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
             break;
         }
         let made = pending[0].is_finished();
-        // What waits for a phase that never comes is waited for no longer; what has its time is.
+        // Ends waits for a phase that never comes, but not those for a time.
         let version = world.store.version();
         let calm = std::mem::replace(&mut before, version) == version;
         quiet = if made && calm && invariants::at_rest(&world) && layered::is_at_rest(&world) { quiet + 1 } else { 0 };
@@ -94,7 +94,7 @@ async fn live(schedule: &Schedule, tracing: bool) -> Shared {
             break;
         }
     }
-    // What schedules do to requests is over.
+    // Faults of the schedule end here.
     shared.lock().schedule.faults.clear();
     if rested && invariants::has_litter(&shared.lock()) {
         controller::sweep(&shared).await;

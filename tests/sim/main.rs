@@ -1,9 +1,9 @@
-//! The simulator: the real driver of the agent and the real reconciler of the controller, against an API server, a node, a
-//! datastore, a tool and a clock that are played (`design/0012-how-it-is-checked.md`). Needs neither root nor cluster.
+//! The simulator: the real driver of the agent and the real reconciler of the controller, with a simulated API server, node, datastore,
+//! tool and clock (`design/0012-how-it-is-checked.md`). Needs neither root nor a cluster.
 //!
 //! | | |
 //! |---|---|
-//! | `PAWL_SIM_SCHEDULES=100000` | how many random schedules are played, and a 32nd of them of layers |
+//! | `PAWL_SIM_SCHEDULES=100000` | number of random schedules; a 32nd as many of layers |
 //! | `PAWL_SIM_PAIR_STEP=1` | every pair on the way to the apply, not every seventh |
 //! | `PAWL_SIM_SEED=N` | the first of their seeds |
 //! | `PAWL_SIM_REPLAY='{…}'` or a seed | one schedule, with its trace |
@@ -39,11 +39,11 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use schedule::Schedule;
 use search::Found;
 
-/// How many random schedules are played when nothing else is said.
+/// Default number of random schedules.
 const SCHEDULES: u64 = 5_000;
-/// Of the pairs on the way to the apply every so manyth is played; all of them with `PAWL_SIM_PAIR_STEP=1`.
+/// Plays every n-th pair on the way to the apply; `PAWL_SIM_PAIR_STEP=1` plays all.
 const PAIR_STEP: u64 = 7;
-/// What some schedule of the random ones has to come to; otherwise the simulator plays nothing of interest.
+/// Endings that some random schedules must reach; otherwise the simulator tests nothing of interest.
 const ENDINGS: [&str; 21] = [
     "Applied",
     "Destroyed",
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         Trial::test("sim::people_come_before_schedules_and_one_slot_serves_all", slots::line),
         Trial::test("sim::nothing_begins_while_its_namespace_is_frozen", slots::frozen),
         Trial::test("sim::who_waits_for_a_slot_holds_nothing_that_others_wait_for", slots::circles),
-        // Burrito 11.3, Burrito 11.5: commits that came during a plan were lost, and a lost write made a second run.
+        // Burrito 11.3, Burrito 11.5: commits during a plan were lost, and a lost write made a second run.
         Trial::test("sim::layers_at_every_crash_point", layers::singles),
         Trial::test("sim::layers_in_random_schedules", layers::random),
         Trial::test("sim::random_schedules", random),
@@ -112,7 +112,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Prints the counts on one line; failures with the smallest schedule that shows them.
+/// Prints the counts on one line. Fails with the smallest schedule that shows a failure.
 fn conclude(what: &str, begun: Instant, found: &Found) -> Result<(), Failed> {
     let endings: Vec<_> = found.endings.iter().map(|(ending, times)| format!("{ending} {times}")).collect();
     println!(
@@ -176,7 +176,7 @@ fn pairs() -> Result<(), Failed> {
             halves.map(|half| scope.spawn(|| half.iter().flat_map(search::pairs_of).collect::<Vec<_>>())).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    // All of them by command; every n-th where time is short.
+    // All pairs on request, otherwise every n-th to save time.
     let step = number("PAWL_SIM_PAIR_STEP", PAIR_STEP).max(1);
     let found = search::all(|i| all.get(usize::try_from(i * step).unwrap()).cloned());
     conclude("pairs on the way to the apply", begun, &found)
@@ -190,7 +190,7 @@ fn random() -> Result<(), Failed> {
     if count >= SCHEDULES { came_to(&found, &ENDINGS) } else { Ok(()) }
 }
 
-/// Nothing that never happens is safe.
+/// Fails unless all endings were reached: a state that never occurs is not tested.
 fn came_to(found: &Found, endings: &[&'static str]) -> Result<(), Failed> {
     let missing: Vec<_> = endings.iter().filter(|ending| !found.endings.contains_key(*ending)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("no schedule came to {missing:?}").into()) }

@@ -1,4 +1,4 @@
-//! A node that is lost, and nothing else: when its runs say so, what follows before the claim, and what behind it.
+//! A lost node: when its runs report it, and what follows before and after the claim.
 
 use libtest_mimic::Failed;
 
@@ -8,13 +8,13 @@ use crate::{
     search::played,
 };
 
-/// When such a line was first in the trace after a moment, in seconds.
+/// Time in seconds of the first trace line after `moment` for which `is` holds.
 fn after(report: &Report, moment: f64, is: impl Fn(&str) -> bool) -> Option<f64> {
     let lines = report.trace.iter().filter(|line| is(line));
     lines.filter_map(|line| line.split_whitespace().next()?.parse().ok()).find(|at| *at > moment)
 }
 
-/// When a line with these words was first in the trace.
+/// Time in seconds of the first trace line that contains `words`.
 fn at(report: &Report, words: &str) -> Option<f64> {
     after(report, 0.0, |line| line.contains(words))
 }
@@ -24,8 +24,8 @@ fn failed(what: &str, report: &Report, schedule: &Schedule) -> Failed {
         .into()
 }
 
-/// Within 30 s of its node's Ready the run says so. Before the claim another attempt follows 5 min later, as the same try; behind it
-/// none does, and the run ends when the node is back and tells.
+/// The run reports the loss within 30 s of its node's Ready condition. Before the claim another attempt follows 5 min later, as the same
+/// try. After the claim none follows, and the run ends when the node returns and reports the result.
 pub(crate) fn lost() -> Result<(), Failed> {
     let plain = Scene::default();
     let scenes = [
@@ -55,7 +55,7 @@ pub(crate) fn lost() -> Result<(), Failed> {
                 let closed = after(&report, told, |line| line.contains("\"a1\"") || line.contains("\"a2\""));
                 match closed {
                     _ if claimed => waited += 1,
-                    // Times are written in whole seconds, by a clock that may be behind by one.
+                    // Times are in whole seconds, by a clock that may be behind by one.
                     Some(closed) if (298.0..=310.0).contains(&(closed - told)) => fenced += 1,
                     _ => return Err(failed("not fenced after 5 min", &report, &schedule)),
                 }
@@ -73,7 +73,7 @@ pub(crate) fn lost() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Cancel, deny and delete end a run without a claim within 60 s, though nobody can end its pod.
+/// Cancel, deny and delete end a run without a claim within 60 s, even though its pod cannot be ended.
 pub(crate) fn canceled() -> Result<(), Failed> {
     for gesture in [Gesture::Cancel, Gesture::Deny, Gesture::Delete] {
         for moment in [700, 1_600, 3_500] {
@@ -94,7 +94,7 @@ pub(crate) fn canceled() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A person gives up an apply whose node is lost: its run ends at once, and the next one of its state applies while that node is away.
+/// A person gives up an apply on a lost node: its run ends at once, and the next run of its state applies while that node is away.
 pub(crate) fn given_up() -> Result<(), Failed> {
     for datastore in [true, false] {
         for seed in 11..15 {
@@ -111,7 +111,7 @@ pub(crate) fn given_up() -> Result<(), Failed> {
             let next = after(&report, ended.unwrap_or(0.0), |line| line.contains("=> net-later@") && line.contains("claim=true"));
             let soon =
                 |at: Option<f64>, from: Option<f64>, within: f64| at.zip(from).is_some_and(|(at, from)| at < from + within);
-            // A lock that is kept elsewhere is nobody's to take away.
+            // Pawl cannot take over a lock outside the datastore.
             let is_free = !datastore || soon(next, ended, 60.0);
             if !report.violations.is_empty() || !soon(ended, told, 10.0) || !is_free {
                 return Err(failed("not given up", &report, &schedule));

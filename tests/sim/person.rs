@@ -1,4 +1,4 @@
-//! The played person, and what strikes a cluster from outside.
+//! The simulated person, and faults from outside.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::{
 
 /// The first run of a life.
 pub(crate) const FIRST: &str = "net";
-/// The second one of the same stack.
+/// The second run of the same stack.
 pub(crate) const SECOND: &str = "net-later";
 
-/// How long a plan waits, in seconds.
+/// How long a plan waits for approval, in seconds.
 pub(crate) const EXPIRES_AFTER: u64 = 300;
 
-/// What stands in words that were forged while the policies were away.
+/// Marker in annotations that were forged while the policies were away.
 pub(crate) const FORGED: &str = "forged";
 
 pub(crate) fn alice() -> User {
@@ -87,7 +87,7 @@ fn phase(run: &TerraformRun) -> Option<Phase> {
     run.status.as_ref().and_then(|status| status.phase)
 }
 
-/// Does one thing at its time.
+/// Performs one gesture at its time.
 pub(crate) async fn gesture(shared: Shared, when: When, gesture: Gesture) {
     due(&shared, when).await;
     shared.act(|world| {
@@ -130,7 +130,7 @@ fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), played::Refusal>
     world.store.edit(&alice(), &key, false, &edit, false).map(drop)
 }
 
-/// One without the verbs approves in alice's name, and gives up an apply on a node that is lost, as nothing keeps him from it.
+/// A user without the verbs approves in alice's name, and gives up an apply on a lost node, because no policy prevents it.
 fn forge(world: &mut World) {
     let run = world.run(FIRST);
     let is_lost = run.as_deref().is_some_and(says_it_is_lost);
@@ -143,7 +143,7 @@ fn forge(world: &mut World) {
     let _ = world.store.edit(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), false, &edit, false);
 }
 
-/// The newest pod that has a process alive: of the first run, or of any of a layer.
+/// The newest pod with a living process: of the first run, or of any run of a layer.
 fn victim(world: &World) -> Option<(String, String)> {
     let of = format!("{}={FIRST}", names::LABEL_RUN);
     let pods = world.store.list("pods", NS, if world.schedule.scene.layer.is_some() { "" } else { &of });
@@ -154,7 +154,7 @@ fn victim(world: &World) -> Option<(String, String)> {
         .find(|(_, uid)| world.agents.get(uid).is_some_and(|all| all.iter().any(|process| !process.is_dead())))
 }
 
-/// Strikes once.
+/// Performs one strike.
 pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
     sleep(Duration::from_millis(at.into())).await;
     if let Strike::LoseNode(seconds, anew) = strike {
@@ -198,11 +198,11 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             Strike::Twice => {
                 if let Some((_, uid)) = victim {
                     world.twice.insert(uid);
-                    // The node looks at its pods when anything changes.
+                    // The node checks its pods on every change.
                     world.changed.wake();
                 }
             }
-            // They take their time: see above.
+            // Handled above, because they take time.
             Strike::LoseNode(..) | Strike::Freeze(_) => {}
             Strike::KillController(index) => {
                 if let Some(process) = world.controllers.get(&index) {
@@ -245,7 +245,7 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
     }
 }
 
-/// Somebody freezes the namespace, and later no longer.
+/// Freezes the namespace for `seconds`.
 async fn freeze(shared: &Shared, seconds: u64) {
     let key = Key::of(NAMESPACES, "", NS);
     shared.act(|world| {
@@ -262,7 +262,7 @@ async fn freeze(shared: &Shared, seconds: u64) {
     });
 }
 
-/// A node is cut off: the control plane notices after its usual time, and its pods go on or die.
+/// Cuts off a node. The control plane notices after its usual delay; the pods go on or die.
 async fn lose_node(shared: &Shared, node: &str, seconds: u64, anew: bool) {
     const NOTICED: u64 = 40;
     let until = shared.act(|world| {
@@ -293,7 +293,7 @@ async fn lose_node(shared: &Shared, node: &str, seconds: u64, anew: bool) {
         if anew {
             world.boots.insert(node.to_owned(), until);
         }
-        // It may have been lost again.
+        // It may be lost again.
         if world.lost_until(node) <= millis() {
             world.note(&format!("   {node} is back"));
             world.tell_node(node, "True");

@@ -1,4 +1,4 @@
-//! A process, which may die at any moment, and changes that others wait for.
+//! A process that may die at any moment, and change notifications.
 
 use std::{
     pin::pin,
@@ -19,7 +19,7 @@ pub(crate) struct Process {
     died: Changes,
 }
 
-/// Versions that others wait for. Not a channel of tokio's, which wakes its receivers in an order of its own chance.
+/// A version that tasks wait for. Not a tokio channel, which wakes its receivers in random order.
 #[derive(Clone, Default)]
 pub(crate) struct Changes(Arc<(AtomicU64, Notify)>);
 
@@ -33,7 +33,7 @@ impl Changes {
         self.0.1.notify_waiters();
     }
 
-    /// Returns when there is a later version, and at once when there is one.
+    /// Waits for a version later than `version`.
     pub(crate) async fn after(&self, version: u64) {
         loop {
             let mut woken = pin!(self.0.1.notified());
@@ -45,12 +45,12 @@ impl Changes {
         }
     }
 
-    /// Returns at the next change.
+    /// Waits for the next change.
     pub(crate) async fn next(&self) {
         self.0.1.notified().await;
     }
 
-    /// Has everybody look again, though nothing changed.
+    /// Wakes all waiting tasks without a change.
     pub(crate) fn wake(&self) {
         self.0.1.notify_waiters();
     }
@@ -69,12 +69,12 @@ impl Process {
         self.died.come_to(1);
     }
 
-    /// Returns when it is dead.
+    /// Waits until the process is dead.
     pub(crate) async fn death(&self) {
         self.died.after(0).await;
     }
 
-    /// Never goes on when it is dead.
+    /// Returns at once if the process lives, and never if it is dead.
     pub(crate) async fn live(&self) {
         if self.is_dead() {
             std::future::pending::<()>().await;

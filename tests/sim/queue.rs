@@ -1,4 +1,4 @@
-//! What a process has seen of a kind, and what of it is due: the queue of the real runtime, one object at a time.
+//! A process's cache of one kind, and its work queue: that of the real runtime, one object at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ struct Cache<K> {
     objects: BTreeMap<String, Arc<K>>,
     hashes: BTreeMap<String, u64>,
     due: BTreeMap<String, Instant>,
-    /// Names that a listing has shown so far.
+    /// Names in the current listing so far.
     listed: BTreeSet<String>,
 }
 
@@ -41,7 +41,7 @@ impl<K> Queue<K> {
         self.cache.lock().unwrap()
     }
 
-    /// It is looked at, now or soon.
+    /// Schedules a reconcile at `at`, unless one is due earlier.
     pub(crate) fn soon(&self, name: &str, at: Instant) {
         let mut cache = self.lock();
         let due = cache.due.entry(name.to_owned()).or_insert(at);
@@ -50,7 +50,7 @@ impl<K> Queue<K> {
         self.woken.notify_one();
     }
 
-    /// Takes an event, as the cache of the real runtime does; what was seen is looked at when its hash is another.
+    /// Applies an event to the cache, like the real runtime. Schedules a reconcile if the object's hash changed.
     pub(crate) fn take(&self, event: Event<K>, hash: impl Fn(&K) -> u64)
     where
         K: ResourceExt,
@@ -88,7 +88,7 @@ impl<K> Queue<K> {
         self.lock().objects.values().cloned().collect()
     }
 
-    /// Looks at what is due, as long as the process lives.
+    /// Reconciles due objects as long as the process lives.
     pub(crate) async fn work(&self, process: &Process, look: impl Fn(Arc<K>) -> BoxFuture<'static, Option<Duration>>) {
         loop {
             process.live().await;

@@ -1,11 +1,11 @@
-//! What happens in one simulated life of a run: everything that is not decided by our own code, as data that can be written
-//! down in one line, replayed, and made smaller.
+//! A schedule: everything in one simulated life that our code does not decide, as data that fits on one line, can be replayed, and can be
+//! shrunk.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{controller::Watch, layers::LayerScene};
 
-/// Chance that is the same again (splitmix64).
+/// A reproducible random generator (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(pub(crate) u64);
 
@@ -22,7 +22,7 @@ impl Chance {
         self.next() % limit.max(1)
     }
 
-    /// True once in `n`.
+    /// True with probability 1/n.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -32,117 +32,117 @@ impl Chance {
     }
 }
 
-/// What happens at a boundary: a request of a process, or the beginning of a step of its work.
+/// A fault at a boundary: a request of a process, or the start of a step of its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fault {
     /// The process dies before the request lands.
     CrashBefore,
-    /// It lands, and the process dies before it hears so.
+    /// The request lands, and the process dies before the reply.
     CrashAfter,
-    /// It never lands; no answer.
+    /// The request never lands; no reply.
     Lost,
-    /// It lands; no answer.
+    /// The request lands; no reply.
     ReplyLost,
-    /// No answer, and it lands so many seconds later.
+    /// No reply, and the request lands this many seconds later.
     Late(u8),
-    /// Refused with this code, and nothing landed.
+    /// Refused with this code; nothing landed.
     Refused(u16),
-    /// The answer takes so many seconds.
+    /// The reply takes this many seconds.
     Slow(u8),
 }
 
-/// What happens at a time, whoever is at work.
+/// An event at a time, independent of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Strike {
     /// The container is killed.
     Kill,
     /// The pod is deleted with its grace.
     Evict,
-    /// The pod's object is taken away by force, finalizer and all; its process lives on for so many seconds.
+    /// The pod's object is force-deleted, with its finalizers; its process lives on for this many seconds.
     ForceDelete(u8),
-    /// The pod's node hears and says nothing for so many seconds.
+    /// The pod's node receives but sends nothing for this many seconds.
     CutOff(u8),
-    /// The first node is heard of no more for so many seconds, and its pods hear nothing; or it is started anew meanwhile.
+    /// The first node is lost for this many seconds, and its pods receive nothing. With `true` it reboots meanwhile.
     LoseNode(u16, bool),
-    /// The container is started a second time beside the first.
+    /// The container is started a second time in parallel.
     Twice,
     /// This controller dies.
     KillController(u8),
-    /// The process that follows repositories dies.
+    /// The sources process dies.
     KillSources,
-    /// What the watches of both controllers see comes so many seconds late from now on, for as long.
+    /// The watches of both controllers lag by this many seconds, for this many seconds.
     Lag(u8, u8),
-    /// The same of this controller alone.
+    /// The same for one controller.
     LagOf(u8, u8, u8),
-    /// This watch of this controller hears nothing for so many seconds, and then lists anew: what happened meanwhile no event tells.
+    /// This watch of this controller hears nothing for this many seconds and then lists again, so it gets no events of that time.
     Relist(u8, Watch, u8),
-    /// The watches of this controller show the last so many changes once more.
+    /// The watches of this controller repeat this many of the last changes.
     Again(u8, u8),
-    /// The datastore is away for so many seconds.
+    /// The datastore is away for this many seconds.
     DatastoreAway(u8),
-    /// The API server is away for so many seconds.
+    /// The API server is away for this many seconds.
     ApiAway(u8),
-    /// The admission policies are not there for so many seconds.
+    /// The admission policies are missing for this many seconds.
     PoliciesAway(u8),
-    /// The namespace is frozen for so many seconds.
+    /// The namespace is frozen for this many seconds.
     Freeze(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Gesture {
-    /// Approves the plan that waits.
+    /// Approves the waiting plan.
     Approve,
-    /// Approves another.
+    /// Approves another checksum.
     ApproveWrong,
-    /// Takes the approval back.
+    /// Withdraws the approval.
     Withdraw,
     Deny,
     Cancel,
     Delete,
     Rerun,
-    /// Gives the apply up.
+    /// Gives up the apply.
     Abandon,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum When {
-    /// So many milliseconds after the beginning.
+    /// Milliseconds after the beginning.
     At(u32),
-    /// So many milliseconds after the run was first seen to wait for an approval.
+    /// Milliseconds after the run first waited for an approval.
     Waits(u32),
-    /// So many milliseconds after it was first seen in phase Apply.
+    /// Milliseconds after the run was first in phase Apply.
     Applies(u32),
-    /// So many milliseconds after its end.
+    /// Milliseconds after the end of the run.
     Ended(u32),
-    /// So many milliseconds after it first said that its node is lost.
+    /// Milliseconds after the run first reported its node as lost.
     Unreachable(u32),
 }
 
-/// Which hook exits with another code than 0.
+/// The hook that exits with a code other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Failing {
     BeforeApply,
     AfterApply,
 }
 
-/// What the stack does, and how the run is asked for.
+/// Behaviour of the stack, and settings of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Scene {
-    /// Approves itself.
+    /// The run is approved automatically.
     pub automatic: bool,
     pub operation: crds::Operation,
     /// There is a datastore, and the state is managed.
     pub datastore: bool,
-    /// Seconds that a pod is held.
+    /// Seconds for which a pod is held.
     pub hold: u8,
     /// The plan has changes.
     pub changes: bool,
-    /// Those are of a kind that an Automatic run asks a person about.
+    /// The changes are of a kind for which an Automatic run asks a person.
     pub destroys: bool,
     /// The apply fails after its first object.
     pub fails: bool,
-    /// Steps that fail for a while, by the network, before one succeeds.
+    /// Number of steps that fail with a network error before one succeeds.
     pub flaky: u8,
     /// The tool does not end on SIGINT.
     pub stubborn: bool,
@@ -150,25 +150,25 @@ pub(crate) struct Scene {
     pub tampered: bool,
     /// The image cannot be pulled.
     pub no_image: bool,
-    /// Objects that the apply creates, one a second.
+    /// Number of objects that the apply creates, one per second.
     pub objects: u8,
-    /// A second run of the same stack, created so many seconds later.
+    /// A second run of the same stack is created this many seconds later.
     pub second: Option<u8>,
-    /// Two controllers that both think they lead.
+    /// Two controllers that both believe they lead.
     pub two: bool,
     /// Hooks run before the apply, after it, and at every end.
     pub hooks: bool,
-    /// The one before the apply changes the code.
+    /// The hook before the apply changes the code.
     pub hook_tampers: bool,
-    /// One of them fails.
+    /// One of the hooks fails.
     pub hook_fails: Option<Failing>,
-    /// The most attempts that are open at once; any number when 0.
+    /// Limit of attempts that are open at once. 0: unlimited.
     pub slots: u8,
-    /// Runs of the same stack that only plan, made for a schedule before the first.
+    /// Number of plan-only runs of the same stack, made for a schedule before the first run.
     pub crowd: u8,
-    /// The second run approves itself when the first does not, and the other way round.
+    /// The second run is approved automatically if the first is not, and vice versa.
     pub rival: bool,
-    /// A layer and its repository in place of the first run: its runs are the controller's doing.
+    /// A layer and its repository instead of the first run. The controller makes the runs.
     pub layer: Option<LayerScene>,
 }
 
@@ -200,15 +200,15 @@ impl Default for Scene {
     }
 }
 
-/// One life.
+/// One simulated life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Schedule {
-    /// What delays and orders follow from.
+    /// Seed of all delays and orders.
     pub seed: u64,
     pub scene: Scene,
     #[serde(default)]
     pub person: Vec<(When, Gesture)>,
-    /// By the number of the boundary.
+    /// By number of the boundary.
     #[serde(default)]
     pub faults: Vec<(u32, Fault)>,
     /// By milliseconds.
@@ -216,7 +216,7 @@ pub(crate) struct Schedule {
     pub strikes: Vec<(u32, Strike)>,
 }
 
-/// What happens to the watches of a controller, in one life of six.
+/// Strikes on the watches of a controller, in one life of six.
 pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, Strike)> {
     let count = if c.one_in(6) { c.pick(&[1, 1, 2, 3]) } else { 0 };
     let strikes = (0..count).map(|_| {
@@ -234,7 +234,7 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
 impl Schedule {
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
-        // Of their own, so that a seed has the life that it always had.
+        // Separate generators, so that older seeds reproduce their lives.
         let (mut of_hooks, mut of_slots) = (Chance(seed ^ 0x400c), Chance(seed ^ 0x5107));
         let (mut of_watches, mut of_nodes) = (Chance(seed ^ 0x3a7c), Chance(seed ^ 0x40de));
         let manual = !c.one_in(3);
@@ -250,7 +250,7 @@ impl Schedule {
             datastore: !c.one_in(4),
             hold: c.pick(&[0, 2, 5, 30, 120]),
             changes: !c.one_in(15),
-            // Not drawn, so that older seeds are the lives that they were.
+            // Derived without a draw, so that older seeds reproduce their lives.
             destroys: seed % 7 == 3,
             fails: c.one_in(8),
             flaky: if c.one_in(6) { c.pick(&[1, 2, 4]) } else { 0 },
@@ -348,13 +348,13 @@ impl Schedule {
         Self { seed, scene, person, faults, strikes }
     }
 
-    /// How much happens; a smaller schedule that shows the same is the better one.
+    /// Number of events. Shrinking prefers smaller schedules.
     pub(crate) fn size(&self) -> usize {
         let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
         self.faults.len() + self.strikes.len() + self.person.len() + happens
     }
 
-    /// The schedules with one thing less.
+    /// All schedules with one event less.
     pub(crate) fn smaller(&self) -> Vec<Self> {
         let mut all = Vec::new();
         for i in 0..self.faults.len() {

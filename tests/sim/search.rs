@@ -1,4 +1,4 @@
-//! Which schedules are played: every crash point, every pair on the way to the apply, and then as chance will have it.
+//! Selects the schedules: every crash point, every pair on the way to the apply, and random ones.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,9 @@ use crate::{
     schedule::{Failing, Fault, Gesture, Scene, Schedule, Strike, When},
 };
 
-/// So many failures end a search: they have one or two causes.
+/// Number of failures that ends a search: they usually have one or two causes.
 const ENOUGH: usize = 20;
-/// How often a search says how far it is.
+/// Interval of progress messages.
 const TOLD: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Found {
     }
 }
 
-/// Plays a schedule; a panic of what is played is a violation.
+/// Plays a schedule. A panic counts as a violation.
 pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
     catch_unwind(AssertUnwindSafe(|| play(schedule, tracing))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().or(panic.downcast_ref::<&str>().map(ToString::to_string));
@@ -58,8 +58,8 @@ pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
     })
 }
 
-/// Plays schedules on as many threads as there are processors; `next` gives them by number until there is none. A failure is told
-/// when it is seen, and every [`TOLD`] how far it is.
+/// Plays schedules on one thread per processor. `next` returns them by number until there is none. Prints a failure at once, and the
+/// progress every [`TOLD`].
 pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
     let (shared, number) = (Mutex::new((Found::default(), Instant::now())), AtomicU64::new(0));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -88,7 +88,7 @@ pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
     shared.into_inner().unwrap().0
 }
 
-/// The scenes whose every crash point is tried.
+/// The scenes in which every crash point is tried.
 pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
     let scene =
         |scene: Scene, person: &[(When, Gesture)]| Schedule { seed: 7, scene, person: person.to_vec(), ..Schedule::default() };
@@ -156,7 +156,7 @@ pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
     ]
 }
 
-/// The faults that one boundary can have.
+/// Faults tried alone at each boundary.
 pub(crate) const SINGLE: [Fault; 9] = [
     Fault::CrashBefore,
     Fault::CrashAfter,
@@ -168,7 +168,7 @@ pub(crate) const SINGLE: [Fault; 9] = [
     Fault::Refused(503),
     Fault::Slow(12),
 ];
-/// Those of which every pair is tried.
+/// Faults tried in pairs.
 const PAIR: [Fault; 3] = [Fault::CrashBefore, Fault::CrashAfter, Fault::ReplyLost];
 
 /// Every fault at every boundary of every scene.
@@ -185,7 +185,7 @@ pub(crate) fn singles() -> Vec<Schedule> {
     all
 }
 
-/// The first of each pair on the way to the apply; the second ones follow from how far the first lets it come.
+/// The first fault of each pair on the way to the apply. The second depends on how far the life comes with the first.
 pub(crate) fn firsts() -> Vec<Schedule> {
     let ways = ["automatic", "held", "restored"];
     let mut all = Vec::new();
@@ -198,7 +198,7 @@ pub(crate) fn firsts() -> Vec<Schedule> {
     all
 }
 
-/// The pairs that begin with a fault.
+/// All pairs that begin with this fault.
 pub(crate) fn pairs_of(first: &Schedule) -> Vec<Schedule> {
     let report = played(first, false);
     let (at, fault) = first.faults[0];
@@ -210,7 +210,7 @@ pub(crate) fn pairs_of(first: &Schedule) -> Vec<Schedule> {
     all
 }
 
-/// The smallest schedule that is found by leaving things out and still fails.
+/// Shrinks a failing schedule: removes events as long as it still fails.
 pub(crate) fn shrink(schedule: &Schedule) -> Schedule {
     let mut best = schedule.clone();
     loop {

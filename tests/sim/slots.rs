@@ -1,4 +1,4 @@
-//! Slots and freezes, and nothing else: who comes first, that what waits holds nothing that others wait for, and that all end.
+//! Slots and freezes: the order of runs, that a waiting run blocks no other, and that all runs end.
 
 use crds::Operation;
 use libtest_mimic::Failed;
@@ -9,7 +9,7 @@ use crate::{
     search::played,
 };
 
-/// When a line with all of these words was first in the trace, in seconds.
+/// Time in seconds of the first trace line that contains all words.
 fn at(report: &Report, words: &[&str]) -> Option<f64> {
     let line = report.trace.iter().find(|line| words.iter().all(|word| line.contains(word)))?;
     line.split_whitespace().next()?.parse().ok()
@@ -20,7 +20,7 @@ fn failed(what: &str, report: &Report, schedule: &Schedule) -> Failed {
         .into()
 }
 
-/// Plays it, and fails on violations.
+/// Plays a schedule, and fails on violations.
 fn fine(schedule: &Schedule) -> Result<Report, Failed> {
     let report = played(schedule, true);
     if report.violations.is_empty() { Ok(report) } else { Err(failed("violations", &report, schedule)) }
@@ -31,7 +31,7 @@ fn opened(report: &Report, run: &str) -> Option<f64> {
     at(report, &[&format!("=> {run}@"), "a1 open"])
 }
 
-/// Runs that a schedule made wait for one slot; a person's comes later, and is next.
+/// Runs that a schedule made wait for one slot; a later run of a person goes first.
 pub(crate) fn line() -> Result<(), Failed> {
     for (automatic, slots, crowd) in [(true, 1, 4), (false, 1, 4), (true, 2, 6)] {
         let scene = Scene { automatic, slots, crowd, ..Scene::default() };
@@ -52,7 +52,7 @@ pub(crate) fn line() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Attempts that are open go on, none is opened, and no apply of an approved plan begins; when it ends they do.
+/// While frozen, open attempts go on, none is opened, and no apply of an approved plan begins. Afterwards they do.
 pub(crate) fn frozen() -> Result<(), Failed> {
     const SECONDS: u8 = 60;
     let plain = Scene::default();
@@ -75,10 +75,10 @@ pub(crate) fn frozen() -> Result<(), Failed> {
             };
             let report = fine(&schedule)?;
             let begun = f64::from(moment) / 1_000.0;
-            // A watch is late by some milliseconds, and a write is on its way.
+            // A watch lags by some milliseconds, and a write may be in flight.
             let while_frozen = |at: f64| (begun + 0.2..begun + f64::from(SECONDS)).contains(&at);
             let claimed = at(&report, &["=> net@", "claim=true"]).ok_or_else(|| failed("no claim", &report, &schedule))?;
-            // An approval that was recorded before had the lease with it.
+            // An approval recorded before the freeze took the lease in the same write.
             let approved = at(&report, &["=> net@", "approved=true"]).is_some_and(|at| at < begun + 0.2);
             if opened(&report, "net").is_none_or(while_frozen) || (!scene.automatic && !approved && while_frozen(claimed)) {
                 return Err(failed("something began", &report, &schedule));
@@ -90,8 +90,7 @@ pub(crate) fn frozen() -> Result<(), Failed> {
     if waited < 20 || went_on < 3 { Err(format!("{waited} and {went_on}").into()) } else { Ok(()) }
 }
 
-/// A pod that holds the one slot while it waits for a person, or for the lease, and others that have the lease and want the slot: all
-/// of them come to their end.
+/// A pod holds the one slot while it waits for a person or for the lease, and others have the lease and want the slot: all of them end.
 pub(crate) fn circles() -> Result<(), Failed> {
     let plain = Scene { slots: 1, ..Scene::default() };
     let mut lives = 0;
@@ -107,7 +106,7 @@ pub(crate) fn circles() -> Result<(), Failed> {
                         if !report.endings.contains("waited for a slot") {
                             return Err(failed("nothing waited", &report, &schedule));
                         }
-                        // Whoever holds a pod for a person gives it up for those who wait, where the plan is kept.
+                        // With a datastore, a pod that is held for a person yields its slot to waiting runs, because the plan is stored.
                         let last = at(&report, &["=> drift-1@", "Succeeded"]);
                         if datastore && !automatic && last.is_none_or(|last| last > 35.0) {
                             return Err(failed("a pod that only waited kept its slot", &report, &schedule));

@@ -1,5 +1,5 @@
-//! `controller sources` as a process: the real worker of a repository, on watches that are late, with a Git server, mirrors and bundles that
-//! are played.
+//! `controller sources` as a process: the real worker of a repository, on lagging watches, with a simulated Git server, mirrors and
+//! bundles.
 
 use std::{
     collections::BTreeSet,
@@ -46,26 +46,26 @@ use crate::{
     world::{NS, Process, Shared, Trouble, World, clock, date, millis, now},
 };
 
-/// The one repository of a life, which has one branch.
+/// The one repository of a life, with one branch.
 pub(crate) const REPOSITORY: &str = "infra";
 pub(crate) const URL: &str = "https://git.example.com/infra";
 
-/// What the Git server has of it, and what is stored of that.
+/// The content of the Git server, and the stored bundles.
 #[derive(Default)]
 pub(crate) struct Forge {
-    /// Commits in their order: id, and what is in the layer's directory.
+    /// Commits in order: id, and content of the layer's directory.
     commits: Vec<(String, u8)>,
     bundles: BTreeSet<String>,
 }
 
 impl Forge {
-    /// Which commit it is, and what is in it.
+    /// Number and content of a commit.
     pub(crate) fn commit(&self, revision: &str) -> Option<(usize, u8)> {
         let at = self.commits.iter().position(|(id, _)| id == revision)?;
         Some((at, self.commits[at].1))
     }
 
-    /// What the branch is at.
+    /// The newest commit of the branch.
     pub(crate) fn head(&self) -> Option<&(String, u8)> {
         self.commits.last()
     }
@@ -75,7 +75,7 @@ impl Forge {
     }
 }
 
-/// Somebody pushes, and the forge tells of it, or not.
+/// Pushes a commit, with or without a webhook.
 pub(crate) fn push(world: &mut World, content: u8, is_told: bool) {
     let number = world.forge.commits.len() + 1;
     world.forge.commits.push((format!("{number:040x}"), content));
@@ -86,7 +86,7 @@ pub(crate) fn push(world: &mut World, content: u8, is_told: bool) {
     }
 }
 
-/// How one process reaches what there is.
+/// Access of one process to the world.
 #[derive(Clone)]
 struct Reaches {
     shared: Shared,
@@ -94,7 +94,7 @@ struct Reaches {
 }
 
 impl Reaches {
-    /// Asks the Git server, or reads from the mirror what it has given.
+    /// Sends a request to the Git server, or reads from the mirror.
     async fn git<T: Send + 'static>(
         &self,
         what: &'static str,
@@ -213,7 +213,7 @@ impl Remote for Reaches {
     }
 }
 
-/// Keeps the process alive: a new one after each death, which knows nothing.
+/// Restarts the process after each death, without memory.
 pub(crate) async fn supervise(shared: Shared) {
     loop {
         let process = Process::new("sources", User::with("sources", &[]));
@@ -284,7 +284,7 @@ async fn live(shared: Shared, process: Process) {
     }
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that ends with the task that waits for it.
 struct EndsWith(tokio::task::AbortHandle);
 
 impl Drop for EndsWith {

@@ -1,5 +1,5 @@
-//! Controllers that see the past: bugs that users of Tekton reported, played against ours (`design/peers-bugs.md`). What a
-//! cache shows is a reason to look, and never a reason to act.
+//! Controllers with stale caches: bugs reported by Tekton's users, played against Pawl (`design/peers-bugs.md`). A cached state may cause a
+//! reconcile, but never an action by itself.
 
 use libtest_mimic::Failed;
 
@@ -19,9 +19,9 @@ fn failed(what: &str, schedule: &Schedule) -> Failed {
     format!("{what}: endings {:?}\n{}\n{}", report.endings, report.trace[from..].join("\n"), schedule.line()).into()
 }
 
-/// Tekton #4358: the informer did not show the pod that had been created, so the `TaskRun` got a second one beside it; with us
-/// that would be a second process with a right to the same plan. Pods are taken away under caches that are late by up to 40 s
-/// from the first pod on, and no attempt that a process has adopted ever gets another pod.
+/// Tekton #4358: the informer did not show a created pod, so the `TaskRun` got a second one. In Pawl that would be a second process with a
+/// right to the same plan. Pods are deleted while caches lag by up to 40 s from the first pod on. An attempt that a process has adopted
+/// never gets another pod.
 pub(crate) fn second_pods() -> Result<(), Failed> {
     let plain = Scene::default();
     let scenes = [
@@ -58,9 +58,8 @@ pub(crate) fn second_pods() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Tekton #9467: a `TaskRun` that had failed for a moment only was read out of a stale cache and made Failed for good. Attempts
-/// fail here, and others follow and apply, while one of two controllers sees it all up to 45 s late: it never ends the run as
-/// failed.
+/// Tekton #9467: a `TaskRun` with a transient failure was read from a stale cache and marked Failed for good. Attempts fail here, others
+/// follow and apply, while one of two controllers lags by up to 45 s. It never marks the run failed.
 pub(crate) fn failures() -> Result<(), Failed> {
     let mut lives = 0;
     for flaky in [1, 2] {

@@ -1,4 +1,4 @@
-//! The played work of an attempt: a tool that writes down all it does, a disk, a lock, and what outlives the pod.
+//! The simulated work of an attempt: a tool that records its actions, a disk, a lock, and data that outlives the pod.
 
 use std::{
     sync::{Arc, Mutex},
@@ -26,7 +26,7 @@ use crate::{
     world::{NS, Process, Shared, Trouble},
 };
 
-/// How hard the tool was told to end.
+/// Levels of the request to stop the tool.
 const ASKED: u8 = 1;
 const PROVIDERS_KILLED: u8 = 2;
 const KILLED: u8 = 3;
@@ -43,11 +43,11 @@ pub(crate) struct PlayedWork {
 #[derive(Default)]
 pub(crate) struct Mine {
     run: Arc<TerraformRun>,
-    /// The checksum of what is on disk.
+    /// The checksum of the files on disk.
     disk: String,
     changed: Changed,
     planned: u32,
-    /// The lock that the controller says may go.
+    /// The id of the lock that the controller allows to be released.
     pub release: Option<String>,
 }
 
@@ -59,7 +59,7 @@ fn transient() -> Failure {
     failure(FailureClass::Transient, reason::PROVIDER_UNREACHABLE, "the network is away", Changed::None)
 }
 
-/// A claim that cannot be recorded.
+/// The failure of a claim that cannot be recorded.
 pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
     match trouble {
         Trouble::Refused(refusal) if refusal.code == 418 => {
@@ -89,7 +89,7 @@ impl PlayedWork {
         self.mine.lock().unwrap()
     }
 
-    /// The state of the stack: with the datastore, or elsewhere.
+    /// The key of the stack's state, with or without the datastore.
     fn state_key(&self) -> String {
         let run = self.mine().run.clone();
         let id = StateId::of(&run.name_any(), &run.spec);
@@ -104,7 +104,7 @@ impl PlayedWork {
         self.shared.act(|world| deeds::did(world, process, settings, done));
     }
 
-    /// A step that takes a while: its boundary, whether it fails for want of a network, and whether it is told to end.
+    /// A step that takes time. Its start is a boundary. Fails on a network fault or a request to stop.
     async fn step(&self, what: &'static str, done: Option<Done>, least: u64, notices: &Notices) -> Result<(), Failure> {
         if *self.told.borrow() > 0 {
             return Err(terminated());
@@ -136,7 +136,7 @@ impl PlayedWork {
         if flaky { Err(transient()) } else { Ok(()) }
     }
 
-    /// Returns when the tool gives in to what it was told: how hard it took.
+    /// Waits until the tool obeys a request to stop. Returns its level.
     async fn ends(&self, told: &mut watch::Receiver<u8>) -> u8 {
         let stubborn = self.shared.lock().schedule.scene.stubborn;
         let needed = if stubborn { PROVIDERS_KILLED } else { ASKED };
@@ -280,7 +280,7 @@ impl Work for PlayedWork {
         if *self.told.borrow() > 0 {
             return Err(terminated());
         }
-        // The tool cannot reach its state for a moment: it says so and changes nothing.
+        // The tool cannot reach its state for a moment: it reports that and changes nothing.
         if self.shared.exec(&self.process, "apply").await {
             return Err(transient());
         }
@@ -375,7 +375,7 @@ impl Work for PlayedWork {
 
     async fn hooks_after(&self, applied: bool, _result: Option<RunResult>, notices: Notices) {
         let failed = self.shared.lock().schedule.scene.hook_fails == Some(Failing::AfterApply);
-        // One that cannot be started fails alone.
+        // A hook that cannot be started fails without effect.
         if self.shared.exec(&self.process, "hooks after").await {
             return;
         }

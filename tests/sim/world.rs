@@ -1,4 +1,4 @@
-//! The world of one schedule: the store, who lives, what was done, and the boundaries at which faults happen.
+//! The world of one schedule: the store, the living processes, their effects, and the boundaries at which faults occur.
 
 use std::{
     cell::Cell,
@@ -28,36 +28,36 @@ use crate::{
 };
 
 pub(crate) const NODES: &str = "nodes";
-/// The plural word for namespaces. The one of the runs is there as an object while it is frozen.
+/// The resource name of namespaces. The namespace of the runs exists as an object only while it is frozen.
 pub(crate) const NAMESPACES: &str = "namespaces";
-/// The nodes; pods go to the first that is heard of.
+/// The nodes. Pods are placed on the first that is not lost.
 pub(crate) const NODE_NAMES: [&str; 2] = ["node-1", "node-2"];
-/// Where all runs are.
+/// The namespace of all runs.
 pub(crate) const NS: &str = "team";
-/// The second at which each life begins.
+/// Start of each life, in Unix seconds.
 const BEGIN: i64 = 1_800_000_000;
 
 thread_local! {
-    /// The moment at which the life on this thread began.
+    /// Start of the life on this thread.
     static BEGUN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The clock of a life starts.
+/// Starts the clock of a life.
 pub(crate) fn begin() {
     BEGUN.set(Some(Instant::now()));
 }
 
-/// Milliseconds of this life.
+/// Milliseconds since the start of the life.
 pub(crate) fn millis() -> u64 {
     BEGUN.get().map_or(0, |begun| u64::try_from(begun.elapsed().as_millis()).unwrap())
 }
 
-/// The time of day, which is the API server's; every other machine has its own.
+/// The time of the API server. All other machines have their own clocks.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from_millisecond(BEGIN * 1000 + i64::try_from(millis()).unwrap()).unwrap()
 }
 
-/// How far the clock of a machine is off: by up to an hour, and often by all of it.
+/// The clock error of a machine: up to an hour, and often the maximum.
 fn off(seed: u64, machine: &str) -> SignedDuration {
     let mut chance = Chance(machine.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)));
     SignedDuration::from_secs(match chance.below(4) {
@@ -67,27 +67,27 @@ fn off(seed: u64, machine: &str) -> SignedDuration {
     })
 }
 
-/// What a process on such a machine knows of the API server's clock.
+/// An estimate of the API server's clock by a process on this machine.
 pub(crate) fn clock(seed: u64, machine: &str) -> ServerClock {
     let off = off(seed, machine);
     ServerClock::beside(move || (now() + off, Instant::now().into_std()))
 }
 
-/// `Date` as the API server writes it.
+/// The `Date` header of the API server.
 pub(crate) fn date(at: Timestamp) -> String {
     DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap()
 }
 
-/// What a request came to, when it was no success.
+/// The error of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
-    /// No answer.
+    /// No reply.
     Lost,
     Refused(Refusal),
 }
 
 impl World {
-    /// The policies went, or came back as other objects.
+    /// Removes the policies, or restores them as new objects.
     pub(crate) fn set_policies(&mut self, away: bool) {
         self.store.lacks_policies = away;
         self.store.policies_made += u32::from(!away);
@@ -95,7 +95,8 @@ impl World {
         self.guards.values_mut().for_each(|guard| guard.tell(&policies));
     }
 
-    /// Whether a controller began after approvals were forged, or before it had revoked them all: it cannot know that the policies were away.
+    /// Whether a controller started after approvals were forged, or before it had revoked them all. It cannot know that the policies were
+    /// missing.
     pub(crate) fn believes_forgeries(&self) -> bool {
         self.forged_at.is_some_and(|at| self.guards.values().any(|guard| guard.since >= at))
     }
@@ -107,11 +108,11 @@ impl From<Refusal> for Trouble {
     }
 }
 
-/// What the datastore has.
+/// The content of the datastore.
 #[derive(Default)]
 pub(crate) struct Datastore {
     pub away_until: u64,
-    /// By run and attempt: the checksum of what was bundled.
+    /// By run and attempt: the checksum of the bundle.
     pub bundles: BTreeMap<(String, u32), String>,
     pub claims: BTreeMap<String, Claim>,
     pub results: BTreeMap<(String, u32), TerminationMessage>,
@@ -137,48 +138,48 @@ pub(crate) struct World {
     pub watcher: Watcher,
     pub data: Datastore,
     pub lock: Option<Lock>,
-    /// What is really there of a layer's stack.
+    /// The real infrastructure of a layer's stack.
     pub ground: Ground,
-    /// Where its code is.
+    /// The Git server.
     pub forge: Forge,
-    /// The process that follows that.
+    /// The sources process.
     pub sources: Option<Process>,
     /// Boundaries of the controller that concern layers.
     pub of_layers: Vec<u32>,
     pub api_away_until: u64,
-    /// Processes that are cut off from the API, by name.
+    /// Processes without access to the API, by name, and until when.
     pub cut_off: BTreeMap<Arc<str>, u64>,
-    /// Until when each node was last heard of no more.
+    /// By node: until when it is lost.
     pub lost: BTreeMap<String, u64>,
-    /// How each node was started last.
+    /// By node: the boot ID, which is the time of the last reboot.
     pub boots: BTreeMap<String, u64>,
     /// Agents' processes by the UID of their pod.
     pub agents: BTreeMap<String, Vec<Process>>,
     pub controllers: BTreeMap<u8, Process>,
     /// By controller: its watch of the admission policies.
     pub guards: BTreeMap<u8, Guard>,
-    /// When approvals were first forged while the policies were away.
+    /// When approvals were first forged while the policies were missing.
     pub forged_at: Option<u64>,
-    /// By controller: how late its watches are, and until when.
+    /// By controller: lag of its watches, and until when.
     pub lag: BTreeMap<u8, (u64, u64)>,
-    /// By controller and watch: until when it hears nothing, and then it lists anew.
+    /// By controller and watch: when it lists again. It hears nothing before.
     pub deaf: BTreeMap<(u8, Watch), u64>,
-    /// By controller: how many of the last changes its watches show once more.
+    /// By controller: how many of the last changes its watches repeat.
     pub again: BTreeMap<u8, u64>,
-    /// Pods whose object is gone: since when.
+    /// By UID: when the pod's object was deleted.
     pub gone_pods: BTreeMap<String, u64>,
-    /// UIDs of pods that a node must start a second time.
+    /// UIDs of pods whose container the node must start a second time.
     pub twice: BTreeSet<String>,
-    /// How long the process of a pod without an object lives on, in milliseconds.
+    /// By UID: how long the process lives without its pod, in milliseconds.
     pub outlive: BTreeMap<String, u64>,
-    /// Runs as they are now, read.
+    /// Deserialised current runs.
     pub runs: BTreeMap<String, Arc<TerraformRun>>,
     checked: u64,
     pub requests: u32,
     pub changed: Changes,
 }
 
-/// The world, for all who live in it.
+/// The world, shared by its tasks.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<World>>);
 
@@ -224,7 +225,7 @@ impl Shared {
         self.0.lock().unwrap()
     }
 
-    /// Does something to the world at once, and looks at what changed.
+    /// Changes the world in one step and checks the result.
     pub(crate) fn act<T>(&self, what: impl FnOnce(&mut World) -> T) -> T {
         let mut world = self.lock();
         let answer = what(&mut world);
@@ -236,7 +237,7 @@ impl Shared {
         self.lock().changed.clone()
     }
 
-    /// Between `least` and twice that, in milliseconds.
+    /// Sleeps between `least` and twice as many milliseconds.
     pub(crate) async fn pause(&self, least: u64) {
         let millis = {
             let mut world = self.lock();
@@ -245,7 +246,7 @@ impl Shared {
         sleep(Duration::from_millis(millis)).await;
     }
 
-    /// A request of a process to the API server or the datastore: a boundary.
+    /// Sends a request of a process to the API server or the datastore. A boundary.
     pub(crate) async fn request<T: Send + 'static>(
         &self,
         process: &Process,
@@ -302,7 +303,7 @@ impl Shared {
         answer
     }
 
-    /// The beginning of a step of an agent's work: a boundary. Whether the step fails, by the network.
+    /// Starts a step of an agent's work, a boundary. Returns whether the step fails with a network error.
     pub(crate) async fn exec(&self, process: &Process, what: &str) -> bool {
         process.live().await;
         let fault = self.lock().boundary(process, || format!("exec {what}"));
@@ -326,7 +327,7 @@ impl Shared {
 }
 
 impl World {
-    /// The next boundary, and what happens at it.
+    /// Counts a boundary and returns its fault.
     fn boundary(&mut self, process: &Process, what: impl FnOnce() -> String) -> Option<Fault> {
         let number = self.boundaries;
         self.boundaries += 1;
@@ -356,28 +357,28 @@ impl World {
         self.watcher.violations.push(format!("{invariant}: {text}"));
     }
 
-    /// The watch of a controller that is the next to list anew, and when.
+    /// The next watch of a controller that lists again, and when.
     pub(crate) fn next_listing(&self, index: u8) -> Option<(Watch, u64)> {
         let of_it = self.deaf.iter().filter(|((of, _), _)| *of == index);
         of_it.map(|((_, watch), until)| (*watch, *until)).min_by_key(|(_, until)| *until)
     }
 
-    /// Where a pod goes.
+    /// The node for a new pod.
     pub(crate) fn place(&self) -> &'static str {
         let lost = |name: &&str| self.lost_until(name) > millis();
         NODE_NAMES.into_iter().find(|name| !lost(name)).unwrap_or(NODE_NAMES[0])
     }
 
-    /// Until when a node is heard of no more.
+    /// Until when a node is lost.
     pub(crate) fn lost_until(&self, node: &str) -> u64 {
         self.lost.get(node).copied().unwrap_or(0)
     }
 
-    /// What a kubelet, or for want of it the control plane, writes of a node.
+    /// Writes the node's status: as its kubelet, or as the control plane when it is lost.
     pub(crate) fn tell_node(&mut self, name: &str, ready: &str) {
         let boot = self.boots.get(name).copied().unwrap_or(0);
         let key = Key::of(NODES, "", name);
-        // Of a node that is lost the control plane tells.
+        // The control plane reports a lost node, by its own clock.
         let at = if ready == "True" { now() + off(self.schedule.seed, name) } else { now() };
         let node = json!({"metadata": {"name": name}, "status": {
             "nodeInfo": {"architecture": "", "bootID": format!("{name}-{boot}"), "containerRuntimeVersion": "", "kernelVersion": "",
@@ -400,16 +401,16 @@ impl World {
         self.store.get(&Key::of(PODS, NS, name)).ok()
     }
 
-    /// Whether the token of a pod is good: its pod exists, or did so a moment ago.
+    /// Whether the token of a pod is valid: its pod exists, or did so a moment ago.
     pub(crate) fn authenticates(&self, user: &User) -> bool {
         let Some((pod, uid)) = &user.pod else { return true };
         let there = self.pod(pod).is_some_and(|object| object["metadata"]["uid"] == **uid);
-        // The API server remembers a token for up to ten seconds, in one life of two.
+        // In every second life the API server caches token reviews for 10 s.
         let remembered = if self.schedule.seed.is_multiple_of(2) { 10_000 } else { 0 };
         there || self.gone_pods.get(uid).is_some_and(|since| millis() < since + remembered)
     }
 
-    /// Looks at what changed since the last look: invariants, and all who wait for a change.
+    /// Checks the changes since the last call: invariants, and tasks that wait for a change.
     fn look(&mut self) {
         let version = self.store.version();
         if version == self.checked {

@@ -1,5 +1,5 @@
-//! `design/invariants.md` names the test that shows each invariant, `design/peers-bugs.md` the one for each weakness of Burrito, and
-//! `design/mutants.md` the one that sees each fault. These tests check that each row names one, that it exists, and that a test of a
+//! `design/invariants.md` names the test of each invariant, `design/peers-bugs.md` the one of each weakness of Burrito, and
+//! `design/mutants.md` the one that detects each mutant. These tests check that each row names a test, that it exists, and that a test of a
 //! weakness cites its number.
 
 #[cfg(test)]
@@ -11,10 +11,10 @@ mod tests {
         sync::Arc,
     };
 
-    /// Tests by their names, with the texts of the files that have one of that name.
+    /// Tests by name, with the texts of the files that contain one of that name.
     type Tests = BTreeMap<String, Vec<Arc<str>>>;
 
-    /// The rows of the page: number, and what is said to show it.
+    /// The rows of the page: number, and the cell that names the tests.
     fn rows(page: &str) -> Vec<(String, String)> {
         let row = |line: &str| {
             let cells: Vec<&str> = line.trim().trim_matches('|').split(" | ").map(str::trim).collect();
@@ -29,8 +29,8 @@ mod tests {
         cell.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
     }
 
-    /// The tests of the files below a folder, by their paths in their crate, also with the crate's name before. A folder with the root of
-    /// a crate begins one: that of the package whose `src` it is, or a suite of its own name.
+    /// The tests of the files below a folder, by their paths in their crate, also with the crate's name as prefix. A folder with a crate
+    /// root begins a crate: that of the package whose `src` it is, or a suite of its own name.
     fn read(dir: &Path, krate: &str, modules: &[String], into: &mut Tests) {
         let is_root = ["lib.rs", "main.rs"].iter().any(|root| dir.join(root).exists());
         let modules: &[String] = if is_root { &[] } else { modules };
@@ -84,7 +84,7 @@ mod tests {
         found
     }
 
-    /// Tests of the suites have their whole name in a text, or what it begins with: `matrix::{place:?}`.
+    /// Tests of the suites have their whole name, or its beginning, in a string: `matrix::{place:?}`.
     fn written(text: &str) -> impl Iterator<Item = String> {
         let names = text.split('"').map(|text| text.split('{').next().unwrap_or_default());
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == ':';

@@ -1,4 +1,5 @@
-//! Structure of the tree: modules use each other in one direction (`rooms`), and the invariants name their tests (`invariants`).
+//! Tests of the source tree: modules depend on each other in one direction (`rooms`), and the invariants cite existing tests
+//! (`invariants`).
 #[cfg(test)]
 mod invariants;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What every store has to do.
+//! Checks for every kind of store.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("a stranger reads and writes nothing", |place| Box::pin(stranger(place))),
 ];
 
-/// The runs of a cluster that has one.
+/// The runs of a cluster with one run.
 fn lookup() -> Lookup {
     let cluster = FakeCluster::default();
     cluster.set(run());
@@ -123,7 +123,7 @@ async fn listed(place: Arc<Place>) -> Result<()> {
 
 async fn large(place: Arc<Place>) -> Result<()> {
     let objects = Objects::new(place.open()?);
-    // Around the edges of a part, with the header and the tags of the segments.
+    // Sizes around the boundaries of a part, including the header and the segments' tags.
     for (attempt, size) in [(1, 20 << 20), (2, 8 << 20), (3, (8 << 20) - 128 * 16 - 60), (4, 200_000)] {
         let content = noise(size, attempt.into());
         let (stored, wrote) = objects.put(&key()?, attempt, ObjectKind::Bundle, &digest(&content), body(&content)).await?;
@@ -212,7 +212,7 @@ async fn versions(place: Arc<Place>) -> Result<()> {
     let holder = Holder { run: &run, attempt: 1, pod_uid: "pod-1" };
     let states = States::new(place.open()?);
     states.lock(&state, &holder, "ns", br#"{"ID": "a"}"#, &lookup()).await?;
-    // Several writers under one lock: whatever their order, each that was told so is among the versions.
+    // Several writers under one lock: every acknowledged write is among the versions, in any order.
     let acknowledged = Arc::new(Mutex::new(Vec::new()));
     let writers = (0..4_u64).map(|writer| {
         let (place, state, run, acknowledged) = (place.clone(), state.clone(), run.clone(), acknowledged.clone());

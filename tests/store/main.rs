@@ -1,8 +1,8 @@
-//! The datastore's store, the same checks on a folder and on an S3-compatible server behind TLS: conditional writes, uploads in
-//! parts, logs, claims, states and their locks. Needs neither root nor a cluster.
+//! The datastore's store, with the same checks on a folder and on an S3-compatible server behind TLS: conditional writes, multipart
+//! uploads, logs, claims, states and their locks. Needs neither root nor a cluster.
 //!
-//! Which authorities are trusted is said by the environment, as in the chart's pod: a directory beside the system's file. So the
-//! checks run in a second process, whose environment the first one makes.
+//! As in the chart's pod, environment variables configure the trusted authorities: a directory in addition to the system's file. So the
+//! checks run in a second process, whose environment the first one sets.
 
 mod checks;
 
@@ -30,7 +30,7 @@ use libtest_mimic::{Arguments, Trial};
 use servers::bucket::{self, Bucket};
 use tempfile::TempDir;
 
-/// A store of its own for one check.
+/// A separate store for one check.
 pub(crate) struct Place {
     url: String,
     variables: HashMap<String, String>,
@@ -49,7 +49,7 @@ impl Place {
         Ok(Self { url: format!("s3://{}/{prefix}", bucket::NAME), variables: bucket.variables(), keys: keys()?, _folder: None })
     }
 
-    /// As a process opens it; each replica has a connection of its own.
+    /// Opens it like a process; each replica has its own connection.
     pub(crate) fn open(&self) -> Result<Sealed> {
         Ok(Sealed::new(self.store()?, Arc::new(Keys::open(self.keys.path())?)))
     }
@@ -58,7 +58,7 @@ impl Place {
         Ok(Store::open(&self.url, &self.variables)?)
     }
 
-    /// The same place, asked by somebody with a wrong secret.
+    /// The same store with a wrong secret.
     pub(crate) fn of_a_stranger(&self) -> Option<Result<Store>> {
         let mut variables = self.variables.clone();
         variables.insert("AWS_SECRET_ACCESS_KEY".into(), "wrong".into()).map(|_| Ok(Store::open(&self.url, &variables)?))
@@ -75,7 +75,7 @@ fn keys() -> Result<TempDir> {
 
 type Check = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// Of the second process: the directory of authorities that it trusts.
+/// In the second process: the directory of its trusted authorities.
 const TRUSTED: &str = "PAWL_STORE_TRUSTED";
 
 fn main() -> Result<ExitCode> {
@@ -92,7 +92,7 @@ fn main() -> Result<ExitCode> {
     std::fs::copy(files.path().join("ca.crt"), Path::new(&trusted).join("ca.crt"))?;
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
-    // Fails only when one is installed already.
+    // Fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let bucket = match Toolset::of_suite(BUCKETS)? {
         Some(tools) if !arguments.list => {

@@ -38,12 +38,12 @@ async fn datastore(_: World) -> Result<()> {
     for probe in ["livenessProbe", "readinessProbe"] {
         ensure!(container(deployment)[probe]["httpGet"]["port"] == "metrics", "not behind those that wait for a transfer");
     }
-    // The selectors of the two do not meet.
+    // The selectors of the two do not overlap.
     let labels = |deployment: &Value| deployment["spec"]["selector"]["matchLabels"].clone();
     ensure!(labels(deployment) != labels(controller));
     let service = get(&all, "Service", "pawl-datastore")?;
     ensure!(service["spec"]["selector"] == labels(deployment) && service["spec"]["ports"][0]["port"] == 443);
-    // The controller finds it, and proves itself with a token for it alone.
+    // The controller knows its address, and authenticates with a token for its audience only.
     for wanted in [
         "--datastore-url=https://pawl-datastore.pawl-system.svc",
         "--datastore-ca=/pawl/datastore/ca.crt",
@@ -120,7 +120,7 @@ async fn network_policy(_: World) -> Result<()> {
         ensure!(rules[0]["ports"] == json!([{"port": "https", "protocol": "TCP"}]));
         ensure!(rules[1]["ports"] == json!([{"port": "metrics", "protocol": "TCP"}]));
         let mut wanted = vec![
-            // The labels that the controller gives to the pods of runs.
+            // The labels that the controller sets on the pods of runs.
             json!({"namespaceSelector": {}, "podSelector": {"matchLabels":
                 {"app.kubernetes.io/name": "pawl-runner", "app.kubernetes.io/component": "runner"}}}),
             json!({"podSelector": {"matchLabels": template("pawl-controller")?}}),
@@ -186,7 +186,7 @@ async fn without(_: World) -> Result<()> {
     Ok(())
 }
 
-/// Whoever renders and applies twice says nothing of what the datastore has put into them.
+/// Repeated rendering and applying leaves the datastore's data in the Secrets unchanged.
 async fn secrets(_: World) -> Result<()> {
     let all = render(&[])?;
     let secrets: Vec<_> = all.iter().filter(|object| object["kind"] == "Secret").collect();
@@ -196,7 +196,7 @@ async fn secrets(_: World) -> Result<()> {
         ensure!(secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep");
     }
     ensure!(render(&[])? == all, "the same each time");
-    // Each is mounted, and named to the datastore.
+    // Each is mounted, and passed to the datastore.
     let deployment = get(&all, "Deployment", "pawl-datastore")?;
     let volumes = &deployment["spec"]["template"]["spec"]["volumes"];
     for (n, own) in [(0, "pawl-datastore-keyring"), (1, "pawl-datastore-certificate")] {

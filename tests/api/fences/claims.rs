@@ -1,4 +1,4 @@
-//! Claims: by whom, of which plan, and with what beside it.
+//! Claims: their writer, their plan, and other changes in the same write.
 
 use anyhow::{Context, Result};
 use crds::{TerraformRun, names};
@@ -57,7 +57,7 @@ async fn claim(world: World) -> Result<()> {
     refused("removed", agent.status(&json!({"claim": null})).await, "claim")
 }
 
-/// An attempt closed behind the plan that waits, and another that restores a plan, adopted as its agent does.
+/// Closes the attempt after its plan waits, and opens another that restores a plan, adopted as its agent does.
 async fn restoring(scene: &Scene, of: u32) -> Result<(Agent, Agent)> {
     let first = scene.planned().await?;
     let attempt = |attempt: Value| json!({"attempt": attempt});
@@ -122,7 +122,7 @@ async fn claim_of_another(world: World) -> Result<()> {
     refused("without its phase", agent.status(&quiet).await, text)?;
     let other = scene.world.pod(&scene.namespace, "another-pod", "run-a1", RUN).await?;
     refused("another pod", other.status(&agent.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
-    // The plan of an attempt dies with it, its approval included: the next has other bytes on its disk.
+    // The plan of an attempt ends with it, and so does its approval: the next has other bytes on its disk.
     scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
     let next = scene.open(2).await?;
     next.status(&next.adoption(2, '1')).await.context("second adoption")?;
@@ -207,7 +207,7 @@ async fn claim_leased(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The policy as the chart has it after a restore, beside the one that all tests share, for runs of these scenes.
+/// Installs the chart's policy with a restore date, in addition to the one that all tests share, for the runs of these scenes.
 async fn policy_of_a_restore(scenes: &[Scene], at: &str) -> Result<()> {
     const NAME: &str = "pawl-status-restored";
     let all = crate::chart::render(&[&format!("controller.refusePlansBefore={at:?}")])?;
@@ -225,7 +225,7 @@ async fn policy_of_a_restore(scenes: &[Scene], at: &str) -> Result<()> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
     objects::create(&policies, renamed("ValidatingAdmissionPolicy")?).await?;
     objects::create(&Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()), binding).await?;
-    // It refuses a probe of its name, as the one of the chart does.
+    // It refuses a probe of its name, like the chart's policy.
     let mut probe = run("probe", &json!({}))?;
     probe.metadata.annotations = Some([("pawl.run/probe".to_owned(), NAME.to_owned())].into());
     let (params, runs) = (PostParams { dry_run: true, ..PostParams::default() }, scene.world.runs(&scene.namespace));
@@ -280,7 +280,7 @@ async fn claim_harmless(world: World) -> Result<()> {
     let approval = json!({"mode": "Automatic", "automaticWhen": {"maxReplace": 1}});
     let scene = Scene::new(world, json!({"approval": approval})).await?;
     let text = "a claim needs a live approval of the plan";
-    // Two are destroyed, one of which is replaced: one too many.
+    // Two are destroyed, one of them replaced: one more than allowed.
     let (mut number, mut rows) = (0, vec![(2, 1), (2, 2), (1, 1)]);
     while let Some((destroy, replace)) = rows.first().copied() {
         rows.remove(0);

@@ -1,4 +1,4 @@
-//! Our agent's process: the real driver on the real API server, with a tool that is played.
+//! Our agent's process: the real driver on the real API server, with a simulated tool.
 
 use std::sync::{
     Arc,
@@ -28,24 +28,24 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Waits for its end: its exit code.
+    /// Waits for its end and returns its exit code.
     pub(crate) async fn end(&mut self) -> Result<u8> {
         Ok(tokio::time::timeout(PATIENCE, &mut self.task).await.context("the agent does not end")??)
     }
 
-    /// Waits until it has read the run so often.
+    /// Waits until it has read the run this many times.
     pub(crate) async fn until_read(&self, times: u32) -> Result<()> {
         wait::until("the agent looks again", PATIENCE, async || Ok(self.gets.load(Ordering::Relaxed) >= times)).await
     }
 
-    /// What it left for the kubelet.
+    /// Its termination message.
     pub(crate) fn message(&self) -> Result<TerminationMessage> {
         let text = std::fs::read_to_string(self.log.path())?;
         TerminationMessage::parse(&text).with_context(|| format!("no termination message: {text}"))
     }
 }
 
-/// The run as our agent reaches it, with the requests of its own client.
+/// The agent's access to the run, with the requests of its own client.
 pub(super) struct Server {
     pub(super) runs: kube::Api<TerraformRun>,
     pub(super) gets: Arc<AtomicU32>,
@@ -85,13 +85,13 @@ impl Api for Server {
     }
 }
 
-/// A tool whose plan is the plan `a`, and does what it says.
+/// A tool whose plan is the plan `a`, with the given behaviour.
 #[derive(Clone, Default)]
 pub(crate) struct Played {
-    /// Key of the state that the plan is of.
+    /// Key of the state that the plan is for.
     pub(crate) state_key: Option<String>,
     pub(crate) applies: Arc<AtomicU32>,
-    /// The command in which our own code has a fault.
+    /// The command in which our own code panics.
     pub(crate) panics: &'static str,
 }
 

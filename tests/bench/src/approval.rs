@@ -1,7 +1,7 @@
-//! From an approval to the start of `apply` in a pod that holds.
+//! Measures from an approval to the start of `apply` in a pod in its hold.
 //!
-//! Whoever approves, and whoever annotates meanwhile, is a user with the chart's roles and a connection of his own, as people are: the API
-//! server does not ration administrators.
+//! The approver, and each client that annotates meanwhile, is a user with the chart's roles and its own connection, as in production: the
+//! API server does not limit administrators.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,34 +19,34 @@ use super::stacks::Stack;
 use super::table::Table;
 use ledger::what;
 
-/// Who annotate a run at once while it is approved.
+/// Number of clients that annotate a run in parallel during its approval.
 const WRITERS: u32 = 30;
 
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How they do it.
+/// Rate of their writes.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// Nobody does.
+    /// No writes.
     Calm,
-    /// As loops do that rest for a second.
+    /// Like loops that sleep for a second.
     EachSecond,
-    /// As fast as the API server answers. It stores one write of an object at a time, so that each of theirs waits for the others', and ours too.
+    /// As fast as the API server responds. It stores one write of an object at a time, so each write waits for the others, and ours too.
     Unresting,
 }
 
-/// Seconds of an approval.
+/// Durations of an approval, in seconds.
 struct Approved {
     since_sent: f64,
     since_acknowledged: f64,
-    /// What a write of the others took on an average meanwhile.
+    /// Mean duration of the other clients' writes meanwhile.
     write: f64,
 }
 
 const APPROVER: &str = "approver";
 
-/// People with the rights of their roles in a namespace.
+/// Users with the rights of their roles in a namespace.
 struct People {
     namespace: String,
     approver: Api<TerraformRun>,
@@ -71,7 +71,7 @@ impl People {
     }
 }
 
-/// Measures it, one run after the other: in calm, and while others annotate the run.
+/// Measures one run after the other: without other writes, and while others annotate the run.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let people = People::of(lab).await?;
     let (mut since_sent, mut since_acknowledged) = (Samples::default(), Samples::default());
@@ -107,7 +107,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     Ok(())
 }
 
-/// Approves a plan that waits, and waits for the start of `apply`.
+/// Approves a waiting plan, and waits for the start of `apply`.
 async fn approved(lab: &Lab, people: &People, name: &str, pace: Pace) -> Result<Approved> {
     let run = lab.run(&people.namespace, name, Stack::Nothing, "Manual")?;
     let (_, _, run) = watched(lab.runs(&people.namespace), &run, run_waits).await?;
@@ -124,7 +124,7 @@ async fn approved(lab: &Lab, people: &People, name: &str, pace: Pace) -> Result<
         .map(|(index, runs)| {
             let (runs, name, taken) = (runs.clone(), name.to_owned(), taken.clone());
             tokio::spawn(async move {
-                // They do not write in step.
+                // Spread their writes.
                 tokio::time::sleep(rest / WRITERS * index).await;
                 for n in 0_u64.. {
                     let patch = Patch::Merge(json!({"metadata": {"annotations": {format!("team/{index}"): n.to_string()}}}));
@@ -136,7 +136,7 @@ async fn approved(lab: &Lab, people: &People, name: &str, pace: Pace) -> Result<
             })
         })
         .collect();
-    // A person needs longer; the controller's proof of the gate may be a minute old, as it may be then.
+    // A person takes longer than this. The controller's policy proof may be up to a minute old here, as in production.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let annotations = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: APPROVER});
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));

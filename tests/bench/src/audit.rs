@@ -1,4 +1,4 @@
-//! Requests to the API server, from its audit log.
+//! Reads requests to the API server from its audit log.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// Whose requests and of what kind, in the order in which they are told.
+/// Kind of a request, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// A write of a run, its status or a pod.
@@ -17,15 +17,15 @@ pub(crate) enum Kind {
     Read,
     /// The begin of a watch.
     Watch,
-    /// A write that is only tried.
+    /// A dry-run write.
     DryRun,
     /// A write of an Event.
     Event,
     /// A write of an account, role or binding.
     Rights,
-    /// A question who somebody is: nothing is stored.
+    /// A token or access review: nothing is stored.
     Review,
-    /// What the controller does for itself, whatever runs there are.
+    /// The controller's own requests, independent of runs.
     Own,
 }
 
@@ -44,25 +44,25 @@ pub(crate) struct Request {
     pub(crate) code: u64,
 }
 
-/// The end of an audit log, to read from later.
+/// The present length of an audit log, as a start for a later read.
 pub(crate) fn end(file: &Path) -> Result<u64> {
     Ok(std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len())
 }
 
-/// Every request since that place in the log.
+/// All requests since an offset in the log.
 pub(crate) fn since(file: &Path, place: u64) -> Result<Vec<Request>> {
     let mut log = std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     log.seek(SeekFrom::Start(place))?;
     let mut text = String::new();
     log.read_to_string(&mut text)?;
-    // The last line may be half written.
+    // The last line may be incomplete.
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter_map(|event| request(&event)).collect())
 }
 
 fn request(event: &Value) -> Option<Request> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (verb, stage, resource) = (text("/verb"), text("/stage"), text("/objectRef/resource"));
-    // A watch is told at its begin and at its end, all else at its end.
+    // A watch is logged at its begin and its end, other requests at their end only.
     if (verb == "watch") != (stage == "ResponseStarted") {
         return None;
     }
@@ -88,7 +88,7 @@ fn request(event: &Value) -> Option<Request> {
     })
 }
 
-/// What was asked, counted: `patch terraformruns/status x5, create pods x1`.
+/// Counts requests: `patch terraformruns/status x5, create pods x1`.
 pub(crate) fn counted<'a>(requests: impl IntoIterator<Item = &'a Request>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for request in requests {

@@ -1,4 +1,4 @@
-//! Objects of 1 MiB, 100 MiB and 1 GiB to the datastore and back by `curl`, and what memory the datastore has meanwhile.
+//! Sends objects of 1 MiB, 100 MiB and 1 GiB to the datastore and back with `curl`, and measures the datastore's memory meanwhile.
 
 use std::{
     path::Path,
@@ -24,7 +24,7 @@ use super::table::Table;
 
 const MIB: u64 = 1 << 20;
 
-/// Measures each size, both ways, in turns.
+/// Measures each size, both ways, alternating.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let store = lab.cluster.reach_datastore().await?;
@@ -70,7 +70,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     Ok(())
 }
 
-/// An attempt that is under way and has left nothing with the datastore yet: its pod's rights are borrowed.
+/// An open attempt without data in the datastore: the bench uses its pod's rights.
 struct Target {
     namespace: String,
     run: String,
@@ -112,14 +112,14 @@ impl Target {
         })
     }
 
-    /// Ends the run; what it left goes with it.
+    /// Ends the run; its data is deleted with it.
     async fn close(&self, lab: &Lab) -> Result<()> {
         lab.runs(&self.namespace).delete(&self.run, &kube::api::DeleteParams::default()).await?;
         Ok(())
     }
 }
 
-/// Runs curl; how long the transfer took, in seconds, by curl's own clock.
+/// Runs curl; returns the time of the transfer in seconds, by curl's own clock.
 fn curl(args: &[String]) -> Result<f64> {
     let output =
         Command::new("curl").args(["-sS", "--fail-with-body", "-w", "%{stderr}time %{time_total}\n"]).args(args).output()?;
@@ -129,7 +129,7 @@ fn curl(args: &[String]) -> Result<f64> {
     time.trim().parse().context("no time")
 }
 
-/// Writes a file of bytes that nothing compresses; its digest.
+/// Writes a file of incompressible bytes; returns its digest.
 fn content(path: &Path, size: u64) -> Result<String> {
     let mut random = std::io::Read::take(std::fs::File::open("/dev/urandom")?, size);
     let mut file = std::fs::File::create(path)?;
@@ -141,7 +141,7 @@ fn sum_of(path: &Path) -> Result<String> {
     Ok(format!("sha256:{}", Digest::read(std::fs::File::open(path)?)?))
 }
 
-/// The most memory that the datastore had while this was watching.
+/// The datastore's peak memory while this watches it.
 pub(super) struct Peak {
     most: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
@@ -174,7 +174,7 @@ impl Peak {
     }
 }
 
-/// Fails when a tool that is compared with is missing.
+/// Fails if a tool for the comparison is missing.
 pub(super) fn need(program: &str) -> Result<()> {
     if Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(());

@@ -1,5 +1,4 @@
-//! When containers started and ended, as containerd tells it: to the microsecond, and the same for every pod. The times in a
-//! pod's status are whole seconds.
+//! Start and end times of containers from containerd's events: in microseconds, and uniform for all pods. A pod's status has whole seconds.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -12,14 +11,14 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// A container's life.
+/// Start and end of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) start: Option<Timestamp>,
     pub(super) end: Option<Timestamp>,
 }
 
-/// Listens to a containerd.
+/// Receives the events of a containerd.
 #[derive(Debug)]
 pub(super) struct Containers {
     child: Child,
@@ -51,7 +50,7 @@ impl Containers {
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 let Some((at, topic, detail)) = parse(&line) else { continue };
-                // Processes that are executed in a container end with an id of their own.
+                // Processes executed in a container have their own exec id.
                 let of = |key: &str| detail[key].as_str().unwrap_or_default().to_owned();
                 let mut lives = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match topic.as_str() {
@@ -67,7 +66,7 @@ impl Containers {
         Ok(Self { child, lives })
     }
 
-    /// The life of a container that has ended.
+    /// Start and end of an ended container.
     pub(super) async fn ended(&self, id: &str) -> Result<(Timestamp, Timestamp)> {
         for _ in 0..50 {
             let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied().unwrap_or_default();
@@ -80,7 +79,7 @@ impl Containers {
     }
 }
 
-/// A line of `ctr events`: `2026-11-21 12:16:31.05 +0000 UTC k8s.io /tasks/start {…}`.
+/// Parses a line of `ctr events`: `2026-11-21 12:16:31.05 +0000 UTC k8s.io /tasks/start {…}`.
 fn parse(line: &str) -> Option<(Timestamp, String, Value)> {
     let mut words = line.splitn(7, ' ');
     let (date, time, offset) = (words.next()?, words.next()?, words.next()?);

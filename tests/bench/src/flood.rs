@@ -1,5 +1,5 @@
-//! A plan of 50,000 resources and a log of 2 GiB on their way through agent and datastore: what memory both have, and that all of it
-//! comes back.
+//! Sends a plan of 50,000 resources and a log of 2 GiB through agent and datastore. Measures the memory of both, and checks that all data
+//! can be read back.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -53,7 +53,7 @@ fn memory_rows(table: &mut Table, agent: u32, store: u32) {
     table.bound("  datastore, RssAnon at most", text(store), "at most 32 MiB", store <= 32 << 10);
 }
 
-/// Plays a script to its end; how long it took, and the most memory of agent and datastore, in KiB.
+/// Plays a script; returns its duration, and the peak memory of agent and datastore in KiB.
 async fn pass(lab: &Lab, namespace: &str, name: &str, script: Value, operation: &str) -> Result<(Duration, u32, u32)> {
     let mut whole = json!({"name": format!("{namespace}/{name}")});
     whole.as_object_mut().context("no object")?.extend(script.as_object().context("no object")?.clone());
@@ -88,7 +88,7 @@ fn is_well(status: &TerraformRunStatus) -> bool {
     matches!(status.result, Some(RunResult::Applied | RunResult::Planned))
 }
 
-/// How many bytes are read back.
+/// Reads data back; returns the number of bytes.
 fn size(lab: &Lab, namespace: &str, name: &str, rest: &str) -> Result<u64> {
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{name}/{rest}");
     let mut child = lab.cluster.kubectl_command(&["get", "--raw", &path]).stdout(Stdio::piped()).spawn()?;

@@ -1,5 +1,5 @@
-//! Chart and programs of an earlier commit, built from its own tree in the cache, outside of this checkout: `--commit COMMIT` measures
-//! them in place of this checkout's.
+//! Chart and programs of an earlier commit, built from its own tree in the cache, outside of this checkout: `--commit COMMIT` measures them
+//! instead of this checkout's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,13 +18,13 @@ use harness::cluster::{
 
 /// Chart and images of a commit.
 pub(super) struct Former {
-    /// Its tree, without a history.
+    /// Its tree, without history.
     pub(super) checkout: PathBuf,
     pub(super) images: PawlImages,
 }
 
 impl Former {
-    /// Builds what is not built yet, which takes minutes the first time.
+    /// Builds what is missing, which takes minutes the first time.
     pub(super) fn build(from: &str) -> Result<Self> {
         let commit = resolve(from)?;
         let base = Cache::open()?.path(format!("former/{commit}"));
@@ -47,7 +47,7 @@ impl Former {
     }
 }
 
-/// The whole name of a commit.
+/// The full id of a commit.
 fn resolve(from: &str) -> Result<String> {
     let mut command = Command::new("git");
     command.current_dir(root()).args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
@@ -66,7 +66,7 @@ fn unpack(commit: &str, to: &Path) -> Result<()> {
     cache::remove(&archive)
 }
 
-/// Agent and controller of a tree, with the dependencies that its own lock file names.
+/// Agent and controller of a tree, with the dependencies of its own lock file.
 fn programs(checkout: &Path, target: &Path) -> Result<[PathBuf; 2]> {
     let step = report::step("build", "runner-agent, controller of the commit that is measured");
     let mut command = cargo();

@@ -1,4 +1,4 @@
-//! From the making of an object to its line in the journal, where it outlives the pod.
+//! Measures from the creation of an object to its line in the stored journal, which outlives the pod.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use super::table::Table;
 use ledger::what;
 
 const RUN: &str = "journal";
-/// From one object to the next: longer than it takes until one is there.
+/// Delay between objects: longer than the measured time.
 const BETWEEN_MS: u64 = 1500;
 
-/// Measures it, one object of one run after the other. The reading by `kubectl` takes a part of it.
+/// Measures the objects of one run one by one. Reading with `kubectl` takes part of the time.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let id = format!("{namespace}/{RUN}");
@@ -33,7 +33,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     for count in 1..=times {
         let begun = Instant::now();
         let seen = loop {
-            // There is none before the apply begins.
+            // There is no journal before the apply begins.
             let text = lab.cluster.kubectl(&["get", "--raw", &path]).unwrap_or_default();
             let seen = Timestamp::now();
             let complete = text.lines().filter(|line| matches!(Line::parse(line.as_bytes()), Some(Line::Complete(_))));

@@ -1,4 +1,4 @@
-//! The cluster of the benchmark, and the two things that are compared on it.
+//! The cluster of the benchmark, and the two alternatives compared on it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use harness::cluster::{Audit, Cluster, node, objects};
 use scripted_tool::BACKEND_FILE;
 use servers::state::StateServer;
 
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster with Pawl and a state server.
@@ -37,14 +37,14 @@ pub(super) struct Lab {
     pub(super) client: ClientBox,
     pub(super) state: StateServer,
     pub(super) containers: Containers,
-    /// What is installed: the checkout with the chart, and its images.
+    /// The installed version: the checkout with the chart, and its images.
     checkout: PathBuf,
     images: PawlImages,
     tofu: String,
     next: AtomicU32,
 }
 
-/// A client that can be part of what is printed for debugging.
+/// A client with a `Debug` implementation.
 #[derive(Clone)]
 pub(super) struct ClientBox(pub(super) Client);
 
@@ -56,11 +56,11 @@ impl std::fmt::Debug for ClientBox {
 
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
-    /// From its creation until its success was seen.
+    /// From creation until its success was observed.
     pub(super) outside: Duration,
     /// From the start of its container to its end.
     pub(super) inside: Duration,
-    /// From its creation to the start of its container.
+    /// From creation to the start of its container.
     pub(super) before: Duration,
     pub(super) pod: String,
     pub(super) start: Timestamp,
@@ -68,9 +68,9 @@ pub(super) struct Timing {
 }
 
 impl Lab {
-    /// With Pawl of that commit, or of this checkout.
+    /// Starts it with Pawl of that commit, or of this checkout.
     pub(super) async fn up(commit: Option<&str>) -> Result<Self> {
-        // Not shared: neighbours would be in the figures, and requests are counted in its audit log.
+        // Not shared: others would affect the figures, and requests are counted in its audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Requests).await?;
         let (checkout, images) = match commit.map(Former::build).transpose()? {
             Some(former) => (former.checkout, former.images),
@@ -99,7 +99,7 @@ impl Lab {
         let second = Timestamp::now().as_second();
         let name = format!("b{second}-{}", self.next.fetch_add(1, Ordering::Relaxed));
         objects::namespace(&self.client.0, &name).await?;
-        // The account of bare pods is made by a controller; before it is there they are refused.
+        // A controller creates the account of bare pods; until then they are refused.
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(self.client.0.clone(), &name);
         while accounts.get_opt("default").await?.is_none() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -115,7 +115,7 @@ impl Lab {
         Api::namespaced(self.client.0.clone(), namespace)
     }
 
-    /// A run of a stack; `mode` is that of its approval.
+    /// A run of a stack; `mode` is its approval mode.
     pub(super) fn run(&self, namespace: &str, name: &str, stack: Stack, mode: &str) -> Result<TerraformRun> {
         let id = format!("{namespace}/{name}");
         let files: serde_json::Map<_, _> =
@@ -132,7 +132,7 @@ impl Lab {
         Ok(run)
     }
 
-    /// A bare pod that does the same by a script.
+    /// A bare pod that does the same with a script.
     pub(super) fn bare_pod(&self, namespace: &str, name: &str, stack: Stack, commands: Commands) -> Result<Pod> {
         let id = format!("{namespace}/{name}");
         let mut files = stack.files(&id, &self.state.ledger_url());
@@ -165,7 +165,7 @@ impl Lab {
         Ok(serde_json::from_value(pod)?)
     }
 
-    /// Creates a run and waits until its success is seen.
+    /// Creates a run and waits until its success is observed.
     pub(super) async fn time_run(&self, run: &TerraformRun) -> Result<Timing> {
         let namespace = run.namespace().unwrap_or_default();
         let (created, seen, run) = watched(self.runs(&namespace), run, run_succeeded).await?;
@@ -173,7 +173,7 @@ impl Lab {
         self.timing(&namespace, pod, created, seen).await
     }
 
-    /// Creates a bare pod and waits until its success is seen.
+    /// Creates a bare pod and waits until its success is observed.
     pub(super) async fn time_pod(&self, pod: &Pod) -> Result<Timing> {
         let namespace = pod.namespace().unwrap_or_default();
         let (created, seen, pod) = watched(self.pods(&namespace), pod, pod_succeeded).await?;
@@ -209,12 +209,12 @@ impl Lab {
     }
 }
 
-/// The same for both, and little enough for twenty at once.
+/// The same for both, and small enough for twenty in parallel.
 fn resources() -> Value {
     json!({"requests": {"cpu": "10m", "memory": "64Mi"}})
 }
 
-/// Whether a run succeeded; an error if it ended otherwise.
+/// Whether a run succeeded. Fails if it ended otherwise.
 pub(super) fn run_succeeded(run: &TerraformRun) -> Result<bool> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() && status.phase != Some(Phase::Succeeded) {
@@ -223,7 +223,7 @@ pub(super) fn run_succeeded(run: &TerraformRun) -> Result<bool> {
     Ok(status.phase == Some(Phase::Succeeded))
 }
 
-/// Whether a pod succeeded; an error if it failed.
+/// Whether a pod succeeded. Fails if it failed.
 pub(super) fn pod_succeeded(pod: &Pod) -> Result<bool> {
     match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
         Some("Failed") => bail!("the pod {} failed; look at its log with --keep", pod.name_any()),
@@ -231,7 +231,7 @@ pub(super) fn pod_succeeded(pod: &Pod) -> Result<bool> {
     }
 }
 
-/// Whether a run waits for its approval; an error if it ended.
+/// Whether a run waits for its approval. Fails if it ended.
 pub(super) fn run_waits(run: &TerraformRun) -> Result<bool> {
     let status: TerraformRunStatus = run.status.clone().unwrap_or_default();
     if status.is_terminal() {
@@ -240,7 +240,7 @@ pub(super) fn run_waits(run: &TerraformRun) -> Result<bool> {
     Ok(status.phase == Some(Phase::AwaitingApproval))
 }
 
-/// Creates an object under a watch that stands already, and gives when it was asked for, when it was seen as wanted, and it.
+/// Creates an object under an established watch. Returns when the creation was sent, when `done` held, and the object.
 pub(super) async fn watched<K>(api: Api<K>, object: &K, done: fn(&K) -> Result<bool>) -> Result<(Timestamp, Timestamp, K)>
 where
     K: kube::Resource<DynamicType = ()>

@@ -1,4 +1,4 @@
-//! From an approval that comes after the hold to the start of `apply` in a new pod, beside the start of a bare pod.
+//! Measures from an approval after the hold to the start of `apply` in a new pod, compared with the start of a bare pod.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::samples::{Samples, Unit};
 use super::stacks::{Commands, Stack};
 use super::table::Table;
 
-/// Measures both, one after the other.
+/// Measures both alternately.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let (mut late, mut bare, mut ratio) = (Samples::default(), Samples::default(), Samples::default());
@@ -43,7 +43,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     Ok(())
 }
 
-/// Waits until the plan waits without a pod; its checksum and the attempt's number.
+/// Waits until the plan waits without a pod; returns its checksum and the attempt's number.
 async fn released(lab: &Lab, namespace: &str, name: &str) -> Result<(String, u32)> {
     let begun = Instant::now();
     loop {

@@ -1,8 +1,8 @@
-//! What Pawl costs, measured beside the alternative in one run on one cluster: ratios, with their spread.
+//! Measures Pawl's cost against an alternative, in one run on one cluster: ratios, with their spread.
 //!
-//! The alternative is a bare pod: same image, same commands, run by `sh -e`. Both are measured from outside, as a person
-//! waits for them, and from inside, from the start of the container to its end as containerd tells it. Repetitions of both
-//! are interleaved, so that a machine that gets busy does so for both.
+//! The alternative is a bare pod: same image, same commands, run by `sh -e`. Both are measured from outside, as a user waits for them, and
+//! from inside, from the start of the container to its end by containerd's events. Repetitions of both are interleaved, so that a busy
+//! machine affects both.
 
 mod approval;
 pub(crate) mod audit;
@@ -37,47 +37,47 @@ use self::table::Table;
 
 const CLUSTER: &str = "bench";
 
-/// A figure, or a group of them.
+/// A figure, or a group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Figure {
     /// A bare pod against an Automatic run, from outside and from inside.
     Pairs,
     /// Approval to the start of `apply` in a held pod.
     Approval,
-    /// API requests of a run, and of runs at rest.
+    /// API requests of a run, and of idle runs.
     Requests,
-    /// Twenty at once.
+    /// Twenty in parallel.
     Many,
     /// Memory of agent and controller.
     Memory,
     /// Approval after the hold to the start of `apply`, against a bare pod's start.
     Late,
-    /// An object that is made to its line in the journal.
+    /// Creation of an object to its line in the journal.
     Journal,
     /// Objects of 1 MiB, 100 MiB and 1 GiB, and the datastore's memory.
     Bundles,
-    /// A plan of 50,000 resources and a log of 2 GiB: memory, and that they come back.
+    /// A plan of 50,000 resources and a log of 2 GiB: memory, and reading back.
     Flood,
-    /// A push that a webhook tells of to the plan that waits, against a run by hand of the same stack.
+    /// A push with a webhook to the waiting plan, against a manual run of the same stack.
     Push,
-    /// The end of the controller that leads to the next one that does.
+    /// End of the leading controller to the next leader.
     Standby,
     /// Local mode against the bare tool; needs no cluster.
     Local,
-    /// A tool that is in the cache, and one that is got, against curl, sha256sum and unzip; needs no cluster.
+    /// A cached tool, and a downloaded one, against curl, sha256sum and unzip; needs no cluster.
     Tools,
 }
 
-/// What is measured, and how often.
+/// Which figures to measure, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Few repetitions.
+    /// Fewer repetitions.
     pub quick: bool,
-    /// Only these; all when empty.
+    /// Only these figures; all if empty.
     pub only: Vec<Figure>,
-    /// Where to write the table as well.
+    /// File for a copy of the table.
     pub save: Option<PathBuf>,
-    /// The commit whose chart and programs are measured in place of this checkout's.
+    /// The commit whose chart and programs are measured instead of this checkout's.
     pub commit: Option<String>,
     /// Leave the cluster up.
     pub keep: bool,
@@ -85,7 +85,7 @@ pub struct Options {
 
 impl Options {
     fn wants(&self, figure: Figure) -> bool {
-        // Without a cluster they are this checkout's programs.
+        // Figures without a cluster always measure this checkout's programs.
         let is_local = matches!(figure, Figure::Local | Figure::Tools);
         (self.only.is_empty() || self.only.contains(&figure)) && !(is_local && self.commit.is_some())
     }
@@ -94,7 +94,7 @@ impl Options {
         !self.only.is_empty() && self.only.iter().all(|figure| matches!(figure, Figure::Local | Figure::Tools))
     }
 
-    /// Repetitions, by how long one takes.
+    /// Number of repetitions.
     fn times(&self, many: usize) -> usize {
         if self.quick { many.div_ceil(4) } else { many }
     }
@@ -121,7 +121,7 @@ pub async fn run(options: &Options) -> Result<()> {
 async fn measure(options: &Options) -> Result<Table> {
     let mut table = Table::default();
     table.note(&machine());
-    // First, while no cluster keeps the machine busy.
+    // First, before a cluster keeps the machine busy.
     if options.wants(Figure::Local) {
         tokio::task::block_in_place(|| local::measure(options.times(20), &mut table))?;
     }
@@ -160,7 +160,7 @@ async fn measure(options: &Options) -> Result<Table> {
     if options.wants(Figure::Many) {
         many::measure(&lab, options.times(4), &mut table).await?;
     }
-    // Last: they change how Pawl is installed.
+    // Last: they change Pawl's installation.
     if options.wants(Figure::Push) {
         Box::pin(push::measure(&lab, options.times(12), &mut table)).await?;
     }
@@ -170,7 +170,7 @@ async fn measure(options: &Options) -> Result<Table> {
     Ok(table)
 }
 
-/// What the figures were taken on, and how busy it was.
+/// The machine of the figures, and its load.
 pub(crate) fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

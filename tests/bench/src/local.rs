@@ -1,5 +1,4 @@
-//! Local mode against the bare tool in the same folder: `init`, `plan`, `apply`, alternating, on this machine and without a
-//! cluster.
+//! Compares local mode with the bare tool in the same folder: `init`, `plan`, `apply`, alternating, on this machine without a cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +12,10 @@ use super::table::Table;
 use harness::cluster::gobuild::Toolset;
 use harness::cluster::images::{self, Profile};
 
-/// What local mode may add where five percent are less.
+/// Permitted overhead in seconds, if 5 % would be less.
 const ADDED: f64 = 0.100;
 
-/// A stack, and what is written to its variables each time, so that there is always something to apply.
+/// A stack, and the variables written each time, so that there is always a change.
 struct Stack {
     name: &'static str,
     code: &'static str,
@@ -31,7 +30,7 @@ const STACKS: [Stack; 2] = [
     },
 ];
 
-/// The folder in which both work by turns.
+/// The folder that both use alternately.
 struct Bench {
     tools: Toolset,
     agent: PathBuf,
@@ -44,7 +43,7 @@ pub(super) fn measure(times: usize, table: &mut Table) -> Result<()> {
         let mut bench = Bench::new(stack)?;
         let (mut bare, mut shown, mut local) = (Samples::default(), Samples::default(), Samples::default());
         let (mut added, mut added_to_shown, mut ratio) = (Samples::default(), Samples::default(), Samples::default());
-        // The first of each is not counted: caches are filled.
+        // The first repetition is a warm-up: it fills caches.
         for n in 0..=times {
             let script = bench.time(|bench| bench.bare(false))?;
             let run = bench.time(Bench::local)?;

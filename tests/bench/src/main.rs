@@ -1,4 +1,4 @@
-//! What Pawl costs, measured beside the alternative: `cargo bench-run`.
+//! Measures Pawl's cost against an alternative: `cargo bench-run`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,19 +10,19 @@ use harness::cluster::report;
 #[derive(Parser)]
 #[command(name = "bench-run", about = "What Pawl costs, measured beside bare pods on one cluster in one run")]
 struct Arguments {
-    /// Few repetitions.
+    /// Fewer repetitions.
     #[arg(long)]
     quick: bool,
     /// Only these figures.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Figure>,
-    /// Also writes the table to this file.
+    /// Also write the table to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Measures chart, controller and agent of this commit, which the history of this checkout has to have.
+    /// Measure chart, controller and agent of this commit, which must be in the history of this checkout.
     #[arg(long, value_name = "COMMIT")]
     commit: Option<String>,
-    /// Leaves the cluster `bench` up.
+    /// Leave the cluster `bench` up.
     #[arg(long)]
     keep: bool,
 }

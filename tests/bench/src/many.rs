@@ -1,4 +1,4 @@
-//! Twenty runs at once against twenty bare pods.
+//! Compares twenty parallel runs with twenty bare pods.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::table::Table;
 const NUMBER: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Measures both, in turns.
+/// Measures both alternately.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let (mut bare, mut runs, mut ratio) = (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..times {
@@ -42,12 +42,12 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     Ok(())
 }
 
-/// Lets the kubelet tidy up after one lot, so that it does not cost the next.
+/// Waits until the kubelet has cleaned up, so that one batch does not slow down the next.
 async fn rest() {
     tokio::time::sleep(Duration::from_secs(8)).await;
 }
 
-/// Creates all at once under a watch that stands already, and waits until each was seen to succeed.
+/// Creates all objects under an established watch, and waits until the success of each is observed.
 async fn all_seen<K>(api: Api<K>, objects: &[K], done: fn(&K) -> Result<bool>) -> Result<Duration>
 where
     K: kube::Resource<DynamicType = ()>

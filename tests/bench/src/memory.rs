@@ -1,4 +1,4 @@
-//! Memory of the agent while it holds, and of the controller: their own pages, not those of files they map.
+//! Memory of the agent during the hold, and of the controller: anonymous pages, without mapped files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,12 +34,12 @@ fn mib(kib: u32) -> f64 {
     f64::from(kib) / 1024.0
 }
 
-/// RssAnon in KiB of the process of a pod whose program has that name.
+/// RssAnon in KiB of a pod's process whose program has that name.
 fn of_pod(pod: &Pod, program: &str) -> Result<u32> {
     rss(process(pod, program)?)
 }
 
-/// The process of a pod whose program has that name.
+/// A pod's process whose program has that name.
 pub(super) fn process(pod: &Pod, program: &str) -> Result<i32> {
     let uid = pod.uid().context("a pod without UID")?;
     for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -73,7 +73,7 @@ async fn of_component(lab: &Lab, component: &str) -> Result<Pod> {
         .with_context(|| format!("no pod of the {component}"))
 }
 
-/// Control groups have the pod's UID in their path, with underscores under systemd.
+/// The path of a cgroup contains the pod's UID, with underscores under systemd.
 fn in_group(process: &Path, uid: &str) -> bool {
     let group = std::fs::read_to_string(process.join("cgroup")).unwrap_or_default();
     group.contains(uid) || group.contains(&uid.replace('-', "_"))

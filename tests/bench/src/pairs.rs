@@ -1,4 +1,4 @@
-//! A bare pod against an Automatic run of the same stack, from outside and from inside.
+//! Compares a bare pod with an Automatic run of the same stack, from outside and from inside.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::stacks::{Commands, Stack};
 use super::table::Table;
 use ledger::{Entry, what};
 
-/// What a stack's pairs came to.
+/// The samples of a stack.
 #[derive(Debug, Default)]
 struct Pairs {
     bare: Samples,
@@ -21,15 +21,15 @@ struct Pairs {
     run_before: Samples,
     bare_inside: Samples,
     run_inside: Samples,
-    /// Seconds that the agent's container lives longer than the script's.
+    /// Seconds by which the agent's container lives longer than the script's.
     added: Samples,
-    /// The same against the script that shows the plan, as the agent does.
+    /// The same against the script that also shows the plan, as the agent does.
     added_to_show: Samples,
     inside_ratio: Samples,
     own: Vec<Parts>,
 }
 
-/// Where the time of a container goes, by the ledger of the scripted tool.
+/// The parts of a container's time, from the ledger of the scripted tool.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     before: f64,
@@ -41,7 +41,7 @@ struct Parts {
 
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     for stack in [Stack::Tiny, Stack::Nothing, Stack::ThreeSeconds] {
-        // The three seconds are the same each time.
+        // The constant three seconds need fewer repetitions.
         let times = if stack == Stack::ThreeSeconds { times.div_ceil(2) } else { times };
         let pairs = Box::pin(repeat(lab, stack, times)).await?;
         rows(stack, &pairs, table);
@@ -52,7 +52,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
 async fn repeat(lab: &Lab, stack: Stack, times: usize) -> Result<Pairs> {
     let namespace = lab.namespace().await?;
     let mut pairs = Pairs::default();
-    // The first of each is not counted: images are unpacked, caches are filled.
+    // The first repetition is a warm-up: it unpacks images and fills caches.
     for n in 0..=times {
         let pod = lab.bare_pod(&namespace, &format!("bare-{n}"), stack, Commands::Plain)?;
         let bare = lab.time_pod(&pod).await?;
@@ -72,7 +72,7 @@ async fn repeat(lab: &Lab, stack: Stack, times: usize) -> Result<Pairs> {
     Ok(pairs)
 }
 
-/// Lets the kubelet tidy up after one, so that it does not cost the other.
+/// Waits until the kubelet has cleaned up, so that one does not slow down the other.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
 }
@@ -98,7 +98,7 @@ fn rows(stack: Stack, pairs: &Pairs, table: &mut Table) {
     table.plain(&format!("{name}: Automatic run, create to Succeeded"), pairs.run.spread(Unit::Seconds));
     let ratio = pairs.ratio.spread(Unit::Ratio);
     let figure = format!("{name}: run / bare pod");
-    // The bound is of a stack that takes no time; with a longer one both approach each other.
+    // The bound is for a stack that takes no time; a longer stack brings both closer.
     if stack == Stack::ThreeSeconds {
         table.plain(&figure, ratio);
     } else {
@@ -137,7 +137,7 @@ fn rows(stack: Stack, pairs: &Pairs, table: &mut Table) {
     }
 }
 
-/// Splits the life of a container by what its tool wrote down; `who` of an entry is the pod.
+/// Splits the time of a container by its tool's entries; `who` of an entry is the pod.
 fn parts(entries: &[Entry], timing: &Timing) -> Option<Parts> {
     let of_pod: Vec<Entry> = entries.iter().filter(|entry| entry.who == timing.pod).cloned().collect();
     let at = |entry: &&Entry| entry.at.parse::<Timestamp>().ok();

@@ -1,4 +1,4 @@
-//! From a push, told of by a webhook, to the plan of a layer that waits, beside a run of the same code that is made by hand.
+//! Measures from a push with a webhook to the waiting plan of a layer, compared with a manual run of the same code.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -24,21 +24,21 @@ use servers::{
     webhook::{self, Hook},
 };
 
-/// Repository and layer.
+/// Name of repository and layer.
 const STACK: &str = "stack";
-/// The goal: what a push may take besides the run, in seconds.
+/// Goal: overhead of a push over the run, in seconds.
 const MORE: f64 = 1.0;
-/// The goal: how long after the last byte of a delivery it is taken, in seconds.
+/// Goal: time from the last byte of a delivery to its acceptance, in seconds.
 const ANSWER: f64 = 0.05;
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Measures both, one after the other, and leaves the server in the cluster.
+/// Measures both alternately. Leaves the server in the cluster.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     lab.install(&webhook::values()).await?;
     let followed = Followed::set(lab).await?;
     let (mut pushed, mut made, mut by_hand) = (Samples::default(), Samples::default(), Samples::default());
-    // The first of each is not counted: images are unpacked, caches are filled.
+    // The first repetition is a warm-up: it unpacks images and fills caches.
     for n in 0..=times {
         let (commit, told, run, waits) = followed.push(n).await?;
         let hand = followed.by_hand(n, &commit).await?;
@@ -65,7 +65,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     Ok(())
 }
 
-/// A repository that is followed, with one layer.
+/// A followed repository with one layer.
 struct Followed<'a> {
     lab: &'a Lab,
     namespace: String,
@@ -84,7 +84,7 @@ impl<'a> Followed<'a> {
         let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
         let repo = git.create(STACK)?;
         repo.commit("main", &[("README.md", "a stack\n")])?;
-        // Within the measurement nothing but a delivery has it looked at.
+        // Only webhooks trigger a poll during the measurement.
         let spec = json!({"url": git.url(STACK), "interval": "24h"});
         let hook = Hook::set(&lab.cluster, &namespace, STACK, spec).await?;
         let followed = Self { lab, namespace, _root: root, _git: git, repo, hook };
@@ -99,14 +99,14 @@ impl<'a> Followed<'a> {
         Ok(followed)
     }
 
-    /// What both have in common: tool, resources, and a state of each one's own.
+    /// Common settings of both: tool, resources, and a state of its own.
     fn template(&self, name: &str) -> Result<Value> {
         let spec = self.lab.run(&self.namespace, name, Stack::Tiny, "Manual")?.spec;
         let spec = serde_json::to_value(spec)?;
         Ok(json!({"tool": spec["tool"], "backend": spec["backend"], "runner": spec["runner"]}))
     }
 
-    /// Pushes, and waits for the plan: the commit; in seconds since 1970 when it was told of, when the run was there, when it waited.
+    /// Pushes, and waits for the plan. Returns the commit, and the Unix times of the webhook, of the run's creation, and of its wait.
     async fn push(&self, n: usize) -> Result<(String, f64, f64, f64)> {
         let mut events = self.watch().await?;
         let main = Stack::Tiny.files("", "").into_iter().map(|(_, text)| text).collect::<String>();
@@ -134,14 +134,14 @@ impl<'a> Followed<'a> {
         Ok((commit, told, made, waits))
     }
 
-    /// Watches all runs; what is there already has been told.
+    /// Watches all runs, and skips the existing ones.
     async fn watch(&self) -> Result<Events> {
         let mut events: Events = Box::pin(watcher(self.lab.runs(&self.namespace), watcher::Config::default()));
         while !matches!(events.next().await.context("the watch ended")??, Event::InitDone) {}
         Ok(events)
     }
 
-    /// Makes a run of the same commit: seconds until its plan waits.
+    /// Creates a run of the same commit; returns the seconds until its plan waits.
     async fn by_hand(&self, n: usize, commit: &str) -> Result<f64> {
         let name = format!("by-hand-{n}");
         let mut spec = self.template(&name)?;
@@ -154,7 +154,7 @@ impl<'a> Followed<'a> {
         Ok(seen.duration_since(created).as_secs_f64())
     }
 
-    /// Denies the plan, and waits until its pod has gone and its layer has seen it.
+    /// Denies the plan, and waits until its pod is gone and its layer has noticed.
     async fn deny(&self, name: &str) -> Result<()> {
         let runs = self.lab.runs(&self.namespace);
         let patch = Patch::Merge(json!({"metadata": {"annotations": {names::DENY: "measured"}}}));
@@ -168,7 +168,7 @@ impl<'a> Followed<'a> {
             ensure!(begun.elapsed() < PATIENCE, "{name} does not end");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        // Until the kubelet is done with the pod.
+        // Until the kubelet has cleaned up the pod.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         Ok(())
     }

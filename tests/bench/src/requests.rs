@@ -1,4 +1,4 @@
-//! API requests of a run by client, and of runs at rest.
+//! API requests of a run by client, and of idle runs.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::stacks::Stack;
 use super::table::Table;
 use harness::cluster::NAMESPACE;
 
-/// How long a cluster at rest is looked at.
+/// How long an idle cluster is observed.
 const REST: Duration = Duration::from_secs(30);
 
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let (mut writes, mut all) = (Samples::default(), Samples::default());
     let mut last = Vec::new();
-    // The first proves the gate by dry runs, which count for a minute; they are told apart anyway.
+    // The first run proves the policies by dry runs, which stay valid for a minute; dry runs are counted separately anyway.
     for n in 0..=times {
         let requests = of_one_run(lab, &namespace, &format!("run-{n}")).await?;
         if n == 0 {
@@ -47,7 +47,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     at_rest(lab, &namespace, table).await
 }
 
-/// The requests of agent and controller from the creation of a run until all is done that follows from its end.
+/// The requests of agent and controller from the creation of a run until all consequences of its end are done.
 async fn of_one_run(lab: &Lab, namespace: &str, name: &str) -> Result<Vec<Request>> {
     let log = &lab.cluster.audit_log;
     let place = audit::end(log)?;
@@ -80,12 +80,12 @@ fn is_controller(request: &Request) -> bool {
     request.user.starts_with(&format!("system:serviceaccount:{NAMESPACE}:"))
 }
 
-/// Whether it is about a run, whoever made it: nobody may hide behind another name.
+/// Whether it is about a run, whoever sent it: no request escapes the count by its user name.
 fn made(request: &Request, run: &str) -> bool {
     request.what.contains("terraformruns") && request.what.ends_with(&format!("/{run}"))
 }
 
-/// Prints when each request came, for those who look where the time goes.
+/// Prints the time of each request, for profiling.
 fn timeline(requests: &[Request]) {
     let Some(first) = requests.iter().map(|request| request.at).min() else { return };
     let mut sorted: Vec<_> = requests.iter().collect();
@@ -98,7 +98,7 @@ fn timeline(requests: &[Request]) {
     }
 }
 
-/// One run that has ended and one that waits: requests beside watches while nothing happens.
+/// One ended and one waiting run: counts requests other than watches while nothing happens.
 async fn at_rest(lab: &Lab, namespace: &str, table: &mut Table) -> Result<()> {
     let run = lab.run(namespace, "waits", Stack::Nothing, "Manual")?;
     watched(lab.runs(namespace), &run, run_waits).await?;
@@ -119,7 +119,7 @@ async fn at_rest(lab: &Lab, namespace: &str, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Small numbers only.
+/// For small numbers only.
 fn as_value(number: usize) -> f64 {
     u32::try_from(number).map_or(f64::MAX, f64::from)
 }

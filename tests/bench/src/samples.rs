@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Values of one figure.
+/// Samples of one figure.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples(Vec<f64>);
 
@@ -16,7 +16,7 @@ impl Samples {
         self.push(value.as_secs_f64());
     }
 
-    /// The value in the middle; 0 without any.
+    /// The median; 0 without samples.
     pub(super) fn median(&self) -> f64 {
         let sorted = self.sorted();
         let middle = sorted.len() / 2;
@@ -31,12 +31,12 @@ impl Samples {
         self.sorted().last().copied().unwrap_or_default()
     }
 
-    /// The values, in the order in which they came.
+    /// The samples in the order of measurement.
     pub(super) fn values(&self) -> impl Iterator<Item = f64> {
         self.0.iter().copied()
     }
 
-    /// Least, middle and greatest, in a unit: `1.20 / 1.25 / 1.41 s`.
+    /// Minimum, median and maximum with a unit: `1.20 / 1.25 / 1.41 s`.
     pub(super) fn spread(&self, unit: Unit) -> String {
         let sorted = self.sorted();
         let (least, most) = (sorted.first().copied().unwrap_or_default(), self.max());
@@ -62,7 +62,7 @@ pub(super) enum Unit {
     /// Seconds, printed as milliseconds.
     Millis,
     Ratio,
-    /// A ratio less one, printed in percent.
+    /// A ratio minus one, printed in percent.
     Percent,
     Count,
 }

@@ -1,4 +1,4 @@
-//! What is run: the files of a stack, as a run has them and as a bare pod's script writes them.
+//! The stacks: their files for a run, and the script of a bare pod that writes them.
 
 use serde_json::{Value, json};
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 pub(super) enum Stack {
     /// Real OpenTofu on one `terraform_data`.
     Tiny,
-    /// The scripted tool, which does next to nothing: what is left is what surrounds it.
+    /// The scripted tool with almost no work, to measure the overhead.
     Nothing,
     /// The scripted tool, busy for three seconds.
     ThreeSeconds,
 }
 
-/// The version under which the runner of tests has the scripted tool.
+/// The version of the scripted tool in the tests' runner.
 const SCRIPTED: &str = "0.0.1";
 const TINY: &str = "resource \"terraform_data\" \"a\" {\n  input = \"a\"\n}\n";
 
 impl Stack {
-    /// What it is called in the table.
+    /// Name in the table.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tiny => "OpenTofu, tiny stack",
@@ -27,7 +27,7 @@ impl Stack {
         }
     }
 
-    /// The version of its tool, where `tofu` is that of real OpenTofu.
+    /// The version of its tool; `tofu` is that of real OpenTofu.
     pub(super) const fn version(self, tofu: &str) -> &str {
         match self {
             Self::Tiny => tofu,
@@ -35,7 +35,7 @@ impl Stack {
         }
     }
 
-    /// Its files; `name` is that of its script, and `ledger` where the script writes down what it does.
+    /// Its files; `name` is that of its script, and `ledger` the URL of the script's ledger.
     pub(super) fn files(self, name: &str, ledger: &str) -> Vec<(&'static str, String)> {
         let script = |more: Value| {
             let mut script = json!({"name": name, "ledger": ledger, "resources": 1});
@@ -52,12 +52,12 @@ impl Stack {
     }
 }
 
-/// The commands of a bare pod: what a person writes who has no Pawl.
+/// The commands of a bare pod, as a user without Pawl would write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Commands {
     /// init, plan, apply.
     Plain,
-    /// The same, and the plan shown as text and as JSON, as the agent does it for reviewers and its counts.
+    /// The same, and the plan shown as text and as JSON, as the agent does for reviewers and counts.
     WithShow,
 }
 

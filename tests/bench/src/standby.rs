@@ -1,4 +1,4 @@
-//! From the end of the controller that leads to the next one that does.
+//! Measures from the end of the leading controller to the next leader.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use super::samples::{Samples, Unit};
 use super::table::Table;
 use harness::cluster::{NAMESPACE, chart::Values, victims};
 
-/// The bound of a takeover by a Lease that ran out: its time, one look, and the first listing.
+/// Bound in seconds of a takeover after the Lease expired: its duration, one retry, and the first listing.
 const RAN_OUT: f64 = 25.0;
-/// The bound of one whose Lease was given back, the end of the one before included.
+/// Bound in seconds of a takeover after the Lease was released, including the end of the old leader.
 const GIVEN_BACK: f64 = 8.0;
 
 /// Measures both with two controllers, and leaves one.
@@ -38,7 +38,7 @@ async fn both(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
         ensure!(reached > 0, "no process of {first} was killed");
         another(lab, &first).await?;
         killed.seconds(begun.elapsed());
-        // The back-off of a kubelet counts for a pod: a fresh one has none.
+        // The kubelet's restart backoff is per pod: a new pod has none.
         pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(1)).await?;
         all_there(lab)?;
         let leader = another(lab, "").await?;
@@ -55,7 +55,7 @@ async fn both(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a leader other than that one.
+/// Waits for a leader other than `than`.
 async fn another(lab: &Lab, than: &str) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(lab.client.0.clone(), NAMESPACE);
     let begun = Instant::now();

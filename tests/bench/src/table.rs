@@ -2,7 +2,7 @@
 
 use harness::cluster::report;
 
-/// Figures in order, with what they should be.
+/// Figures in order, with their bounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     notes: Vec<String>,
@@ -10,17 +10,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A line above the figures.
+    /// Adds a line above the figures.
     pub(super) fn note(&mut self, text: &str) {
         self.notes.push(text.to_owned());
     }
 
-    /// A figure without a bound: what others are compared with.
+    /// Adds a figure without a bound, for comparison.
     pub(super) fn plain(&mut self, figure: &str, value: impl Into<String>) {
         self.add(figure, value.into(), String::new(), String::new());
     }
 
-    /// A figure with its bound, and whether it is met.
+    /// Adds a figure with its bound, and whether it is met.
     pub(super) fn bound(&mut self, figure: &str, value: impl Into<String>, bound: &str, met: bool) {
         self.add(figure, value.into(), bound.to_owned(), if met { "met" } else { "MISSED" }.to_owned());
     }
@@ -33,7 +33,7 @@ impl Table {
         self.rows.push([figure.to_owned(), value, bound, met]);
     }
 
-    /// All of it, in columns.
+    /// The table, in columns.
     pub(super) fn text(&self) -> String {
         let head = ["figure", "value (min / median / max)", "bound", ""].map(str::to_owned);
         let width = |column: usize| {

@@ -1,5 +1,5 @@
-//! The cache of tools: what it costs a run to take a version that is there, and to get one, against `curl`, `sha256sum` and `unzip` of the
-//! same file from the same server. No cluster. Measured in this process: hashing and inflating are built for speed in each profile.
+//! The tool cache: the cost of a cached version for a run, and of a download, against `curl`, `sha256sum` and `unzip` of the same file from
+//! the same server. Needs no cluster. Measured in this process: hashing and inflating are optimised in every profile.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use super::table::Table;
 use harness::cluster::gobuild::Toolset;
 use releases::{Key, Mirror, Release, Tree};
 
-/// What a version that is there may cost.
+/// Bound for a cached version.
 const CACHED: Duration = Duration::from_millis(20);
-/// How much longer than the three programs an installation may take.
+/// Bound for the ratio of an installation to the three programs.
 const RATIO: f64 = 1.2;
 
 pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
@@ -55,7 +55,7 @@ pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
             let _ = fs::remove_dir_all(dir);
             fs::create_dir(dir)?;
         }
-        // By turns, so that neither always has the other's pages.
+        // Alternating, so that neither always benefits from the other's page cache.
         let mut took = [Duration::ZERO; 2];
         for which in if n % 2 == 0 { [0, 1] } else { [1, 0] } {
             let begun = Instant::now();
@@ -105,7 +105,7 @@ pub(super) async fn measure(times: usize, table: &mut Table) -> Result<()> {
         let figure = format!("{name}, verified before: {what}, decided, chosen and verified");
         table.bound(&figure, samples.spread(Unit::Millis), "at most 20 ms", met);
     }
-    // What it costs when nobody remembers: a cache that was copied.
+    // The cost without the record of verified files, as in a copied cache.
     let stamps: Vec<_> = walk(&cache, "seen.json");
     ensure!(!stamps.is_empty(), "nothing is remembered");
     stamps.iter().try_for_each(fs::remove_file).context("cannot forget")?;

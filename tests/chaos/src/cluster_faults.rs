@@ -1,4 +1,4 @@
-//! What strikes the whole cluster, one after the other.
+//! Faults of the whole cluster, one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::{kinds::Kind, lab::Lab};
 use harness::cluster::{node::NODE, victims};
 use servers::proxy::Weather;
 
-/// Strikes until the loop is over; leaves everything up and the weather fair.
+/// Injects faults until the loop is over. Leaves everything up and the network good.
 pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed ^ 0x00c1_05e7);
     while !lab.over.load(Ordering::Relaxed) {
@@ -24,7 +24,7 @@ pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
         let kind = match random.random_range(0..100) {
             0..38 => Kind::Controller,
             38..62 => Kind::Datastore,
-            // Seldom: little else happens until everybody has found it again.
+            // Rare, because little else happens until all clients have reconnected.
             62..67 => Kind::ApiServer,
             67..74 => Kind::Drain,
             _ => Kind::Network,
@@ -55,7 +55,7 @@ pub(super) async fn go_on(lab: Arc<Lab>, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Kills a part of Pawl. Its pod goes with it: the kubelet would wait longer and longer before it starts a container again.
+/// Kills a component of Pawl and deletes its pod: the kubelet would delay each restart of a container further.
 pub(super) async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
     let params = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
     let Ok(pods) = lab.system_pods().list(&params).await else { return false };
@@ -65,7 +65,7 @@ pub(super) async fn kill(lab: &Lab, component: &str, program: &str) -> bool {
     killed > 0
 }
 
-/// Evicts every pod of a run, as the drain of a node does.
+/// Evicts every pod of a run, like the drain of a node.
 async fn drain(lab: &Lab) -> Result<bool> {
     lab.cluster.kubectl(&["cordon", NODE])?;
     let is_of_run = |pod: &Pod| pod.labels().contains_key(names::LABEL_RUN);

@@ -1,45 +1,45 @@
-//! What is done to runs and to the cluster, and what was done so far.
+//! The kinds of strikes, and a record of strikes so far.
 
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-/// What strikes.
+/// Kind of a strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// SIGKILL to the agent, which is the pod's init: with it goes everything in the container.
+    /// SIGKILL to the agent, the init process of the pod, which ends all processes of the container.
     Agent,
-    /// SIGKILL to the tool and what it started.
+    /// SIGKILL to the tool and its children.
     Tool,
     /// SIGTERM to the agent.
     Terminate,
-    /// The pod is deleted with its grace.
+    /// The pod is deleted with its grace period.
     Delete,
-    /// The pod is deleted by force.
+    /// The pod is force-deleted.
     ForceDelete,
     Evict,
-    /// The kernel kills the tool for want of memory.
+    /// The kernel's OOM killer ends the tool.
     OutOfMemory,
-    /// The node is drained of all pods of runs.
+    /// All pods of runs are drained from the node.
     Drain,
     /// SIGKILL to the controller.
     Controller,
     /// SIGKILL to the datastore.
     Datastore,
-    /// SIGKILL to what follows repositories.
+    /// SIGKILL to `sources`, which follows repositories.
     Sources,
-    /// SIGKILL to what takes deliveries of forges.
+    /// SIGKILL to `server`, which receives webhooks.
     Server,
-    /// The Git server goes, and comes back after a while.
+    /// The Git server stops and restarts after a while.
     GitServer,
-    /// SIGKILL to the API server, which is away for a while.
+    /// SIGKILL to the API server, which is restarted after a while.
     ApiServer,
-    /// The network between pods and API server is bad for a while; no kill.
+    /// The network between pods and API server degrades for a while; not a kill.
     Network,
 }
 
 impl Kind {
-    /// All kinds, in the order in which they are told.
+    /// All kinds, in the order of the report.
     pub(super) const ALL: [Self; 15] = [
         Self::Agent,
         Self::Tool,
@@ -58,7 +58,7 @@ impl Kind {
         Self::Network,
     ];
 
-    /// How it is called in the report.
+    /// Name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Agent => "agent, SIGKILL",
@@ -83,12 +83,12 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Strike {
     pub(super) kind: Kind,
-    /// Phase of the run that was struck; none of what strikes the cluster.
+    /// Phase of the struck run. `None` for strikes on the cluster.
     pub(super) phase: Option<String>,
     pub(super) at: Timestamp,
 }
 
-/// What was done so far.
+/// All strikes so far.
 #[derive(Debug, Default)]
 pub(super) struct Record(Mutex<Vec<Strike>>);
 
@@ -101,24 +101,24 @@ impl Record {
         self.guard().clone()
     }
 
-    /// Kills so far; bad network is none.
+    /// Number of kills so far, without network faults.
     pub(super) fn kills(&self) -> u64 {
         self.guard().iter().filter(|strike| strike.kind != Kind::Network).count() as u64
     }
 
-    /// When the API server was killed.
+    /// Times at which the API server was killed.
     pub(super) fn gaps(&self) -> Vec<Timestamp> {
         self.guard().iter().filter(|strike| strike.kind == Kind::ApiServer).map(|strike| strike.at).collect()
     }
 
-    /// When something that a journal passes on its way was struck.
+    /// Times at which something on a journal's way to the datastore was struck.
     pub(super) fn outages(&self) -> Vec<Timestamp> {
         let on_the_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
         self.guard().iter().filter(|strike| on_the_way.contains(&strike.kind)).map(|strike| strike.at).collect()
     }
 
     fn guard(&self) -> std::sync::MutexGuard<'_, Vec<Strike>> {
-        // Strikes are pushed whole.
+        // A push cannot leave the list half-changed, so a poisoned lock is safe to use.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster of the kill loop, its servers, and what is known of its runs.
+//! The cluster of the kill loop, its servers, and its view of the runs.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -27,12 +27,12 @@ use harness::wait;
 pub(super) use played::patch::merge;
 use servers::{proxy::Proxy, state::StateServer};
 
-/// What every run gets from a Secret and prints; it must stand in no status, event, log or request.
+/// A secret that every run gets from a Secret and prints. It must appear in no status, event, log or request.
 pub(super) const SECRET: &str = "kept-by-a-pawl-8341-2207";
-/// Without it the API server would write its own address over that of the proxy.
+/// Keeps the API server from replacing the proxy's address by its own.
 pub(super) const FLAG: &str = "--endpoint-reconciler-type=none";
 
-/// Everything that the loop works with.
+/// Shared state of the loop.
 pub(super) struct Lab {
     pub(super) cluster: Cluster,
     pub(super) client: Client,
@@ -40,20 +40,20 @@ pub(super) struct Lab {
     pub(super) proxy: Proxy,
     pub(super) namespace: String,
     pub(super) record: Record,
-    /// What was read of runs that have ended.
+    /// Data read from runs that have ended.
     pub(super) shelf: Shelf,
-    /// No further runs and strikes.
+    /// Stops further runs and strikes.
     pub(super) over: AtomicBool,
-    /// The runs, as a watch sees them.
+    /// A watch cache of the runs.
     pub(super) seen: reflector::Store<TerraformRun>,
 }
 
 impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
-        // Not shared: it kills the API server and the controllers, and the checker reads the whole audit log.
+        // Not a shared cluster: the loop kills the API server and the controllers, and the checker reads the whole audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
         let mut config = cluster.config().await?;
-        // An API server that is killed while it is asked may leave a request, or a watch, without an answer.
+        // A killed API server may leave a request or a watch without an end.
         config.read_timeout = Some(Duration::from_secs(30));
         let client = Client::try_from(config)?;
         let host = SocketAddr::new(IpAddr::V4(cluster.host()), 0);
@@ -61,7 +61,7 @@ impl Lab {
         let target = cluster.server.strip_prefix("https://").context("the API server's address is no URL")?.parse()?;
         let proxy = Proxy::start(host, target).await?;
         cluster.restart_apiserver(Duration::ZERO, &[FLAG.to_owned()]).await?;
-        // First of all: in a cluster that was kept, pods look for the proxy of the time before.
+        // Before anything else: in a cluster from an earlier run, pods still use the address of its proxy.
         behind(&cluster, proxy.addr())?;
         cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
@@ -83,7 +83,7 @@ impl Lab {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// All there are; asked again while nobody answers.
+    /// Lists all objects. Retries while the API server is away.
     pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(&self, of: &Api<K>) -> Result<Vec<K>> {
         wait::until("a list at the end", Duration::from_secs(120), async || Ok(of.list(&ListParams::default()).await))
             .await
@@ -102,22 +102,22 @@ impl Lab {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// What the datastore gives people to read, by its path below the namespace.
+    /// Reads from the datastore's read API, by path below the namespace.
     pub(super) async fn read(&self, path: &str) -> kube::Result<String> {
         shelf::read(&self.client, &self.namespace, path).await
     }
 
-    /// Keeps what the datastore gives people of a run that has ended.
+    /// Stores the datastore's data of a run that has ended.
     pub(super) async fn keep(&self, name: &str) {
         self.shelf.take(&self.client, &self.namespace, name, SECRET).await;
     }
 
-    /// A run as the watch saw it last.
+    /// A run in the watch cache.
     pub(super) fn run(&self, name: &str) -> Option<TerraformRun> {
         self.seen.find(|run| run.metadata.name.as_deref() == Some(name)).map(|run| (*run).clone())
     }
 
-    /// Waits until nothing of runs is left to do: their pods have ended.
+    /// Waits until all pods of runs have ended.
     pub(super) async fn settle(&self) {
         for _ in 0..300 {
             let pods = self.pods().list(&ListParams::default()).await;
@@ -128,12 +128,12 @@ impl Lab {
         }
     }
 
-    /// Logs of containers on this machine that hold the secret.
+    /// Container logs on this machine that contain the secret.
     pub(super) fn leaks(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         let mut dirs = vec![self.cluster.pod_logs()];
         while let Some(dir) = dirs.pop() {
-            // Pods go while this looks.
+            // Pods may be deleted meanwhile.
             for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
                 let path = entry.path();
                 let ours = path.to_string_lossy().contains(&self.namespace);
@@ -150,15 +150,15 @@ impl Lab {
     }
 }
 
-/// Memory of a pod: much less than its tool takes, where that is to run out of it.
+/// The pod's memory limit. With `tight` it is much less than its tool needs, to trigger the OOM killer.
 pub(super) fn runner(tight: bool) -> Value {
     let memory = if tight { "128Mi" } else { "256Mi" };
-    // A pod that went without an end is waited for as long as this and a minute, anew by each controller: the node is young.
+    // Each controller waits this long plus a minute for a pod that disappeared without an end, because the node is young.
     json!({"terminationGracePeriodSeconds": 60,
         "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": memory}}})
 }
 
-/// Lets pods reach the API server by the proxy only.
+/// Routes pods to the API server through the proxy only.
 fn behind(cluster: &Cluster, proxy: SocketAddr) -> Result<()> {
     let (address, port) = (proxy.ip().to_string(), proxy.port());
     let slice = json!({"endpoints": [{"addresses": [address], "conditions": {"ready": true}}],

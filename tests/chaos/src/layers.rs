@@ -1,5 +1,5 @@
-//! Layers of a repository that is committed to while what looks after them dies. Each push is told of once, as forges do, to whoever
-//! is there to hear it; what nobody heard is found when the refs are looked at the next time.
+//! Layers of a repository that receives commits while Pawl's components die. The forge sends one webhook per push and does not retry. Lost
+//! webhooks are found by the next poll of the refs.
 
 mod verdict;
 
@@ -32,14 +32,14 @@ use servers::{git::GitServer, repo::Repo, webhook::Hook};
 
 use verdict::Kept;
 
-/// The repository, and what it is called in the cluster.
+/// The repository's name, also in the cluster.
 const STACKS: &str = "stacks";
-/// How long layers may take that nothing is done to any more: the longest back-off of a server that was away, and plans.
+/// Time limit for layers after the last strike: the longest backoff for an unavailable server, and plans.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A forge with one repository, and a layer for each of its directories.
 pub(super) struct Forge {
-    /// None while it is away.
+    /// `None` while it is down.
     git: Mutex<Option<GitServer>>,
     address: SocketAddr,
     root: TempDir,
@@ -50,16 +50,16 @@ pub(super) struct Forge {
 
 #[derive(Debug, Default)]
 struct Pushed {
-    /// The newest round of each layer: the number that its newest relevant commit brought.
+    /// The newest round of each layer: a number in its newest relevant commit.
     rounds: Vec<u64>,
     relevant: u64,
     others: u64,
-    /// Pushes that the server heard of.
+    /// Pushes whose webhook was accepted.
     told: u64,
 }
 
 impl Forge {
-    /// Makes the repository, and so many layers; every other is Automatic, and two of three keep their state with the datastore.
+    /// Creates the repository and this many layers. Every second is Automatic, and two of three store their state in the datastore.
     pub(super) async fn set(lab: &Lab, layers: u64) -> Result<Self> {
         let root = tempfile::tempdir()?;
         let git = GitServer::start(SocketAddr::new(IpAddr::V4(lab.cluster.host()), 0), root.path()).await?;
@@ -67,7 +67,7 @@ impl Forge {
         let count = usize::try_from(layers)?;
         let first: Vec<_> = (0..count).flat_map(|n| files(lab, n, 0)).collect();
         commit(&repo, &first)?;
-        // The shortest there is: what no delivery told of is found by it.
+        // The shortest interval allowed. The poll finds pushes whose webhook was lost.
         let spec = json!({"url": git.url(STACKS), "interval": "30s"});
         let hook = Hook::set(&lab.cluster, &lab.namespace, STACKS, spec).await?;
         for n in 0..count {
@@ -96,7 +96,7 @@ impl Forge {
         self.pushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pushes until the loop is over: commits that a layer has to do with, and others.
+    /// Pushes relevant and irrelevant commits until the loop is over.
     pub(super) async fn push(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed ^ 0x9054);
         while !lab.over.load(Ordering::Relaxed) {
@@ -110,7 +110,7 @@ impl Forge {
                     files(&lab, n, pushed.rounds[n])
                 } else {
                     pushed.others += 1;
-                    // Also beside the directories of layers, under a name that begins as theirs do.
+                    // Also in a directory next to those of layers, whose name begins with a layer's.
                     let place = if random.random_bool(0.5) { "docs" } else { "l0-old" };
                     vec![(format!("{place}/a.md"), pushed.others.to_string())]
                 }
@@ -122,7 +122,7 @@ impl Forge {
         Ok(())
     }
 
-    /// Strikes what layers alone need until the loop is over; leaves it up.
+    /// Strikes the components that only layers need, until the loop is over. Leaves them up.
     pub(super) async fn strike(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed ^ 0xf026);
         while !lab.over.load(Ordering::Relaxed) {
@@ -135,7 +135,7 @@ impl Forge {
                     let gone = self.git.lock().unwrap_or_else(PoisonError::into_inner).take();
                     drop(gone);
                     tokio::time::sleep(Duration::from_millis(random.random_range(0..6_000))).await;
-                    // The socket goes a moment after its server.
+                    // The socket is released a moment after its server.
                     let mut again = GitServer::start(self.address, self.root.path()).await;
                     for _ in 0..100 {
                         if again.is_ok() {
@@ -156,7 +156,7 @@ impl Forge {
         Ok(())
     }
 
-    /// Strikes the pods of layers until the loop is over, one run after the other, wherever it is.
+    /// Strikes the pods of layers until the loop is over, one run after the other, in any phase.
     pub(super) async fn haunt(self: Arc<Self>, lab: Arc<Lab>, seed: u64) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed ^ 0x4a07);
         while !lab.over.load(Ordering::Relaxed) {
@@ -164,19 +164,19 @@ impl Forge {
             let n = random.random_range(0..self.pushed().rounds.len());
             let is_of_layer = |run: &TerraformRun| run.labels().get(names::LABEL_LAYER) == Some(&name(n));
             let is_open = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| !status.is_terminal());
-            // A layer has one at a time.
+            // A layer has one run at a time.
             let Some(run) = lab.seen.find(|run| is_of_layer(run) && is_open(run)) else { continue };
             Aim::draw(&mut random).strike(&lab, &run).await?;
         }
         Ok(())
     }
 
-    /// The stacks whose states are with the datastore.
+    /// Stacks whose state is in the datastore.
     pub(super) fn stacks(&self) -> Vec<String> {
         (0..self.pushed().rounds.len()).filter(|n| is_managed(*n)).map(name).collect()
     }
 
-    /// Does what layers wait for until the loop is over and all of them are at rest, or take too long.
+    /// Answers waiting layers until the loop is over and all of them are at rest, or time out.
     pub(super) async fn tend(self: Arc<Self>, lab: Arc<Lab>) -> Result<()> {
         let mut over = None;
         loop {
@@ -187,7 +187,7 @@ impl Forge {
                     return Ok(());
                 }
             }
-            // The API server may be away.
+            // The API server may be down.
             let Ok(layers) = lab.layers().list(&ListParams::default()).await else { continue };
             for layer in &layers.items {
                 attend(&lab, layer).await;
@@ -213,7 +213,7 @@ impl Forge {
         kept
     }
 
-    /// Everything that must never happen to layers and did.
+    /// All violations of layers.
     pub(super) async fn judge(&self, lab: &Lab, history: &History) -> Result<Vec<Violation>> {
         let layers = lab.all(&lab.layers()).await?;
         Ok(verdict::judge(&self.kept(lab, &layers).await, history))
@@ -233,7 +233,7 @@ impl Forge {
     }
 }
 
-/// Approves what waits; asks again for what failed.
+/// Approves a waiting plan, and requests a new run after a failure.
 async fn attend(lab: &Lab, layer: &TerraformLayer) {
     let status = layer.status.clone().unwrap_or_default();
     if let Some(pending) = &status.pending {
@@ -241,20 +241,20 @@ async fn attend(lab: &Lab, layer: &TerraformLayer) {
         if let Some((annotations, checksum)) = plan
             && annotations.get(names::APPROVE) != Some(&checksum)
         {
-            // It may be another by now, and is looked at again.
+            // The plan may have changed; the next look checks it.
             person::annotate(lab, &pending.run, person::approval(&checksum)).await;
         }
     } else if status.failures.is_some() && status.current_run.is_none() {
         let asked = layer.annotations().get(names::PLAN);
         if asked.is_none() || asked == status.last_handled_plan.as_ref() {
             let patch = Patch::Merge(json!({"metadata": {"annotations": {names::PLAN: "now"}}}));
-            // The next look asks again.
+            // The next look retries.
             let _ = lab.layers().patch(&layer.name_any(), &PatchParams::default(), &patch).await;
         }
     }
 }
 
-/// Whether the datastore keeps the state of a layer.
+/// Whether the state of a layer is in the datastore.
 const fn is_managed(n: usize) -> bool {
     !n.is_multiple_of(3)
 }
@@ -263,12 +263,12 @@ fn name(n: usize) -> String {
     format!("l{n}")
 }
 
-/// What the state of a layer is called, and the scripts of its rounds before their number.
+/// The name of a layer's state, and the prefix of its script names, before the round.
 fn id(lab: &Lab, n: usize) -> String {
     format!("{}/{}", lab.namespace, name(n))
 }
 
-/// The directory of a layer in a round: each makes something new in place of what the round before made.
+/// The directory of a layer in a round. Each round replaces the previous round's object by a new one.
 fn files(lab: &Lab, n: usize, round: u64) -> Vec<(String, String)> {
     let script = json!({
         "name": verdict::script(&id(lab, n), round), "ledger": lab.state.ledger_url(),

@@ -1,5 +1,5 @@
-//! The kill loop: runs on the real cluster, of which something dies all the time, layers that are committed to meanwhile, and a check
-//! afterwards that reads what really happened. `cargo chaos`; the short form is a stage of `cargo ci`.
+//! The kill loop: runs on a real cluster with constant kills, layers that receive commits meanwhile, and a check afterwards that reads what
+//! happened. `cargo chaos`; the short form is a stage of `cargo ci`.
 
 mod cluster_faults;
 pub mod history;
@@ -36,17 +36,17 @@ const CLUSTER: &str = "kills";
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Ends after so many kills.
+    /// Ends after this number of kills.
     pub kills: u64,
-    /// Ends after this time, whatever was killed; runs that are under way come to their end.
+    /// Ends after this time, whatever was killed. Runs in progress are completed.
     pub limit: Duration,
-    /// Chooses what is killed and when.
+    /// Seed of the choice of kills and times.
     pub seed: u64,
-    /// Runs at a time.
+    /// Number of concurrent runs.
     pub workers: u64,
-    /// Layers that are committed to meanwhile.
+    /// Number of layers that receive commits meanwhile.
     pub layers: u64,
-    /// Where the report is written as well, as Markdown.
+    /// File for a copy of the report, as Markdown.
     pub save: Option<PathBuf>,
     /// Leave the cluster up.
     pub keep: bool,
@@ -55,7 +55,7 @@ pub struct Options {
 /// Runs the loop, checks, and prints the report.
 ///
 /// # Errors
-/// When the cluster cannot be had, or something happened that must never happen.
+/// When the cluster cannot start, or an invariant is violated.
 pub async fn run(options: &Options) -> Result<()> {
     let values = if options.layers > 0 { webhook::values() } else { Values::new() };
     let lab = Arc::new(Lab::up(options.seed, &values).await?);
@@ -112,7 +112,7 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
         })
         .collect();
     ending.await.context("the clock of the loop failed")?;
-    // The faults stop first, so that what is under way can come to its end.
+    // The faults stop first, so that runs in progress can end.
     faults.await.context("the faults of the cluster failed")??;
     let mut stuck = Vec::new();
     for worker in workers {

@@ -11,25 +11,25 @@ use harness::cluster::report;
 #[derive(Parser)]
 #[command(name = "chaos", about = "Kills agents, tools, pods, controllers, datastores and API servers, and checks what happened")]
 struct Arguments {
-    /// Ends after so many kills.
+    /// End after this number of kills.
     #[arg(long, default_value_t = 2000)]
     kills: u64,
-    /// Ends after so many seconds, whatever was killed; runs that are under way come to their end.
+    /// End after this number of seconds, whatever was killed. Runs in progress are completed.
     #[arg(long, default_value_t = 7200)]
     seconds: u64,
-    /// Chooses what is killed and when.
+    /// Seed of the choice of kills and times.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Runs at a time.
+    /// Number of concurrent runs.
     #[arg(long, default_value_t = 16)]
     workers: u64,
-    /// Layers of a repository that is pushed to all the time; the Git server, `sources` and `server` are killed as well then.
+    /// Number of layers of a repository with constant pushes. With layers, the Git server, `sources` and `server` are killed as well.
     #[arg(long, default_value_t = 0)]
     layers: u64,
-    /// Also writes the report to this file.
+    /// Also write the report to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Leaves the cluster `kills` up.
+    /// Leave the cluster `kills` up.
     #[arg(long)]
     keep: bool,
 }

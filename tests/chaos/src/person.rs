@@ -1,4 +1,4 @@
-//! The person: approves, the wrong plan at times, withdraws, denies, cancels, deletes.
+//! A simulated person: approves, sometimes the wrong plan, withdraws, denies, cancels, deletes.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 
 use super::lab::Lab;
 
-/// What a person has in mind with a run.
+/// A person's intent for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// Approves when asked.
+    /// Approves a waiting plan.
     Approve,
-    /// Approves, takes it back, approves again.
+    /// Approves, withdraws, approves again.
     Hesitate,
     Deny,
-    /// Cancels at some time.
+    /// Cancels at a random time.
     Cancel,
-    /// Deletes at some time.
+    /// Deletes at a random time.
     Delete,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn approval(checksum: &str) -> Value {
     json!({names::APPROVE: checksum, names::APPROVED_BY: "admin"})
 }
 
-/// Acts once on what the run is now. Returns whether the person has nothing more in mind.
+/// Acts once on the run's present state. Returns whether the intent is completed.
 pub(super) async fn act(lab: &Lab, run: &TerraformRun, intent: Intent, random: &mut StdRng) -> bool {
     let name = run.name_any();
     let status = run.status.clone().unwrap_or_default();
@@ -68,7 +68,7 @@ pub(super) async fn act(lab: &Lab, run: &TerraformRun, intent: Intent, random: &
                 return false;
             }
             if random.random_bool(0.2) {
-                // Early, short, or another's: refused, and nothing is lost.
+                // Early, truncated, or another's: refused without an effect.
                 let wrong = plan.checksum.chars().rev().collect::<String>();
                 annotate(lab, &name, approval(&wrong)).await;
             }
@@ -83,7 +83,7 @@ pub(super) async fn act(lab: &Lab, run: &TerraformRun, intent: Intent, random: &
                 return false;
             }
             annotate(lab, &name, approval(&plan.checksum)).await;
-            // It may have been another plan by then: looked at again.
+            // The plan may have changed; the next call checks it.
             false
         }
     }

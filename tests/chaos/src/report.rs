@@ -1,4 +1,4 @@
-//! The report: what was killed in which phase, how the runs ended, what must never happen.
+//! The report: kills by phase, results of the runs, and violations.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use super::{Options, kinds::Kind, lab::Lab};
 use crate::history::{History, Violation};
 
 const PHASES: [&str; 8] = ["Pending", "Setup", "Init", "Plan", "AwaitingApproval", "Apply", ENDED, "none"];
-/// The run had ended when it was struck, and its pod had not.
+/// The run had ended when it was struck, but its pod had not.
 const ENDED: &str = "ended";
 
 fn place(strike: &super::kinds::Strike) -> &str {

@@ -1,5 +1,4 @@
-//! What the datastore gives people of runs that have ended: read while it is there, searched for the secret, and kept where it is wanted
-//! for the check.
+//! The datastore's data of ended runs: read before it is deleted, searched for the secret, and stored for the check if needed.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +12,10 @@ use kube::{Api, Client};
 
 use harness::wait;
 
-/// How long it is asked for: runs go a minute after their end.
+/// Time limit for reads: runs are deleted a minute after their end.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The journals by run, the leaks, and the counts of what was read.
+/// Journals by run, leaks, and counts of reads.
 #[derive(Debug, Default)]
 pub(super) struct Shelf(Mutex<Read>);
 
@@ -31,11 +30,11 @@ struct Read {
 
 impl Shelf {
     fn read(&self) -> MutexGuard<'_, Read> {
-        // Whole between any two changes.
+        // Consistent between any two changes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads plan, log and journal of a run, none of which may hold the secret. Of a run that has gone in the meantime nothing is known.
+    /// Reads plan, log and journal of a run and searches them for the secret. Ignores a run that was deleted meanwhile.
     pub(super) async fn take(&self, client: &Client, namespace: &str, name: &str, secret: &str) {
         let runs: Api<TerraformRun> = Api::namespaced(client.clone(), namespace);
         for what in ["plan", "log", "journal"] {
@@ -67,27 +66,27 @@ impl Shelf {
         self.read().leaks.clone()
     }
 
-    /// How many texts were read, and how often nobody answered.
+    /// Number of texts read, and of requests without an answer.
     pub(super) fn counts(&self) -> (usize, usize) {
         let read = self.read();
         (read.texts, read.unread)
     }
 }
 
-/// What the datastore gives people to read, by its path below a namespace.
+/// Reads from the datastore's read API, by path below a namespace.
 pub(super) async fn read(client: &Client, namespace: &str, path: &str) -> kube::Result<String> {
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}/{path}");
     let request = Request::get(path).body(Vec::new()).map_err(|error| kube::Error::Service(error.into()))?;
-    // The client would try again for minutes.
+    // The client itself would retry for minutes.
     let read = tokio::time::timeout(Duration::from_secs(10), client.request_text(request)).await;
     read.map_err(|late| kube::Error::Service(late.into()))?
 }
 
-/// A text; empty when there is none. `None` when nobody says so.
+/// A text; empty if there is none. `None` without an answer.
 async fn there(client: &Client, namespace: &str, path: &str) -> Option<String> {
     let answer = async || {
         Ok(match read(client, namespace, path).await {
-            // Not the API server's word for a path that nobody serves at the moment.
+            // Excludes the API server's own 404 for an extension API without a backend.
             Err(kube::Error::Api(status))
                 if status.reason == "NotFound" && !status.message.contains("the requested resource") =>
             {

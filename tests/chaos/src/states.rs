@@ -1,5 +1,5 @@
-//! Where the states of runs are: one of its own for some, and for the others one of a few that runs compete for, with the datastore or
-//! elsewhere. At the end each of the few has to be of use to the next run.
+//! The states of runs: some runs have their own, others compete for a few, in the datastore or elsewhere. At the end a further run must
+//! succeed on each of the few.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 use super::lab::{Lab, merge, runner};
 use harness::wait;
 
-/// So many states of each kind are competed for.
+/// Number of contended states of each kind.
 const MANAGED: usize = 4;
 const ELSEWHERE: usize = 2;
-/// How long the last run on a state may take that nothing is done to any more. It covers the wait for a node whose pod is gone.
+/// Time limit of the last run on a state, after the last strike. It covers the wait for a node whose pod is gone.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Where a run's state is.
+/// Location of a run's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the state server, under the run's own name.
     Own,
-    /// In the state server.
+    /// In the state server, contended.
     Elsewhere(usize),
-    /// With the datastore: the run names no backend.
+    /// In the datastore, contended: the run has no backend.
     Managed(usize),
 }
 
@@ -42,7 +42,7 @@ impl Place {
         (0..MANAGED).map(Self::Managed).chain((0..ELSEWHERE).map(Self::Elsewhere))
     }
 
-    /// Its name below the namespace, given that of the run.
+    /// Its name below the namespace; `run` is the run's name.
     fn name(self, run: &str) -> String {
         match self {
             Self::Own => run.to_owned(),
@@ -51,7 +51,7 @@ impl Place {
         }
     }
 
-    /// What the spec says of it.
+    /// The fields of the spec for it.
     pub(super) fn spec(self, lab: &Lab, run: &str) -> Value {
         let name = self.name(run);
         match self {
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// What the run makes. In a state that others use too these are objects of its own, in place of theirs.
+    /// The objects that the run makes. In a contended state they replace those of other runs.
     pub(super) fn resources(self, run: &str, count: usize) -> Value {
         match self {
             Self::Own => json!(count),
@@ -73,7 +73,8 @@ impl Place {
         }
     }
 
-    /// Removes, as a person does, a lock elsewhere whose run was deleted: nobody proves its end any more, so that Pawl leaves it alone.
+    /// Removes, like a person, a lock outside the datastore whose run was deleted. Pawl leaves it alone, because it can no longer prove the
+    /// run's end.
     async fn unlock_what_nobody_proves(self, lab: &Lab) -> Result<()> {
         let Self::Elsewhere(_) = self else { return Ok(()) };
         let Some(who) = self.lock(lab).await? else { return Ok(()) };
@@ -84,7 +85,7 @@ impl Place {
         Ok(())
     }
 
-    /// Who holds the lock of one that runs compete for.
+    /// The holder of a contended state's lock.
     async fn lock(self, lab: &Lab) -> Result<Option<String>> {
         let name = self.name("");
         if let Self::Managed(_) = self {
@@ -95,18 +96,18 @@ impl Place {
     }
 }
 
-/// All that the states know at the end, those of `more` stacks with the datastore besides.
+/// The contents of all states at the end, and of those of `more` stacks in the datastore.
 pub(super) async fn known(lab: &Lab, more: &[String]) -> Result<String> {
     let mut known = lab.state.all(&format!("{}/", lab.namespace));
     let own = Place::shared().filter(|place| matches!(place, Place::Managed(_))).map(|place| place.name(""));
     for stack in own.chain(more.iter().cloned()) {
-        // One that nothing was applied to has no version.
+        // A state without an apply has no version.
         known.push(lab.read(&format!("states/{stack}/download")).await.unwrap_or_default());
     }
     Ok(known.concat())
 }
 
-/// One more run on each of the states that runs competed for. What is wrong with which.
+/// Creates one more run on each contended state. Returns the failures by state.
 pub(super) async fn close(lab: &Lab) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for (n, place) in Place::shared().enumerate() {
@@ -137,7 +138,7 @@ fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
     Ok(run)
 }
 
-/// How a run stands that did not apply.
+/// The status of a run that did not apply.
 async fn ends(lab: &Lab, name: &str) -> Result<Option<String>> {
     let ended = async || Ok(lab.runs().get(name).await?.status.is_some_and(|status| status.is_terminal()).then_some(()));
     let waited = wait::until(format!("{name} ends"), PATIENCE, ended).await;

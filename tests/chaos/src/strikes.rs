@@ -1,4 +1,4 @@
-//! Strikes at the pod of a run.
+//! Strikes on the pod of a run.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use harness::cluster::victims;
 pub(super) struct Aim {
     kind: Kind,
     phase: Phase,
-    /// After the phase was seen.
+    /// Delay after the phase was seen.
     late: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Aim {
         Self { kind, phase, late: Duration::from_millis(random.random_range(0..1200)) }
     }
 
-    /// Strikes if the run is where it was aimed at, or beyond. Whether it struck.
+    /// Strikes if the run has reached the target phase. Returns whether it struck.
     pub(super) async fn strike(&self, lab: &Lab, run: &TerraformRun) -> Result<bool> {
         let status = run.status.clone().unwrap_or_default();
         let Some(phase) = status.phase.filter(|phase| rank(*phase) >= rank(self.phase) && !phase.is_terminal()) else {
@@ -51,7 +51,7 @@ impl Aim {
         let Some(attempt) = status.attempt.filter(|attempt| attempt.open) else { return Ok(false) };
         let Ok(Some(pod)) = lab.pods().get_opt(&attempt.pod_name).await else { return Ok(false) };
         let uid = pod.uid().unwrap_or_default();
-        // What runs by now is what is struck.
+        // Record the phase at the time of the strike.
         let phase = lab.run(&run.name_any()).and_then(|run| run.status?.phase).unwrap_or(phase);
         let struck = match self.kind {
             Kind::Agent => victims::signal_in_pod(&uid, "runner-agent", nix::sys::signal::Signal::SIGKILL)? > 0,

@@ -18,19 +18,19 @@ use super::{
     strikes::Aim,
 };
 
-/// How long a run may take that is struck no more. It covers every wait of Pawl's own: backoff, and pods that are gone.
+/// Time limit of a run after its last strike. It covers every wait of Pawl: backoff, and lost pods.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often a run is looked at; the watch makes no requests.
+/// Interval between looks at a run. They read the watch cache and send no requests.
 const LOOK: Duration = Duration::from_millis(60);
 
-/// What did not end, and how it stood.
+/// Runs that did not end, each with its status.
 pub(super) type Stuck = Vec<(String, String)>;
 
 pub(super) async fn work(lab: Arc<Lab>, seed: u64, number: u64) -> Result<Stuck> {
     let mut random = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003) ^ number);
     let mut stuck = Vec::new();
     let mut nth = 0;
-    // Not all at once at the beginning.
+    // Spread the first runs.
     tokio::time::sleep(Duration::from_millis(number * 400)).await;
     while !lab.over.load(Ordering::Relaxed) {
         nth += 1;
@@ -46,7 +46,7 @@ pub(super) async fn work(lab: Arc<Lab>, seed: u64, number: u64) -> Result<Stuck>
     Ok(stuck)
 }
 
-/// Stays with a run until it has ended and its attempt is closed. What it says otherwise.
+/// Follows a run until it has ended and its attempt is closed. Returns its status otherwise.
 async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdRng) -> Result<Option<String>> {
     let intent = person::Intent::draw(random);
     let mut aims: Vec<Aim> = (0..random.random_range(1..=3)).map(|_| Aim::draw(random)).collect();
@@ -56,7 +56,7 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
         tokio::time::sleep(LOOK).await;
         let Some(run) = lab.run(name) else {
             missing += 1;
-            // Deleted, or not seen yet.
+            // Deleted, or not in the watch cache yet.
             if missing > 200 {
                 if !is_there(lab, name).await {
                     return Ok(None);
@@ -89,7 +89,7 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
     }
 }
 
-/// Whether a run is stored: an error says nothing of that, and a run that nobody stays with waits for its person for ever.
+/// Whether a run is stored. Retries errors, because a run that no task follows would wait for its person forever.
 async fn is_there(lab: &Lab, name: &str) -> bool {
     loop {
         match lab.runs().get_opt(name).await {
@@ -103,17 +103,17 @@ fn said(status: &TerraformRunStatus) -> String {
     format!("it did not end: {:?} {:?} {:?} {:?}", status.phase, status.result, status.message, status.attempt)
 }
 
-/// A run: its tool waits here and there, its approval is a person's or nobody's.
+/// Draws a run: its tool sleeps at random steps, and its approval is manual or automatic.
 fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, bool)> {
     let id = format!("{}/{name}", lab.namespace);
     let automatic = random.random_bool(0.5);
     let out_of_memory = random.random_bool(0.05);
     let place = Place::draw(random);
-    // Some are long enough for much of their journal to be sent before they are struck.
+    // Some last long enough to send much of their journal before they are struck.
     let apply_ms = if random.random_bool(0.2) { 600..1200 } else { 50..500 };
     let mut commands = json!({
         "init": [{"sleep_ms": random.random_range(0..800)}],
-        // It tells all that it knows, as plan-time code may.
+        // It prints everything that plan-time code can read.
         "plan": [{"sleep_ms": random.random_range(0..1500)}, {"exec": ["sh", "-c", "env; cat ./*.tfvars* 2>&1; true"]}],
     });
     if out_of_memory {

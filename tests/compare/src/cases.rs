@@ -1,4 +1,4 @@
-//! Cases: folders with code, with as much around them as they refer to.
+//! Cases: folders with code, and the surrounding files that they reference.
 
 use std::{
     fs,
@@ -8,23 +8,23 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// What a tool or Pawl left when somebody worked there: it is no code, and may name a state that is in use.
+/// Left by a tool or Pawl: not code, and possibly a reference to a state in use.
 const LEFT_BEHIND: [&str; 4] = [".git", ".terraform", ".terragrunt-cache", ".pawl"];
 
 /// One configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What a person calls it: the folder that was named, and the way from there.
+    /// Name for people: the given folder, and the path from there.
     pub name: String,
-    /// The folder that all of it lies in.
+    /// The folder that contains the whole case.
     pub top: PathBuf,
     /// Its own folder, at or below `top`.
     pub folder: PathBuf,
-    /// Whether it is a unit of Terragrunt.
+    /// Whether it is a Terragrunt unit.
     pub unit: bool,
 }
 
-/// All cases at or below a folder, in the order of their names.
+/// All cases at or below a folder, sorted by name.
 pub fn find(called: &Path, top: &Path) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     let mut folders = vec![top.to_owned()];
@@ -58,7 +58,7 @@ fn entries(folder: &Path) -> Result<Vec<(PathBuf, fs::FileType)>> {
     listed.with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// The folder that is copied for a case: the nearest one above that holds all that the code in it names by `..`.
+/// The folder to copy for a case: the nearest parent that contains everything that its code references by `..`.
 pub fn extent(case: &Case) -> Result<PathBuf> {
     let mut extent = case.folder.clone();
     loop {
@@ -72,7 +72,7 @@ pub fn extent(case: &Case) -> Result<PathBuf> {
     }
 }
 
-/// How many levels above a folder is the highest that code and links at or below it name.
+/// The highest number of levels above a folder that code and links at or below it reference.
 fn reach(folder: &Path) -> Result<usize> {
     let mut most = 0;
     for (path, kind) in entries(folder)? {
@@ -94,7 +94,7 @@ fn reach(folder: &Path) -> Result<usize> {
     Ok(most)
 }
 
-/// How many levels a text climbs: the longest `../..` in it.
+/// Number of levels that a text climbs: the longest `../..` in it.
 fn climbs(text: &str) -> usize {
     if text.contains("find_in_parent_folders") {
         return usize::MAX;
@@ -103,7 +103,7 @@ fn climbs(text: &str) -> usize {
     words.map(|word| word.split('/').filter(|part| *part == "..").count()).max().unwrap_or_default()
 }
 
-/// The units that one takes outputs of, as its file names them word by word, and what these take outputs of before them.
+/// The units whose outputs a unit reads, by literal paths in its file, and their own dependencies first.
 pub fn dependencies(unit: &Path) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     depends(unit, &mut vec![unit.to_owned()], &mut all)?;
@@ -115,7 +115,7 @@ fn depends(unit: &Path, seen: &mut Vec<PathBuf>, all: &mut Vec<PathBuf>) -> Resu
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     for line in text.lines().filter(|line| line.trim_start().starts_with("config_path")) {
         let named = line.split('"').nth(1).map(|path| unit.join(path));
-        // One that is not there is for Terragrunt to say.
+        // Terragrunt reports a missing one.
         let Some(other) = named.and_then(|path| path.canonicalize().ok()).filter(|path| path.join("terragrunt.hcl").is_file())
         else {
             continue;
@@ -129,7 +129,7 @@ fn depends(unit: &Path, seen: &mut Vec<PathBuf>, all: &mut Vec<PathBuf>) -> Resu
     Ok(())
 }
 
-/// Copies a folder: links as links, modes kept, without what was left behind by earlier work.
+/// Copies a folder: preserves links and modes, and omits remains of earlier work.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     for (path, kind) in entries(from)? {
@@ -149,7 +149,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// All files and links below a folder, as they are called from there.
+/// All files and links below a folder, as relative paths.
 pub fn files(folder: &Path) -> Result<Vec<String>> {
     let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = folders.pop() {

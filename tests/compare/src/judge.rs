@@ -1,4 +1,4 @@
-//! Two outcomes compared, and the differences that are meant.
+//! Compares two outcomes, and explains intended differences.
 
 use std::collections::BTreeSet;
 
@@ -12,30 +12,30 @@ use super::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// What it is, with both sides.
+    /// The difference, with both sides.
     pub what: String,
-    /// Why it is meant, where it is.
+    /// The reason, if it is intended.
     pub why: Option<&'static str>,
 }
 
-/// Files that one side leaves on purpose, by a part of their path, and why.
+/// Files that one side leaves on purpose, by a part of their path, and the reason.
 const LEFT: &[(&str, &str)] = &[(".pawl", "records and logs of local runs, which git ignores (design 0008)")];
 
-/// A status has so many errors at most (`crds::Failure`).
+/// Maximum number of errors in a status (`crds::Failure`).
 const ERRORS: usize = 5;
-/// How many of many differences of one thing are named.
+/// Number of differences of one kind that are listed.
 const NAMED: usize = 3;
 /// Characters of one difference.
 const LENGTH: usize = 300;
 
-/// Where Pawl differs from the bare tool; nothing when both did the same.
+/// Differences of Pawl from the bare tool; empty if both did the same.
 pub fn compare(bare: &Outcome, pawl: &Outcome) -> Vec<Difference> {
     let mut found = Vec::new();
     if let (Some(bare), Some(pawl)) = (&bare.alone, &pawl.alone) {
         stage("plan alone", bare, pawl, &mut found);
     }
     stage("plan", &bare.plan, &pawl.plan, &mut found);
-    // Where one side has no more, the plan says so.
+    // If one side has no rest, its plan stage differs already.
     if let (Some(bare), Some(pawl)) = (&bare.rest, &pawl.rest) {
         stage("apply", &bare.apply, &pawl.apply, &mut found);
         let ours = normal(pawl.state.clone(), pawl.outputs.clone());
@@ -80,7 +80,7 @@ fn stage(name: &str, bare: &Stage, pawl: &Stage, found: &mut Vec<Difference>) {
     }
 }
 
-/// Whether Pawl's words for a failure are Terragrunt's, without the advice behind them.
+/// Whether Pawl's message for a failure contains Terragrunt's, without the advice after it.
 fn tells(bare: &Stage, pawl: &Stage) -> bool {
     let words = pawl.words.split_once(" failed: ").map_or(pawl.words.as_str(), |(_, words)| words);
     !bare.said.is_empty() && words.split("; ").all(|part| bare.said.contains(part.trim_end_matches('…')))
@@ -93,22 +93,22 @@ fn shown(problem: &Problem) -> String {
     format!("\"{summary}\"{place}{address}")
 }
 
-/// Why a stage may differ.
+/// The reason for which a stage may differ.
 fn meant(bare: &Stage, pawl: &Stage) -> Option<&'static str> {
     let refused = bare.problems.iter().any(|problem| problem.summary.ends_with("Core version"));
-    // Bare fails as well, and later.
+    // The bare tool fails as well, but later.
     (refused && matches!(pawl.reason.as_deref(), Some(reason::TOOL_NOT_FOUND | reason::VERSION_CONTRADICTION)))
         .then_some("Pawl looks for a version that the code permits before it runs one (design 0017)")
 }
 
-/// Compares two values, and names what differs by its path.
+/// Compares two values, and names differences by path.
 fn values(name: &str, bare: &Value, pawl: &Value, found: &mut Vec<Difference>) {
     let mut paths = Vec::new();
     differing(bare, pawl, name, &mut paths);
     name_some(name, paths, found);
 }
 
-/// Names the first of many.
+/// Lists the first of many.
 fn name_some(name: &str, all: Vec<String>, found: &mut Vec<Difference>) {
     let more = all.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("{name}: {more} more"));
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What is found when Pawl's side is changed.
+    /// The differences found after Pawl's side is changed.
     fn found(change: impl FnOnce(&mut Outcome, &mut Rest)) -> Vec<String> {
         let mut pawl = outcome();
         let mut rest = pawl.rest.take().unwrap();

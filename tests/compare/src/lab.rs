@@ -1,4 +1,4 @@
-//! What all cases share: tools, the mirror of providers, and the agent.
+//! Shared by all cases: tools, the provider mirror, and the agent.
 
 use std::{
     fs,
@@ -22,13 +22,13 @@ const PROVIDER: &str = "terraform-provider-time";
 /// A tool of one version.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// As the agent takes it: `opentofu@1.10.6`.
+    /// In the agent's notation: `opentofu@1.10.6`.
     pub word: String,
     pub binary: &'static str,
     path: PathBuf,
 }
 
-/// The tools that were asked for, which are built when they name a version; those that are built when none was.
+/// The requested tools, built if they name a version; without a request, those that are built already.
 pub fn tools(asked: &[String]) -> Result<Vec<Tool>> {
     let mut found = Vec::new();
     for (tool, version, name) in versions::known() {
@@ -54,7 +54,7 @@ pub fn tools(asked: &[String]) -> Result<Vec<Tool>> {
     Ok(found)
 }
 
-/// A mirror with the one provider that is built, below a directory, and the configuration that names it and no registry.
+/// Creates a mirror with the one built provider, below a directory, and the configuration that references it and no registry.
 pub fn mirror(tools: Option<&Toolset>, directory: &Path, config: &Path) -> Result<()> {
     let providers = directory.join("providers");
     cache::create_dir(&providers)?;
@@ -70,10 +70,10 @@ pub fn mirror(tools: Option<&Toolset>, directory: &Path, config: &Path) -> Resul
     cache::write(config, text)
 }
 
-/// What is laid out for a comparison.
+/// The files of a comparison.
 pub(super) struct Lab {
     scratch: TempDir,
-    /// How long a side may take, in whole seconds.
+    /// Time limit per side, in whole seconds.
     pub(super) limit: u64,
     pub(super) agent: PathBuf,
     keep: bool,
@@ -81,11 +81,11 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    /// Lays out the tools and the mirror.
+    /// Links the tools and creates the mirror.
     pub(super) fn open(tools: &[Tool], options: &Options) -> Result<Self> {
         let agent = options.agent.canonicalize().with_context(|| format!("there is no {}", options.agent.display()))?;
         let scratch = tempfile::tempdir().context("no directory for copies")?;
-        // A harness that does not pin it cannot name it either.
+        // Fails for a harness that does not pin Terragrunt.
         let terragrunt = Toolset::cached(&["terragrunt"]).ok().flatten();
         for tool in tools {
             let bin = scratch.path().join("bin").join(&tool.word);
@@ -105,12 +105,12 @@ impl Lab {
         self.terragrunt
     }
 
-    /// The tools' own configuration.
+    /// Path of the tools' CLI configuration.
     pub(super) fn config(&self) -> PathBuf {
         self.scratch.path().join("tofurc")
     }
 
-    /// The PATH of a tool's cases.
+    /// PATH for a tool's cases.
     pub(super) fn path(&self, tool: &Tool) -> String {
         format!("{}:/usr/bin:/bin", self.scratch.path().join("bin").join(&tool.word).display())
     }
@@ -120,12 +120,12 @@ impl Lab {
         self.scratch.path().join(format!("case-{}", number + 1))
     }
 
-    /// A case is done with.
+    /// Removes the files of a case, unless they are to be retained.
     pub(super) fn leave(&self, number: usize) -> Result<()> {
         if self.keep { Ok(()) } else { cache::remove(&self.place(number)) }
     }
 
-    /// Where everything is that was to be kept; else it is gone.
+    /// The directory of all files if they are retained; otherwise they are removed.
     pub(super) fn end(self) -> Option<PathBuf> {
         self.keep.then(|| self.scratch.keep())
     }

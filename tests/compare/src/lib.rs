@@ -1,13 +1,13 @@
-//! Bare tool and Pawl on the same configurations: `cargo compare DIR…`.
+//! Compares the bare tool and Pawl on the same configurations: `cargo compare DIR…`.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`cases`] | which folders are cases, how much of what is around them they need, and copies of that |
-//! | [`lab`] | tools, the mirror of providers, and the agent |
-//! | [`play`] | both sides of a case, run |
-//! | [`outcome`] | what a side did, read from what the tool prints and from a run's status; pure |
-//! | [`normal`] | states without what differs from apply to apply; pure |
-//! | [`judge`] | two outcomes compared, and the differences that are meant; pure |
+//! | [`cases`] | folders that are cases, the surrounding files that they need, and copies |
+//! | [`lab`] | tools, the provider mirror, and the agent |
+//! | [`play`] | runs both sides of a case |
+//! | [`outcome`] | the result of a side, from the tool's output and from a run's status; pure |
+//! | [`normal`] | normalises states, removing values that differ in every apply; pure |
+//! | [`judge`] | compares two outcomes, and explains intended differences; pure |
 
 pub mod cases;
 pub mod judge;
@@ -33,13 +33,13 @@ use lab::{Lab, Tool};
 pub struct Options {
     /// Folders with configurations.
     pub folders: Vec<PathBuf>,
-    /// Tools in the words of `--tool`; those that are built when it is empty.
+    /// Tools in the notation of `--tool`; if empty, those that are built.
     pub tools: Vec<String>,
-    /// Only cases with this in their path.
+    /// Only cases whose path contains this.
     pub only: Option<String>,
-    /// How many cases are worked on at the same time; at least one.
+    /// Number of parallel cases; at least one.
     pub jobs: usize,
-    /// How long either side may take for one case.
+    /// Time limit per side and case.
     pub limit: Duration,
     /// Leave the folders of all cases.
     pub keep: bool,
@@ -47,23 +47,23 @@ pub struct Options {
     pub agent: PathBuf,
 }
 
-/// How many cases there were.
+/// Number of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Both did the same.
     pub same: usize,
-    /// They differ in a way that nobody meant.
+    /// With an unintended difference.
     pub differ: usize,
-    /// All differences are meant.
+    /// With intended differences only.
     pub deliberate: usize,
-    /// Terragrunt's units, where Terragrunt is not built, and cases for which the time sufficed neither.
+    /// Terragrunt units if Terragrunt is not built, and cases in which both sides timed out.
     pub left_out: usize,
 }
 
-/// Works on all cases with all tools; each line of what is found goes to `print` at once.
+/// Runs all cases with all tools; passes each line of the result to `print` at once.
 ///
 /// # Errors
-/// When no case or no tool is there. A case that cannot be worked on differs.
+/// When there is no case or no tool. A case that cannot be run counts as different.
 pub fn run(options: &Options, print: &(dyn Fn(&str) + Sync)) -> Result<Tally> {
     let mut found = Vec::new();
     for folder in &options.folders {
@@ -100,7 +100,7 @@ pub fn run(options: &Options, print: &(dyn Fn(&str) + Sync)) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Works on one case; the words for it.
+/// Runs one case; returns the text of its result.
 fn one(lab: &Lab, case: &Case, tool: &Tool, number: usize, tally: &Mutex<Tally>) -> String {
     let leave_out = |why: String| {
         tally.lock().unwrap_or_else(PoisonError::into_inner).left_out += 1;
@@ -111,13 +111,13 @@ fn one(lab: &Lab, case: &Case, tool: &Tool, number: usize, tally: &Mutex<Tally>)
     }
     let late = |who: &str| format!("{who} ended within {} s", lab.limit);
     let differences = match play::both(lab, case, tool, number) {
-        // Where something was interrupted, what is behind it is as chance has it.
+        // After an interruption, later results are random.
         Ok((bare, pawl)) => match (bare.is_late(), pawl.is_late()) {
             (false, false) => judge::compare(&bare, &pawl),
             (true, true) => return leave_out(late("neither side")),
             (bare, _) => vec![Difference { what: late(if bare { "only Pawl" } else { "only the bare tool" }), why: None }],
         },
-        // One case that cannot be worked on keeps none of the others from it.
+        // A case that cannot be run does not stop the others.
         Err(error) => vec![Difference { what: format!("cannot be compared: {error:#}"), why: None }],
     };
     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Bare tool and Pawl on the same configurations, and where they differ: `cargo compare DIR…`.
+//! Compares the bare tool and Pawl on the same configurations: `cargo compare DIR…`.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -23,19 +23,19 @@ struct Arguments {
     /// Folders with configurations
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// Only with this tool, such as opentofu or terraform@1.5.7; a version that is not built yet is built. May be given several times
+    /// Only with this tool, such as opentofu or terraform@1.5.7; a missing version is built. May be given several times
     #[arg(long = "tool", value_name = "TOOL[@VERSION]")]
     tools: Vec<String>,
-    /// Only cases with this in their path
+    /// Only cases whose path contains this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// How many cases are worked on at the same time
+    /// Number of parallel cases
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
-    /// Seconds that either may take for one case
+    /// Time limit in seconds per side and case
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     limit: u64,
-    /// Leaves both folders of each case, with what was printed
+    /// Leave both folders of each case, with the output
     #[arg(long)]
     keep: bool,
 }

@@ -1,9 +1,9 @@
-//! States and outputs without what differs from apply to apply, whoever applies.
+//! Normalises states and outputs: removes values that differ in every apply.
 
 use serde_json::Value;
 
-/// Attributes whose values are new with each resource, in words of the providers. What has the shape of a UUID or of a time is taken
-/// for one wherever it stands, so functions such as `uuid()` and `timestamp()` are not listed.
+/// Attributes with a new value in each resource, by provider type. Values in the form of a UUID or of a time are recognised everywhere, so
+/// functions such as `uuid()` and `timestamp()` are not listed.
 const NEW_EACH_TIME: &[(&str, &[&str])] = &[
     ("null_resource", &["id"]),
     ("random_id", &["b64_std", "b64_url", "dec", "hex", "id"]),
@@ -17,11 +17,10 @@ const NEW_EACH_TIME: &[(&str, &[&str])] = &[
     ("time_static", &["day", "hour", "minute", "month", "second", "unix", "year"]),
 ];
 
-/// The shortest value that is looked for elsewhere; shorter ones stand for other things as well.
+/// Minimum length of a value that is also replaced elsewhere; shorter ones may be coincidences.
 const TELLING: usize = 6;
 
-/// A state and outputs as they can be compared. Values that are new each time are replaced where they are made, and wherever else they
-/// stand; `serial` and `lineage` are left out.
+/// Makes a state and outputs comparable. Replaces new values at their source and in all other places; omits `serial` and `lineage`.
 pub fn normal(mut state: Value, mut outputs: Value) -> (Value, Value) {
     let mut known = Vec::new();
     if let Some(top) = state.as_object_mut() {
@@ -59,12 +58,12 @@ pub fn normal(mut state: Value, mut outputs: Value) -> (Value, Value) {
     (state, outputs)
 }
 
-/// What a list of an object holds; nothing when there is none.
+/// The items of an object's list; none if it does not exist.
 fn list<'a>(value: &'a mut Value, name: &str) -> impl Iterator<Item = &'a mut Value> {
     value.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// Lists that the tools write in any order.
+/// Sorts lists that the tools write in any order.
 fn sorted(value: &mut Value) {
     if let Some(list) = value.as_array_mut() {
         list.sort_by_key(ToString::to_string);
@@ -109,7 +108,7 @@ fn shapeless(text: &str) -> String {
     out
 }
 
-/// Whether a text begins like a pattern: `h` is a hexadecimal digit, `d` a decimal one.
+/// Whether a text begins with a pattern: `h` is a hexadecimal digit, `d` a decimal one.
 fn is_like(text: &str, pattern: &str) -> bool {
     let fits = |(byte, like): (u8, u8)| match like {
         b'h' => byte.is_ascii_hexdigit(),

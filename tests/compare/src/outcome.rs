@@ -1,4 +1,4 @@
-//! What a side did, read from what the tool prints and from a run's status.
+//! The result of a side, from the tool's output and from a run's status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,23 @@ use serde_json::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A plan with nothing to do.
+    /// A plan without changes.
     NoChanges,
-    /// A plan that changes something.
+    /// A plan with changes.
     Changes,
-    /// An apply or destroy that did all of it, or had nothing to do.
+    /// A complete apply or destroy, or one without changes.
     Done,
     Failed,
-    /// It took longer than a case may.
+    /// It exceeded the time limit.
     TimedOut,
 }
 
-/// An error of the tool, as far as it can be compared.
+/// The comparable parts of a tool's error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// What it is about, on one line.
+    /// Summary, on one line.
     pub summary: String,
-    /// The file, as the stack calls it.
+    /// The file, relative to the stack.
     pub file: Option<String>,
     /// The line in it, from 1.
     pub line: Option<u64>,
@@ -39,54 +39,52 @@ pub struct Counts(pub u64, pub u64, pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     pub end: End,
-    /// What was planned, where that was said.
+    /// The planned changes, if reported.
     pub counts: Option<Counts>,
     pub problems: BTreeSet<Problem>,
-    /// The last words of a failure, on one line; some failures have no others.
+    /// The end of a failure's message, on one line; some failures have no other text.
     pub words: String,
-    /// All that bare Terragrunt said, on one line; nothing without it.
+    /// The whole output of bare Terragrunt, on one line; empty without it.
     pub said: String,
     /// Pawl's reason of a failure.
     pub reason: Option<String>,
 }
 
-/// What came behind a plan.
+/// The stages after a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rest {
-    /// The apply.
     pub apply: Stage,
-    /// The state behind it.
+    /// The state after the apply.
     pub state: Value,
-    /// The outputs behind it.
+    /// The outputs after the apply.
     pub outputs: Value,
-    /// The plan behind it.
+    /// The plan after the apply.
     pub second: Stage,
-    /// The destroy.
     pub destroy: Stage,
-    /// The state behind that.
+    /// The state after the destroy.
     pub after: Value,
 }
 
-/// All that one side did with a case.
+/// All results of one side for a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The plan of a unit before what it depends on was applied.
+    /// The plan of a unit before its dependencies were applied.
     pub alone: Option<Stage>,
-    /// The first plan, with what comes before it.
+    /// The first plan, including the steps before it.
     pub plan: Stage,
-    /// What came behind it, where it did not fail.
+    /// The later stages, if the plan did not fail.
     pub rest: Option<Rest>,
-    /// Files that were not there before; of a lock file what it says, of others nothing.
+    /// New files; a lock file with its content, others without.
     pub left: BTreeMap<String, String>,
 }
 
 impl Outcome {
-    /// One that ended with its plan, and left nothing.
+    /// An outcome that ended with its plan, and left nothing.
     pub const fn planned(alone: Option<Stage>, plan: Stage) -> Self {
         Self { alone, plan, rest: None, left: BTreeMap::new() }
     }
 
-    /// Whether anything was ended because it took too long.
+    /// Whether any stage timed out.
     pub fn is_late(&self) -> bool {
         let rest = self.rest.as_ref().map(|rest| [&rest.apply, &rest.second, &rest.destroy]);
         std::iter::once(&self.plan).chain(&self.alone).chain(rest.into_iter().flatten()).any(|stage| stage.end == End::TimedOut)
@@ -97,7 +95,7 @@ impl Outcome {
 const HEADER: &str = "encountered problems during initiali";
 
 impl Stage {
-    /// Reads what a command of the bare tool said: events of JSON, or text.
+    /// Parses the output of a command of the bare tool: JSON events, or text.
     pub fn of_tool(end: End, said: &str) -> Self {
         let events: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
         let mut problems: BTreeSet<Problem> = events.iter().filter_map(|event| of_event(&event["diagnostic"])).collect();
@@ -112,7 +110,7 @@ impl Stage {
         Self { end, counts, problems: listed(problems), words: clip(words, 240), said: String::new(), reason: None }
     }
 
-    /// Reads the status in which a run of Pawl ended; `plans` when it was to plan only.
+    /// Converts the final status of a run of Pawl; `plans` for a plan-only run.
     pub fn of_run(status: &TerraformRunStatus, plans: bool) -> Self {
         let end = match status.result {
             Some(RunResult::NoChanges) if plans => End::NoChanges,
@@ -143,16 +141,16 @@ impl Stage {
     }
 }
 
-/// Errors in one notation.
+/// Brings errors into one notation.
 fn listed(problems: BTreeSet<Problem>) -> BTreeSet<Problem> {
     let is_header = |problem: &Problem| problem.file.is_none() && problem.summary.contains(HEADER);
     let known = problems.into_iter().filter(|problem| !is_header(problem));
     known
         .map(|problem| Problem {
-            // As long as a status has it.
+            // The length in a status.
             summary: clip(&problem.summary, 240),
             file: problem.file.map(|file| file.trim_start_matches("./").to_owned()),
-            // The tools give a variable none, and the next step that Pawl says is about it.
+            // The tools give a variable no address; Pawl does so for its next step.
             address: problem.address.filter(|address| !address.starts_with("var.")),
             ..problem
         })
@@ -169,7 +167,7 @@ fn of_event(told: &Value) -> Option<Problem> {
     })
 }
 
-/// `Error: …`, with or without the frame the tools draw; `with ADDRESS,` and `on FILE line N` below it.
+/// Parses `Error: …`, with or without the tools' frame; `with ADDRESS,` and `on FILE line N` below it.
 fn of_text(said: &str) -> BTreeSet<Problem> {
     let mut found: Vec<Problem> = Vec::new();
     for line in said.lines() {

@@ -1,4 +1,4 @@
-//! Both sides of a case, run one after the other at the same path, so that what has the path in it is the same.
+//! Runs both sides of a case one after the other at the same path, so that values with the path are equal.
 
 use std::{
     cell::Cell,
@@ -20,12 +20,12 @@ use super::{
 };
 use harness::cluster::cache;
 
-/// Seconds that a tool which was told to end has for it.
+/// Seconds for a tool to end after it was told to.
 const GRACE: &str = "20";
-/// What the tools write of the providers they installed.
+/// The tools' lock file of installed providers.
 const LOCK_FILE: &str = ".terraform.lock.hcl";
 
-/// Runs a case by the bare tool and by Pawl.
+/// Runs a case with the bare tool and with Pawl.
 pub(super) fn both(lab: &Lab, case: &Case, tool: &Tool, number: usize) -> Result<(Outcome, Outcome)> {
     let side = |name, play| Side::run(lab, case, tool, &lab.place(number), name, play);
     let outcomes = side("bare", bare).and_then(|bare| Ok((bare, side("pawl", pawl)?)));
@@ -33,12 +33,12 @@ pub(super) fn both(lab: &Lab, case: &Case, tool: &Tool, number: usize) -> Result
     outcomes
 }
 
-/// What is done by one side.
+/// The steps of one side.
 type Play = fn(&Side) -> Result<Outcome>;
 
 fn bare(side: &Side) -> Result<Outcome> {
     let alone = side.alone(|| side.plan("plan-alone", &[]))?;
-    // People leave it to Terragrunt, which has no outputs of others for `init` by itself.
+    // Terragrunt runs `init` by itself; a separate `init` would lack outputs of other units.
     if !side.unit {
         let init = side.tool("init", &["init", "-input=false", "-no-color"])?;
         if init.code != Some(0) {
@@ -73,12 +73,12 @@ fn pawl(side: &Side) -> Result<Outcome> {
     Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
 }
 
-/// A copy of a case, and what works on it.
+/// A copy of a case, and the side that runs on it.
 struct Side<'a> {
     lab: &'a Lab,
     tool: &'a Tool,
     unit: bool,
-    /// All that is of this side; `folder` is in `tree` below it.
+    /// All files of this side; `folder` is in `tree` below it.
     work: PathBuf,
     folder: PathBuf,
     begun: Instant,
@@ -86,7 +86,7 @@ struct Side<'a> {
 }
 
 struct Ended {
-    /// None when it took too long.
+    /// `None` after a timeout.
     code: Option<i32>,
     out: String,
     err: String,
@@ -107,7 +107,7 @@ impl Ended {
         format!("{}\n{}", self.out, self.err)
     }
 
-    /// What it printed as JSON; nothing when it printed nothing. What `run_cmd` prints stands before it.
+    /// Its JSON output; null without output. Skips text of `run_cmd` before it.
     fn value(&self) -> Value {
         let begins = |line: &str| line.as_ptr().addr() - self.out.as_ptr().addr();
         let json = |line: &str| serde_json::from_str(&self.out[begins(line)..]).ok();
@@ -128,7 +128,7 @@ impl<'a> Side<'a> {
         }
         let folder = tree.join(case.folder.strip_prefix(&extent)?);
         if case.unit {
-            // `--tool` would name Terragrunt, which has another tool beneath.
+            // `--tool` would select Terragrunt, which runs another tool.
             let (name, version) = tool.word.split_once('@').context("a tool has a version")?;
             fs::write(folder.join(format!(".{name}-version")), version)?;
         }
@@ -145,7 +145,7 @@ impl<'a> Side<'a> {
         Ok(outcome)
     }
 
-    /// The plan of a unit while nothing that it depends on is there, which is applied then; nothing where it depends on nothing.
+    /// The plan of a unit before its dependencies exist; then applies these. `None` without dependencies.
     fn alone(&self, plan: impl FnOnce() -> Result<Stage>) -> Result<Option<Stage>> {
         let units = if self.unit { cases::dependencies(&self.folder)? } else { Vec::new() };
         if units.is_empty() {
@@ -172,10 +172,10 @@ impl<'a> Side<'a> {
         let (file, out) = (self.plan_file(), format!("-out={}", self.plan_file()));
         let arguments = [&["plan", "-json", "-input=false", "-detailed-exitcode", &out], more].concat();
         let plan = self.tool(name, &arguments)?;
-        // Terragrunt ends with the code of an error that it was told to ignore, where changes have one of their own.
+        // Terragrunt exits with the code of an ignored error, where changes have a code of their own.
         let ignored = self.unit && plan.err.contains("Ignoring error");
         let mut stage = self.of_tool(if ignored { End::NoChanges } else { plan.end(true) }, &plan);
-        // Of a unit it may ask for outputs that only a plan may have from mocks.
+        // For a unit, `show` may read outputs that only a plan may take from mocks.
         if matches!(stage.end, End::NoChanges | End::Changes) && !self.unit {
             let show = self.tool("show", &["show", "-json", &file])?;
             if show.code != Some(0) {
@@ -192,8 +192,8 @@ impl<'a> Side<'a> {
         if self.unit { Stage { said: said.split_whitespace().collect::<Vec<_>>().join(" "), ..stage } } else { stage }
     }
 
-    /// Applies the plan that was made last. One with nothing to do is not applied: Pawl applies none, and whoever looks at the exit
-    /// code does not. `destroy` itself would write an empty state.
+    /// Applies the last plan. A plan without changes is not applied: Pawl does not, nor does a user who checks the exit code. `destroy`
+    /// itself would write an empty state.
     fn carry_out(&self, name: &str, plan: &Stage) -> Result<Stage> {
         match plan.end {
             End::Changes => {
@@ -205,7 +205,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Where the bare tool's plan is; not among what is left in the folder.
+    /// Path of the bare tool's plan, outside the folder whose new files are compared.
     fn plan_file(&self) -> String {
         self.work.join("plan.bin").display().to_string()
     }
@@ -220,7 +220,7 @@ impl<'a> Side<'a> {
             arguments.extend(["--tool", &self.tool.word]);
         }
         let ended = self.command(name, &self.lab.agent, &arguments)?;
-        // Each change of the status is a line; the last one is how it ended.
+        // Each change of the status is a line; the last one is the final status.
         let status = ended.out.lines().rev().find_map(|line| serde_json::from_str::<TerraformRunStatus>(line).ok());
         let mut stage = Stage::of_run(&status.clone().unwrap_or_default(), verb == "plan");
         if status.is_none() {
@@ -244,8 +244,7 @@ impl<'a> Side<'a> {
         self.command_in(&self.folder, name, program, arguments)
     }
 
-    /// Runs a program to its end, or to the end of the time that the case has. What it prints goes to files: what it leaves running
-    /// may hold them for ever.
+    /// Runs a program with the time limit of the case. Its output goes to files: processes that it leaves could hold a pipe open forever.
     fn command_in(&self, folder: &Path, name: &str, program: &Path, arguments: &[&str]) -> Result<Ended> {
         let step = self.steps.replace(self.steps.get() + 1);
         let said = |end: &str| self.work.join("said").join(format!("{step:02}-{name}.{end}"));
@@ -275,14 +274,14 @@ impl<'a> Side<'a> {
             let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        // 124 is what `timeout` says of a program that it told to end; where it had to kill it, it dies in the same way.
+        // 124 is the exit code of `timeout` after SIGTERM; after SIGKILL it dies by the same signal.
         let code = status.code().filter(|code| *code != 124);
         Ok(Ended { code, out: text(&out)?, err: text(&err)? })
     }
 }
 
-/// A file as it is called in either's data directory, which is the unit's own with Pawl, and in Terragrunt's copy without (design 0017);
-/// nothing for the link between the two, and for locks on providers: Terragrunt's cache has them, which Pawl leaves off.
+/// A uniform name for a file in the data directory, which is the unit's own with Pawl, and in Terragrunt's copy without (design 0017).
+/// `None` for the link between the two, and for provider locks: Terragrunt's cache writes them, which Pawl disables.
 fn in_unit(file: &str) -> Option<String> {
     let parts: Vec<_> = file.split('/').collect();
     if file.contains(".terraform/providers/") && Path::new(file).extension().is_some_and(|end| end == "lock") {

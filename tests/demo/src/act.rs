@@ -1,4 +1,4 @@
-//! One run on the screen: followed to its plan, approved or denied, and followed to its end.
+//! Shows one run on the screen: follows it to its plan, approves or denies it, and follows it to its end.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use super::stack::NAMESPACE;
 use super::{Approval, ENV, NOT_APPROVED, log};
 use harness::cluster::Cluster;
 
-/// Long enough for a busy machine: on a quiet one the plan is there after two seconds.
+/// Time limits for a busy machine; on an idle one the plan takes two seconds.
 const PLANNED_WITHIN: Duration = Duration::from_secs(300);
 const APPLIED_WITHIN: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Applied,
-    /// The person said no.
+    /// The person denied it.
     Denied,
-    /// Nobody answered; it goes on waiting.
+    /// No answer; it still waits.
     Left,
-    /// Otherwise: the run says why.
+    /// Other results; the run has the reason.
     Failed,
 }
 
 impl Ended {
-    /// The exit code of a demo that ends so.
+    /// The demo's exit code for this result.
     pub(super) const fn code(self) -> u8 {
         match self {
             Self::Applied | Self::Denied => 0,
@@ -40,7 +40,7 @@ impl Ended {
     }
 }
 
-/// Who plays runs.
+/// Context for playing runs.
 pub(super) struct Act<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) client: Client,
@@ -69,7 +69,7 @@ impl<'a> Act<'a> {
         let plan = planned.plan.as_ref().context("a run that waits without a plan")?;
         match log::plan(&self.pods, &pod).await {
             Some(text) => screen::block(&text),
-            // The log is a help; the status has the changes as well.
+            // The log is optional: the status has the changes as well.
             None => screen::block(&plan.changes.join("\n")),
         }
         screen::say(&format!("Plan {}  {}", plan.summary, plan.checksum));
@@ -92,7 +92,7 @@ impl<'a> Act<'a> {
         self.apply(&mut follower, &pod, step).await
     }
 
-    /// Shows the apply, and the end.
+    /// Shows the apply and the end.
     async fn apply(&self, follower: &mut Follower, pod: &str, step: u8) -> Result<Ended> {
         let step = Step::begin(step, "apply");
         let printed = log::lines(&self.pods, pod).await.map_or(0, |lines| lines.len());
@@ -113,7 +113,7 @@ impl<'a> Act<'a> {
         })
     }
 
-    /// What `kubectl describe` says of an object.
+    /// Prints the output of `kubectl describe` for an object.
     pub(super) fn describe(&self, kind: &str, name: &str) -> Result<()> {
         let text = self.cluster.kubectl(&["describe", "-n", NAMESPACE, kind, name])?;
         screen::say(&format!("$ kubectl describe -n {NAMESPACE} {kind} {name}"));

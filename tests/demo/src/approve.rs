@@ -1,4 +1,4 @@
-//! A person's answer: by a key at this terminal, or by anybody with `kubectl` in another.
+//! A person's answer: a key at this terminal, or `kubectl` in another.
 
 use std::io::{IsTerminal as _, Read as _, Write as _, stdin};
 use std::sync::OnceLock;
@@ -14,20 +14,20 @@ use tokio::sync::{Mutex, MutexGuard, mpsc};
 
 use super::follow::Follower;
 
-/// What came of the question.
+/// The answer to the question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// `y` was pressed.
     Yes,
     /// `n` was pressed.
     No,
-    /// The run went on by itself: somebody answered in another terminal.
+    /// The run went on: someone answered in another terminal.
     Elsewhere,
-    /// Ctrl-C, Ctrl-D: the run goes on waiting.
+    /// Ctrl-C or Ctrl-D: the run still waits.
     Left,
 }
 
-/// Whether there is a person to ask.
+/// Whether there is a person at a terminal.
 pub(super) fn somebody_is_there() -> bool {
     stdin().is_terminal() && std::io::stdout().is_terminal()
 }
@@ -57,7 +57,7 @@ pub(super) async fn ask(follower: &mut Follower) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Approves a plan in the name of the client's user, as the printed line does.
+/// Approves a plan as the client's user, like the printed command.
 pub(super) async fn approve(client: &Client, runs: &Api<TerraformRun>, run: &str, checksum: &str) -> Result<()> {
     let review = Api::<SelfSubjectReview>::all(client.clone())
         .create(&PostParams::default(), &SelfSubjectReview::default())
@@ -81,14 +81,14 @@ async fn annotate(runs: &Api<TerraformRun>, run: &str, annotations: &[(&str, &st
     Ok(())
 }
 
-/// Keys as they are pressed, without Enter; the terminal is as it was when this goes.
+/// Reads single keys without Enter. Drop restores the terminal.
 struct Keys {
     pressed: MutexGuard<'static, mpsc::UnboundedReceiver<u8>>,
     saved: Option<Termios>,
 }
 
 impl Keys {
-    /// What was pressed before does not count: it answered no question, or another.
+    /// Begins to read keys. Discards earlier ones, which did not answer this question.
     async fn listen() -> Result<Self> {
         static READ: OnceLock<Mutex<mpsc::UnboundedReceiver<u8>>> = OnceLock::new();
         let saved = termios::tcgetattr(stdin()).ok();
@@ -99,7 +99,7 @@ impl Keys {
             at_once.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
             termios::tcsetattr(stdin(), SetArg::TCSAFLUSH, &at_once).context("the terminal does not take single keys")?;
         }
-        // One thread for all questions: it waits in a read, and would take the first key of the next one with it.
+        // One thread for all questions: it blocks in a read, and a second thread would lose the first key of the next question.
         let mut pressed = READ.get_or_init(|| Mutex::new(read())).lock().await;
         while pressed.try_recv().is_ok() {}
         Ok(Self { pressed, saved })
@@ -109,18 +109,18 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         if let Some(saved) = &self.saved {
-            // The next command's line editor sets what it needs anyhow.
+            // If this fails, the shell's line editor sets the terminal anyway.
             let _ = termios::tcsetattr(stdin(), SetArg::TCSANOW, saved);
         }
     }
 }
 
-/// Reads keys from here on.
+/// Reads keys from now on.
 fn read() -> mpsc::UnboundedReceiver<u8> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         let mut key = [0];
-        // End of file and an error end the channel, which counts as leaving.
+        // End of file or an error closes the channel, which counts as leaving.
         while matches!(stdin().lock().read(&mut key), Ok(1)) && sender.send(key[0]).is_ok() {}
     });
     receiver

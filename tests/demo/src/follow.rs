@@ -1,4 +1,4 @@
-//! A run as it changes, and the lines that a person sees of it.
+//! Follows a run, and prints its progress for a person.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 use super::screen;
 use harness::cluster::report;
 
-/// A run, watched.
+/// A watched run.
 #[derive(Debug)]
 pub(super) struct Follower {
     name: String,
     seen: watch::Receiver<TerraformRunStatus>,
     task: JoinHandle<()>,
-    /// How much of it was printed.
+    /// Number of printed lines.
     lines: usize,
     pending_since: Option<Instant>,
     said: String,
@@ -37,7 +37,7 @@ impl Follower {
         let (sender, seen) = watch::channel(run.status.clone().unwrap_or_default());
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let task = tokio::spawn(async move {
-            // The watcher comes back by itself after an error; only what it sees counts.
+            // The watcher reconnects by itself after an error; only events count.
             let mut stream = watcher(runs, config).default_backoff().applied_objects().map(Result::ok).boxed();
             while let Some(run) = stream.next().await {
                 let Some(status) = run.and_then(|run: TerraformRun| run.status) else { continue };
@@ -56,13 +56,13 @@ impl Follower {
     /// Waits for a change.
     pub(super) async fn changed(&mut self) -> TerraformRunStatus {
         if self.seen.changed().await.is_err() {
-            // The task never ends before the follower does.
+            // The task does not end before the follower does.
             std::future::pending::<()>().await;
         }
         self.seen.borrow_and_update().clone()
     }
 
-    /// Prints what happens until the run is as asked.
+    /// Prints the progress until `done` holds for the run.
     pub(super) async fn until(
         &mut self,
         within: Duration,
@@ -89,7 +89,7 @@ impl Follower {
         }
     }
 
-    /// Prints what is new: a line for each phase that is over, what holds the run up, and how far the tool is.
+    /// Prints news: a line for each completed phase, obstacles, and the tool's progress.
     pub(super) fn print(&mut self, status: &TerraformRunStatus) {
         if status.phase.is_some_and(|phase| phase != Phase::Pending)
             && let Some(since) = self.pending_since.take()
@@ -97,7 +97,7 @@ impl Follower {
             let pod = status.attempt.as_ref().map(|attempt| attempt.pod_name.clone()).unwrap_or_default();
             screen::line(&format!("Pending  {}  pod {pod}", report::duration(since.elapsed())));
         }
-        // History is bounded: after many attempts its oldest lines go, and the rest is printed.
+        // History is bounded: after many attempts its oldest lines are dropped, and the rest is printed.
         for line in status.history.iter().skip(self.lines.min(status.history.len())) {
             screen::line(line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest));
         }
@@ -110,7 +110,7 @@ impl Follower {
     }
 }
 
-/// What holds the run up, if something does.
+/// The obstacle that holds the run up, if any.
 fn hold_up(status: &TerraformRunStatus) -> Option<String> {
     let stalled = status.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
     Some(format!("waits: {}: {}", stalled.reason, stalled.message))

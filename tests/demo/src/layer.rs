@@ -1,4 +1,4 @@
-//! A layer: planned by itself when a commit is pushed, approved by a person, and looked after when somebody changes by hand what it made.
+//! A layer: planned automatically after a push, approved by a person, and checked for drift after a manual change.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::servers::Servers;
 use super::stack::{self, LAYER, NAMESPACE, REPOSITORY};
 use harness::cluster::report;
 
-/// Long enough for a busy machine.
+/// Time limit for a busy machine.
 const WITHIN: Duration = Duration::from_secs(300);
 
-/// The layer's part of the story.
+/// Plays the layer's part of the story.
 pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> Result<Ended> {
     let scene = Scene::new(act, client, servers);
     let step = Step::begin(7, "layer");
@@ -26,7 +26,7 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
     let pending = scene.until("planned", |status| status.pending.is_some() || is_at_rest(status)).await?;
     step.done(&format!("{NAMESPACE}/{LAYER} follows main of {}, directory {LAYER}", servers.git_url(REPOSITORY)));
     if pending.pending.is_some() {
-        // What a demo before this one left is another text.
+        // An earlier demo left another text.
         let ended = scene.carry(&pending, 7).await?;
         if ended != Ended::Applied {
             return Ok(ended);
@@ -75,7 +75,7 @@ impl<'a> Scene<'a> {
         Self { act, servers, layers, repositories }
     }
 
-    /// Makes repository and layer, or leaves them as they are.
+    /// Creates repository and layer, unless they exist.
     async fn create(&self) -> Result<()> {
         let repository = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository", "metadata": {"name": REPOSITORY},
             "spec": {"url": self.servers.git_url(REPOSITORY), "defaults": {"tool": {"name": "OpenTofu"}}}});
@@ -89,7 +89,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Tells of a push, as a webhook does.
+    /// Pending after a push, like a webhook.
     async fn request(&self) -> Result<()> {
         let patch = annotation(names::RECONCILE, &jiff::Timestamp::now().to_string());
         self.repositories.patch(REPOSITORY, &PatchParams::default(), &patch).await?;
@@ -131,7 +131,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Whether the layer has planned what the repository has for it, and has nothing to do.
+/// Whether the layer has planned its newest content and is idle.
 fn is_at_rest(status: &TerraformLayerStatus) -> bool {
     let planned = status.last_plan.as_ref().map(|plan| &plan.content);
     status.state == Some(LayerState::Idle) && planned.is_some() && planned == status.source.as_ref().map(|source| &source.content)

@@ -1,7 +1,7 @@
-//! The demo: a cluster, a repository, a run, a person's approval, and what came of it; then a layer, a commit, and drift.
+//! The demo: a cluster, a repository, a run, a person's approval, and its result; then a layer, a commit, and drift.
 //!
-//! What it starts stays up when it ends: the cluster, and a process that serves repositories (`servers`). Every
-//! demo makes a new commit and a new run, so it can be repeated on the same cluster.
+//! The cluster, and a process that serves repositories (`servers`), stay up afterwards. Every demo makes a new commit and a new run, so it
+//! can be repeated on the same cluster.
 
 mod act;
 mod approve;
@@ -28,17 +28,17 @@ use self::servers::Servers;
 pub use self::servers::serve;
 
 const CLUSTER: &str = "demo";
-/// What makes a shell use the cluster.
+/// The command that configures a shell for the cluster.
 const ENV: &str = "eval \"$(cargo demo --env)\"";
-/// Exit code when there is nobody to approve.
+/// Exit code if there is no person to approve.
 pub const NOT_APPROVED: u8 = 2;
 
 /// Who approves the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Approval {
-    /// The person at the terminal, or somebody in another one.
+    /// The person at the terminal, or someone in another one.
     Ask,
-    /// The demo, in the administrator's name.
+    /// The demo, as administrator.
     ByItself,
 }
 
@@ -49,7 +49,7 @@ pub struct Options {
     pub fresh: bool,
 }
 
-/// The whole demo; the result is the exit code.
+/// Runs the whole demo; returns the exit code.
 pub async fn run(options: &Options) -> Result<u8> {
     let begun = Instant::now();
     if options.fresh {
@@ -62,7 +62,7 @@ pub async fn run(options: &Options) -> Result<u8> {
     step.done("Kubernetes, Helm, OpenTofu ready");
 
     let step = Step::begin(2, "cluster");
-    // Not shared: it stays up afterwards, for the person who ran the demo.
+    // Not shared: it stays up for the user of the demo.
     let cluster = Cluster::up(CLUSTER, Audit::Requests)
         .await
         .context("the cluster is not up; `cargo demo --fresh` begins anew, and its logs are in the directory named here")?;
@@ -78,7 +78,7 @@ pub async fn run(options: &Options) -> Result<u8> {
     Box::pin(story::tell(&cluster, &servers, options.approval, begun)).await
 }
 
-/// Plays it on a cluster that is up, with servers that end with it. Whoever wants to be asked has to be at a terminal.
+/// Plays the demo on a running cluster, with servers that end with it. [`Approval::Ask`] requires a terminal.
 ///
 /// # Errors
 /// As [`run`].
@@ -89,7 +89,7 @@ pub async fn rehearse(cluster: &Cluster, approval: Approval) -> Result<u8> {
     Box::pin(story::tell(cluster, &servers, approval, Instant::now())).await
 }
 
-/// Prints the lines that make a shell use the cluster.
+/// Prints shell variables for the cluster.
 pub async fn env() -> Result<()> {
     let cluster = Cluster::attach(CLUSTER).await.context("there is no cluster to use; run `cargo demo` first")?;
     print!("{}", cluster.env());

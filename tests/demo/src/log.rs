@@ -1,4 +1,4 @@
-//! The log of a run's pod: the tool's words, and the plan as a person reads it.
+//! The log of a run's pod: the tool's output, and the plan as text.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::LogParams;
 
-/// How the text of a plan begins, whatever the tool; what comes before are its events.
+/// Beginnings of a plan's text in both tools; before it are events.
 const BEGINNINGS: [&str; 5] = [
     "Objects have changed outside of ",
     " used the selected providers",
@@ -23,9 +23,8 @@ pub(super) async fn lines(pods: &Api<Pod>, pod: &str) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// The plan's text in a pod's log. The log reaches the API server a moment later than the status does, so it is asked for
-/// until the text is there. It is refused as long as the kubelet has not said that the container runs, which may be a second
-/// after the agent has said that the plan waits.
+/// The plan's text in a pod's log. Retries until it is complete: the log reaches the API server a moment after the status. It is refused
+/// until the kubelet has reported that the container runs, which may be a second after the agent has reported that the plan waits.
 pub(super) async fn plan(pods: &Api<Pod>, pod: &str) -> Option<String> {
     let mut before = None;
     for _ in 0..50 {
@@ -44,7 +43,7 @@ fn plan_text(lines: &[String]) -> Option<String> {
     Some(lines[start..].join("\n"))
 }
 
-/// Gives each further line of a pod's log to `print` until the log ends, after the first `skip`.
+/// Passes the lines of a pod's log after the first `skip` to `print`, until the log ends.
 pub(super) async fn follow(pods: Api<Pod>, pod: String, skip: usize, print: impl Fn(&str)) {
     let Ok(stream) = pods.log_stream(&pod, &LogParams { follow: true, ..LogParams::default() }).await else { return };
     let mut lines = stream.lines();

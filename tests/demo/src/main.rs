@@ -1,4 +1,4 @@
-//! Pawl on this machine, from nothing to an applied plan: `cargo demo`.
+//! Runs Pawl on this machine, from nothing to an applied plan: `cargo demo`.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use demo::{Approval, Options};
 #[derive(Parser)]
 #[command(name = "demo", about = "Pawl on this machine: a cluster, a repository, a run, your approval")]
 struct Arguments {
-    /// Approves the plan without asking.
+    /// Approve the plan without asking.
     #[arg(long)]
     yes: bool,
-    /// Ends a cluster that is up, and begins with a new one.
+    /// Remove an existing cluster, and begin with a new one.
     #[arg(long)]
     fresh: bool,
-    /// Prints the lines that make a shell use the cluster: eval "$(cargo demo --env)".
+    /// Print shell variables for the cluster: eval "$(cargo demo --env)".
     #[arg(long, conflicts_with_all = ["yes", "fresh", "down"])]
     env: bool,
-    /// Ends the cluster and its servers, and removes all that they left.
+    /// Remove the cluster and its servers with all their files.
     #[arg(long, conflicts_with_all = ["yes", "fresh"])]
     down: bool,
-    /// Serves the repositories of the cluster with this state directory; started by the demo itself.
+    /// Serve the repositories of the cluster with this state directory; started by the demo itself.
     #[arg(long, hide = true, value_name = "STATE")]
     serve: Option<PathBuf>,
-    /// The address to serve on.
+    /// Address to serve on.
     #[arg(long, hide = true, requires = "serve", default_value = "127.0.0.1")]
     address: std::net::Ipv4Addr,
 }
@@ -41,10 +41,10 @@ async fn main() {
         }
     };
     let code = result.unwrap_or_else(|error| {
-        // A person reads this: what failed and what to do, without a trace of our own code.
+        // Print the error and the next step for a user, without a backtrace.
         eprintln!("demo: {error:#}");
         1
     });
-    // Not a return: a thread may still wait for a key, and must not keep the program.
+    // Not a return: a thread may still wait for a key, and must not block the exit.
     std::process::exit(i32::from(code));
 }

@@ -1,4 +1,4 @@
-//! What the demo prints: numbered steps with their times, and lines in between.
+//! Prints the demo's output: numbered steps with their times, and lines in between.
 
 use std::time::Instant;
 
@@ -6,17 +6,17 @@ use harness::cluster::report;
 
 const STEPS: u8 = 9;
 
-/// A paragraph.
+/// Prints a paragraph.
 pub(super) fn say(text: &str) {
     println!("{text}");
 }
 
-/// A line of what happens within a step.
+/// Prints a line within a step.
 pub(super) fn line(text: &str) {
     println!("      {text}");
 }
 
-/// A long text, such as a plan, set apart.
+/// Prints a long text, such as a plan, set apart.
 pub(super) fn block(text: &str) {
     println!();
     for line in text.trim_end().lines() {
@@ -25,7 +25,7 @@ pub(super) fn block(text: &str) {
     println!();
 }
 
-/// A numbered step; it is printed with its time when it is done.
+/// A numbered step, printed with its time when done.
 #[derive(Debug)]
 pub(super) struct Step {
     number: u8,

@@ -1,7 +1,8 @@
-//! The git server, and the texts that the demo's layer keeps, in a process that outlives the demo: the cluster stays up to play with, and runs made by hand need it.
+//! The Git server, and the object server of the demo's layer, in a process that outlives the demo: the cluster stays up, and manual runs
+//! need the servers.
 //!
-//! The process notes itself in the cluster's state directory, and ends when that note is gone: whoever takes the cluster down,
-//! in whatever way, ends its servers too.
+//! The process writes a note to the cluster's state directory, and ends when the note is gone, so removing the cluster ends its servers
+//! too.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -19,9 +20,9 @@ use harness::wait;
 use servers::git::GitServer;
 use servers::objects::ObjectServer;
 
-/// Always the same, so that runs of yesterday find their repository after a restart. The address is the cluster's own.
+/// Fixed, so that older runs find their repository after a restart. The address is the cluster's own.
 const GIT_PORT: u16 = 3080;
-/// The same for texts.
+/// The port of the object server, fixed for the same reason.
 const OBJECT_PORT: u16 = 3081;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,7 +77,7 @@ impl Servers {
     /// Ends the servers of a cluster, if they run.
     pub(super) fn end(state: &Path) {
         if let Some(servers) = Self::find(state) {
-            // It may have ended by itself in the meantime.
+            // It may have ended meanwhile.
             let _ = kill(Pid::from_raw(servers.pid), Signal::SIGTERM);
         }
     }
@@ -95,7 +96,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Where a repository is on disk.
+    /// The path of a repository.
     pub(super) fn repository(&self, repository: &str) -> PathBuf {
         self.repositories.join(format!("{repository}.git"))
     }
@@ -105,7 +106,7 @@ impl Servers {
         servers.runs().then_some(servers)
     }
 
-    /// Whether its process is alive, and no other that got its number.
+    /// Whether its process is alive, and not another with the same id.
     fn runs(&self) -> bool {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|word| word == b"--serve")
@@ -122,7 +123,7 @@ fn note(state: &Path) -> PathBuf {
 
 /// Serves the repositories of the cluster with this state directory, until its note is gone.
 pub async fn serve(state: &Path, address: Ipv4Addr) -> Result<()> {
-    // Of a session of its own: a terminal that closes, or Ctrl-C in it, is for the demo alone.
+    // In a session of its own, so that Ctrl-C or a closed terminal only ends the demo.
     nix::unistd::setsid().context("cannot leave the session")?;
     let at = |port| SocketAddr::new(IpAddr::V4(address), port);
     let repositories = directory(state).join("repositories");

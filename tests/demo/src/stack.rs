@@ -1,4 +1,4 @@
-//! The repository of the demo, and a run on it.
+//! The repository of the demo, and a run of it.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const DIRECTORY: &str = "network";
 pub(super) const LAYER: &str = "greeting";
 const STACK: &str = include_str!("../../fixtures/stacks/demo/main.tf");
 
-/// A commit of the stack: the demo's number is in it, so that each demo has something to change.
+/// Commits the stack. It contains the demo's number, so that each demo has a change.
 pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
     let repo = Repo::create(&servers.repository(REPOSITORY))?;
     let files = [
@@ -33,7 +33,7 @@ pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
     repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
 }
 
-/// A commit of the layer's directory: the text that it keeps.
+/// Commits the layer's directory with this text.
 pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
     let repo = Repo::create(&servers.repository(REPOSITORY))?;
     let main = include_str!("../../fixtures/layers/greeting/main.tf");
@@ -43,7 +43,7 @@ pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
     repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
 }
 
-/// Makes the namespace, unless it is there.
+/// Creates the namespace if missing.
 pub(super) async fn namespace(client: &Client) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     if namespaces.get_opt(NAMESPACE).await?.is_none() {
@@ -52,7 +52,7 @@ pub(super) async fn namespace(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// The number of the next demo: one more than the runs have had.
+/// The number of the next demo: one more than the highest number of a run.
 pub(super) async fn next_number(client: &Client) -> Result<u32> {
     let runs = Api::<TerraformRun>::namespaced(client.clone(), NAMESPACE).list(&ListParams::default()).await?;
     let number = |run: &TerraformRun| run.name_any().rsplit_once('-').and_then(|(_, number)| number.parse::<u32>().ok());
@@ -60,7 +60,7 @@ pub(super) async fn next_number(client: &Client) -> Result<u32> {
 }
 
 pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) -> Result<TerraformRun> {
-    // Neither a backend nor a cloud: the state is with Pawl's own datastore.
+    // Needs neither a backend nor a cloud: the state is in Pawl's datastore.
     let spec = json!({
         "source": {"git": {"url": servers.git_url(REPOSITORY), "revision": "main", "path": DIRECTORY}},
         "tool": {"name": "OpenTofu"},
@@ -70,12 +70,12 @@ pub(super) async fn create_run(client: &Client, servers: &Servers, number: u32) 
     runs.create(&PostParams::default(), &run).await.context("cannot create the run; `cargo demo --fresh` begins anew")
 }
 
-/// Where the run's source is, for people.
+/// The run's source, for people.
 pub(super) fn origin(servers: &Servers) -> String {
     format!("{} //{DIRECTORY}", servers.git_url(REPOSITORY))
 }
 
-/// The outputs of the stack as they are in its state.
+/// The outputs of the stack in its state.
 pub(super) fn outputs(cluster: &Cluster, run: &TerraformRun) -> Result<BTreeMap<String, Value>> {
     let id = StateId::of(&run.name_any(), &run.spec);
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{NAMESPACE}/states/{}/download", id.stack);

@@ -1,4 +1,4 @@
-//! The story: a run, and then a layer that keeps a directory of the repository applied.
+//! The story: a run, and then a layer that applies a directory of the repository.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What suites, benches and the demo stand on: a Kubernetes cluster on one machine with the images on it, waits, and the guide's examples.
+//! Shared by suites, benches and the demo: a Kubernetes cluster on one machine with Pawl's images, waits, and the guide's examples.
 
 pub mod cluster;
 pub mod guide;

@@ -1,4 +1,4 @@
-//! Waiting for what comes by itself.
+//! Polls until a condition holds.
 
 use std::fmt::{Debug, Display};
 use std::future::Future;
@@ -9,16 +9,17 @@ use kube::Api;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-/// Between two looks: what comes at once is seen at once, and what lasts is not asked for all the time.
+/// Bounds of the delay between two polls. It begins short, so that a fast result is seen at once, and grows, so that a slow one is not
+/// polled often.
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(200);
 
-/// What a look finds.
+/// The result of one poll.
 pub trait Look {
-    /// What is waited for.
+    /// The value that the caller waits for.
     type Found;
 
-    /// What is waited for, or what is there in its place.
+    /// Returns the value, or a description of the present state.
     fn found(self) -> Result<Self::Found, String>;
 }
 
@@ -46,7 +47,7 @@ impl<T, E: Display> Look for Result<T, E> {
     }
 }
 
-/// Looks again and again until it is there. A look that fails by itself ends the waiting.
+/// Polls until the value is found or `within` has passed. An error of `look` itself ends the wait.
 pub async fn until<L, F>(what: impl Display, within: Duration, mut look: impl FnMut() -> F) -> Result<L::Found>
 where
     L: Look,
@@ -61,7 +62,7 @@ where
     }
 }
 
-/// The same for those who may keep their thread.
+/// Like [`until`], but blocks the thread.
 pub fn until_blocking<L: Look>(what: impl Display, within: Duration, mut look: impl FnMut() -> Result<L>) -> Result<L::Found> {
     let begun = Instant::now();
     loop {
@@ -77,7 +78,7 @@ fn pause(what: &impl Display, within: Duration, begun: Instant, instead: &str) -
     Ok((begun.elapsed() / 10).clamp(SHORTEST, LONGEST))
 }
 
-/// Waits until an object is as asked.
+/// Waits until `done` holds for an object.
 pub async fn object<K>(api: &Api<K>, name: &str, what: &str, within: Duration, done: impl Fn(&K) -> bool) -> Result<K>
 where
     K: Clone + Debug + DeserializeOwned + Serialize,
@@ -89,7 +90,7 @@ where
     until(format!("{name} is {what}"), within, look).await
 }
 
-/// Waits until an object is no more.
+/// Waits until an object is deleted.
 pub async fn gone<K: Clone + Debug + DeserializeOwned>(api: &Api<K>, name: &str, within: Duration) -> Result<()> {
     let look = async || Ok(api.get_opt(name).await?.map_or(Ok(()), |found| Err(format!("{found:?}"))));
     until(format!("{name} is gone"), within, look).await

@@ -1,8 +1,8 @@
-//! The append-only ledger that the scripted tool and the servers write and the checks read.
+//! The append-only ledger that the scripted tool and the servers write, and the checks read.
 //!
-//! One JSON object per line, `{seq, at, who, what, …detail}`. `seq` is given by whoever owns the ledger, in the order in
-//! which entries were accepted, so that entries of different pods have one order whatever their clocks say. An entry is
-//! written before its effect can be seen by anyone else: what the ledger does not have, did not happen.
+//! One JSON object per line, `{seq, at, who, what, …detail}`. The owner of the ledger assigns `seq` in the order in which it accepts
+//! entries, so entries of different pods have one order, independent of their clocks. An entry is written before its effect is visible to
+//! others: without an entry, nothing happened.
 
 mod lock;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 pub use lock::{LockInfo, basic_header};
 
-/// The words of `what`, so that writers and checks cannot drift apart.
+/// The values of `what`, shared by writers and checks.
 pub mod what {
     /// The scripted tool began a command.
     pub const COMMAND_START: &str = "command_start";
@@ -22,15 +22,15 @@ pub mod what {
     pub const COMMAND_END: &str = "command_end";
     /// An `apply` passed its checks and is about to touch its first resource.
     pub const APPLY: &str = "apply";
-    /// One resource was really created, updated or deleted, whether or not any state came to know it.
+    /// One resource was really created, updated or deleted, whether or not a state has it.
     pub const RESOURCE: &str = "resource";
     /// The scripted tool received a signal.
     pub const SIGNAL: &str = "signal";
     /// The scripted tool received a second signal and exits without writing its state.
     pub const FORCED_EXIT: &str = "forced_exit";
-    /// A process left in the background by the script lives.
+    /// A process that the script left in the background is alive.
     pub const BACKGROUND: &str = "background";
-    /// A line of a test, or of a tool that asks: whether it has a terminal.
+    /// A mark of a test, or of a tool that asks: whether it has a terminal.
     pub const MARK: &str = "mark";
     /// A state was locked.
     pub const LOCK: &str = "lock";
@@ -49,22 +49,22 @@ pub mod what {
 /// One line of a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Position in the ledger, from 1; given by the ledger, not by the writer.
+    /// Position in the ledger, from 1; assigned by the ledger, not by the writer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// When the writer wrote it, by the writer's clock (RFC 3339).
+    /// Time of the write, by the writer's clock (RFC 3339).
     pub at: String,
-    /// Host name of the writer, which in a pod is the pod's name; for a state server the holder named in the lock.
+    /// Host name of the writer, which in a pod is the pod's name; for a state server the holder in the lock.
     pub who: String,
     /// What happened; see [`what`].
     pub what: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub detail: Map<String, Value>,
 }
 
 impl Entry {
-    /// An entry of now.
+    /// A new entry with the present time.
     pub fn new(who: &str, what: &str, detail: Value) -> Self {
         let detail = match detail {
             Value::Object(map) => map,
@@ -74,36 +74,35 @@ impl Entry {
         Self { seq: None, at: jiff::Timestamp::now().to_string(), who: who.to_owned(), what: what.to_owned(), detail }
     }
 
-    /// A detail as text, if it is there and is a string.
+    /// A detail, if it is a string.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.detail.get(key).and_then(Value::as_str)
     }
 
-    /// A detail as a number, if it is there and is one.
+    /// A detail, if it is a number.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.detail.get(key).and_then(Value::as_u64)
     }
 
-    /// The line of this entry, with its newline.
+    /// This entry as a line, with newline.
     pub fn line(&self) -> String {
-        // Only maps with keys that are not strings could fail, and `detail` has none.
+        // Only maps with non-string keys could fail, and `detail` has none.
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
     }
 }
 
-/// A ledger in memory; clones share it.
+/// An in-memory ledger; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     entries: Arc<Mutex<Vec<Entry>>>,
 }
 
 impl Ledger {
-    /// Appends an entry and returns its number and how many entries of the same kind there are now.
+    /// Appends an entry; returns its number, and the number of entries of the same kind.
     ///
-    /// Kind means `what`, and the details `script` and `command` where it has them: this is how a scripted tool learns that
-    /// it is the second attempt.
+    /// The kind is `what`, and the details `script` and `command` if present: this tells a scripted tool that it is the second attempt.
     pub fn append(&self, mut entry: Entry) -> Ack {
         let mut entries = self.guard();
         let seq = entries.len() as u64 + 1;
@@ -119,17 +118,17 @@ impl Ledger {
     }
 
     fn guard(&self) -> MutexGuard<'_, Vec<Entry>> {
-        // Entries are pushed whole, so a panic of another holder leaves nothing half done.
+        // A push cannot leave the list half-changed, so a poisoned lock is safe to use.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a writer is told once its entry is kept.
+/// The acknowledgement of a stored entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// The entry's position in the ledger, from 1.
     pub seq: u64,
-    /// How many entries of this kind there are, this one included.
+    /// Number of entries of this kind, including this one.
     pub nth: u64,
 }
 
@@ -146,7 +145,7 @@ pub fn applies_by_key(entries: &[Entry]) -> BTreeMap<String, Vec<Entry>> {
     applies
 }
 
-/// Entries with this `what` and, where given, of this tool command.
+/// Entries with this `what` and, if given, of this tool command.
 pub fn select<'a>(entries: &'a [Entry], what: &str, command: Option<&str>) -> Vec<&'a Entry> {
     entries
         .iter()
@@ -154,12 +153,12 @@ pub fn select<'a>(entries: &'a [Entry], what: &str, command: Option<&str>) -> Ve
         .collect()
 }
 
-/// Everything in a ledger that must never happen, one sentence each; empty is good. Nobody but a test itself removes locks by force.
+/// All violations in a ledger, one sentence each; empty is good. Only a test itself may force-unlock.
 pub fn violations(entries: &[Entry]) -> Vec<String> {
     violations_where(entries, |unlock| is_gone(entries, unlock))
 }
 
-/// The same where others remove locks too: of holders that are `gone`.
+/// Like [`violations`], where others may remove the locks of holders that are `gone`.
 pub fn violations_where(entries: &[Entry], gone: impl Fn(&Entry) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (key, applies) in applies_by_key(entries) {
@@ -186,10 +185,10 @@ pub fn violations_where(entries: &[Entry], gone: impl Fn(&Entry) -> bool) -> Vec
     found
 }
 
-/// Who removes locks when a test does it itself, as a person would.
+/// `who` of an unlock by the test itself, as by a person.
 pub const BY_HAND: &str = "by-hand";
 
-/// The host that held the lock which an entry says was removed.
+/// The host of the holder whose lock an entry removed.
 fn host(unlock: &Entry) -> &str {
     let holder = unlock.text("holder").unwrap_or_default();
     holder.rsplit_once('@').map_or(holder, |(_, host)| host)
@@ -200,7 +199,7 @@ pub fn is_silent(entries: &[Entry], unlock: &Entry) -> bool {
     !entries.iter().skip_while(|entry| *entry != unlock).skip(1).any(|entry| entry.who == host(unlock))
 }
 
-/// A test saw the end of the pod that held the lock, and says so.
+/// Whether a test recorded the end of the lock holder's pod.
 fn is_gone(entries: &[Entry], unlock: &Entry) -> bool {
     let host = host(unlock);
     entries.iter().any(|entry| entry.what == what::MARK && entry.who == BY_HAND && entry.text("gone") == Some(host))
@@ -210,7 +209,7 @@ fn by_holder(unlock: &Entry) -> bool {
     unlock.who == BY_HAND || host(unlock) == unlock.who
 }
 
-/// Resources that were created (or replaced) by the tool and that `state`, a state in format 4, does not know.
+/// Resources that the tool created (or replaced) and that are not in `state`, a state in format 4.
 pub fn forgotten(entries: &[Entry], state: &Value) -> Vec<String> {
     let known = state.to_string();
     let deleted: Vec<&str> = select(entries, what::RESOURCE, None)
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(violations(&[Entry::new("a", what::APPLY, Value::Null)]).len(), 1);
         let unlock = |who: &str| violations(&[Entry::new(who, what::UNLOCK, json!({"holder": "root@a"}))]).len();
         assert_eq!(["a", BY_HAND, "b", ""].map(unlock), [0, 0, 1, 1]);
-        // Where Pawl removes them too, whose owner is never heard of again.
+        // Where Pawl removes them too: locks of owners that never appear again.
         let of = |who: &str| {
             let all = [apply("a", "1"), Entry::new("b", what::UNLOCK, json!({"holder": "root@a"})), apply(who, "2")];
             violations_where(&all, |unlock| is_silent(&all, unlock)).len()

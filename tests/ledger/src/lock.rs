@@ -1,17 +1,17 @@
-//! The lock of a state, and the header with which its server is asked.
+//! The lock of a state, and the authentication header of its server.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Terraform's lock, in its own words.
+/// Terraform's lock info, with its field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LockInfo {
     /// Random id, which the holder sends with each write.
     #[serde(rename = "ID")]
     pub id: String,
-    /// What it is held for, for example `OperationTypeApply`.
+    /// Its purpose, for example `OperationTypeApply`.
     pub operation: String,
     /// Free text.
     pub info: String,
@@ -19,23 +19,23 @@ pub struct LockInfo {
     pub who: String,
     /// Version of the tool.
     pub version: String,
-    /// When it was taken (RFC 3339).
+    /// Time of the lock (RFC 3339).
     pub created: String,
-    /// Where the state is; filled by some backends.
+    /// Location of the state; set by some backends.
     pub path: String,
 }
 
 impl Default for LockInfo {
     fn default() -> Self {
         let text = String::new;
-        // The tools cannot read a lock whose time is empty.
+        // The tools cannot parse a lock with an empty time.
         let created = "0001-01-01T00:00:00Z".to_owned();
         Self { id: text(), operation: text(), info: text(), who: text(), version: text(), created, path: text() }
     }
 }
 
 impl LockInfo {
-    /// A lock of someone who is no part of the test, held for an apply.
+    /// A lock of someone else, held for an apply.
     pub fn stranger(id: &str, who: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -47,7 +47,7 @@ impl LockInfo {
         }
     }
 
-    /// What an entry of the ledger has of it, for the state at `path`.
+    /// Its details in an entry of the ledger, for the state at `path`.
     pub fn detail(&self, path: &str) -> Value {
         json!({"path": path, "id": self.id, "operation": self.operation, "holder": self.who, "info": self.info})
     }

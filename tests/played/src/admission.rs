@@ -1,4 +1,4 @@
-//! What the admission policies of the chart refuse: its own expressions, evaluated.
+//! Evaluates the CEL expressions of the chart's admission policies.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +13,7 @@ use super::{
     memo,
 };
 
-/// The templates of the chart, each with one policy and its binding.
+/// The chart's templates, each with one policy and its binding.
 const TEMPLATES: [&str; 5] = [
     include_str!("../../../charts/pawl/templates/policies/approval.yaml"),
     include_str!("../../../charts/pawl/templates/policies/creation.yaml"),
@@ -25,10 +25,10 @@ const TEMPLATES: [&str; 5] = [
 static POLICIES: LazyLock<Result<Vec<Policy>, String>> =
     LazyLock::new(|| policies()?.iter().map(Policy::of).collect::<Result<Vec<_>, _>>());
 
-/// The policies as the chart installs them with its default values.
+/// The policies as the chart installs them with default values.
 ///
 /// # Errors
-/// When a template is no policy.
+/// When a template cannot be parsed.
 pub fn policies() -> Result<Vec<ValidatingAdmissionPolicy>, String> {
     let read = |template: &&str| {
         let rendered = rendered(template);
@@ -38,7 +38,7 @@ pub fn policies() -> Result<Vec<ValidatingAdmissionPolicy>, String> {
     TEMPLATES.iter().map(read).collect()
 }
 
-/// A template with default values: labels are of no interest here, and what a `with` asks a value for is left out.
+/// Renders a template with default values. Leaves out labels and the content of `with` blocks.
 fn rendered(template: &str) -> String {
     let template = template.replace(r#"{{ include "pawl.minor" . }}"#, release::minor());
     let mut out = false;
@@ -53,10 +53,10 @@ fn rendered(template: &str) -> String {
     lines.join("\n")
 }
 
-/// A policy, read once.
+/// A parsed policy.
 struct Policy {
     name: String,
-    /// Operation and resource of each write that it looks at.
+    /// Operation and resource of each write that it matches.
     writes: Vec<(String, String)>,
     conditions: Vec<Program>,
     variables: Vec<(String, Program)>,
@@ -75,7 +75,7 @@ struct Rule {
 
 impl Rule {
     fn of(rule: &Validation) -> Result<Self, String> {
-        // What the API server answers with when a policy names no reason.
+        // The API server's default for a policy without a reason.
         let (code, reason) = if rule.reason.as_deref() == Some("Forbidden") { (403, "Forbidden") } else { (422, "Invalid") };
         Ok(Self {
             expression: rule.expression.clone(),
@@ -126,7 +126,7 @@ impl Policy {
         }
         let mut context = context.new_inner_scope();
         for (name, variable) in &self.variables {
-            // A variable that cannot be evaluated is missed by the expression that asks for it, and by no other.
+            // A variable that cannot be evaluated fails only the expressions that use it.
             let value = Found::resolve_val(variable.expression(), &context).map(CowVal::into_owned);
             if let Ok(value) = value {
                 context.add_variable_as_val(name.as_str(), value);
@@ -149,18 +149,18 @@ fn denied(policy: &str, message: &str) -> String {
     format!("is forbidden: ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}")
 }
 
-/// A write of a run, its creation when there is no `old`, or with `status` of its status.
+/// Admits a write of a run, or of its status with `status`. Without `old` it is a creation.
 ///
 /// # Errors
-/// The refusal of the first policy that has one.
+/// The refusal of the first policy that refuses it.
 pub fn admit(user: &User, old: Option<&Value>, new: &Value, status: bool) -> Result<(), Refusal> {
     admit_write(user, if status { "terraformruns/status" } else { RUNS }, old, new)
 }
 
-/// A write of a layer, or its creation when there is no `old`. None looks at its status.
+/// Admits a write of a layer. Without `old` it is a creation. No policy checks its status.
 ///
 /// # Errors
-/// The refusal of the first policy that has one.
+/// The refusal of the first policy that refuses it.
 pub fn admit_layer(user: &User, old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
     admit_write(user, LAYERS, old, new)
 }
@@ -188,7 +188,7 @@ fn evaluated(user: &User, written: &str, old: Option<&Value>, new: &Value) -> Re
     policies.iter().filter(of_write).try_for_each(|policy| policy.admit(&context))
 }
 
-/// The `authorizer`: what is asked for is gathered as a path, and the last word looks into the table of who may what.
+/// Defines the `authorizer`: each call appends to a path, and the last one looks it up in the user's permissions.
 fn authorize(context: &mut Context, user: &User) {
     for step in ["group", "resource", "namespace", "name"] {
         let said = |This(path): This<Arc<String>>, part: Arc<String>| Arc::new(format!("{path}{part}/"));
@@ -216,7 +216,7 @@ mod tests {
         all.sort_unstable();
         assert_eq!(names, all);
         for (policy, template) in policies.iter().zip(TEMPLATES) {
-            // The rule that stands in a `with` has no value to compare with.
+            // The rule in a `with` block is left out.
             let optional = template.matches("{{- with").count();
             assert_eq!(policy.rules.len() + optional, template.matches("  - expression:").count(), "{}", policy.name);
             assert!(policy.rules.len() > 1 && !policy.writes.is_empty(), "{}", policy.name);
@@ -344,7 +344,7 @@ mod tests {
         assert!(refusal.contains("'pawl-layer'") && refusal.contains("a probe of the controller"), "{refusal}");
     }
 
-    /// The policy that confines the datastore, of a release `pawl` in `pawl-system`.
+    /// The policy for the datastore of a release `pawl` in `pawl-system`.
     fn of_outputs() -> Policy {
         let template = include_str!("../../../charts/pawl/templates/policies/outputs.yaml");
         let values = [
@@ -395,7 +395,7 @@ mod tests {
             }
             assert!(asked(datastore, team, kind, &theirs, &mine).contains("of another stack"), "{kind}");
         }
-        // Its own keys it fills, and makes nothing else of them.
+        // It may set data in its own keys, and change nothing else of them.
         let keys = ("pawl-system", "keyring");
         assert_eq!(asked(datastore, keys, "secrets", &plain, &plain), "");
         assert_ne!(asked(datastore, ("team", "keyring"), "secrets", &plain, &plain), "");

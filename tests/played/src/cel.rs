@@ -1,4 +1,4 @@
-//! Expressions of CEL, evaluated as the API server does it.
+//! Evaluates CEL expressions like the API server.
 
 use std::{
     collections::HashMap,
@@ -15,22 +15,22 @@ use cel::{
 };
 use serde_json::Value;
 
-/// The functions that expressions call. Without the extension, which does not fail, a rule that calls one of it refuses everything.
+/// CEL functions. Without the extension, a rule that calls one of its functions refuses everything, without an error here.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     drop(env.add_extension(extensions::strings));
     Arc::new(env)
 });
 
-/// Reads an expression.
+/// Parses an expression.
 ///
 /// # Errors
-/// The expression, and what is wrong with it.
+/// The expression and the parse error.
 pub fn compile(expression: &str) -> Result<Program, String> {
     ENV.compile(expression).map_err(|error| format!("`{expression}`: {error}"))
 }
 
-/// Where expressions are evaluated; its variables borrow their values.
+/// An evaluation context. The variables are borrowed.
 pub fn context<'v>(variables: &[(&str, &'v Value)]) -> Context<'v, 'v> {
     let mut context = Context::with_env(ENV.clone());
     for (name, value) in variables {
@@ -39,10 +39,10 @@ pub fn context<'v>(variables: &[(&str, &'v Value)]) -> Context<'v, 'v> {
     context
 }
 
-/// Whether an expression holds.
+/// Whether an expression is true.
 ///
 /// # Errors
-/// What kept it from being evaluated.
+/// The evaluation error.
 pub fn is_true(program: &Program, context: &Context) -> Result<bool, String> {
     match program.execute(context) {
         Ok(Found::Bool(is)) => Ok(is),
@@ -51,7 +51,7 @@ pub fn is_true(program: &Program, context: &Context) -> Result<bool, String> {
     }
 }
 
-/// JSON as CEL has it. A member that is null is none, as the API server drops it before it asks a rule.
+/// Converts JSON to CEL. Drops null members, as the API server does before it evaluates rules.
 fn val(json: &Value) -> Box<dyn Val + '_> {
     match json {
         Value::Null => Box::new(CelNull),

@@ -1,16 +1,15 @@
-//! A played API server: etcd's versions, patches, deletion with finalizers, and the definition's CEL rules and the chart's
-//! admission policies, whose own expressions are evaluated. The simulator runs on it, and the suite `api` holds it against the
-//! real one.
+//! A simulated API server: etcd's versions, patches, deletion with finalizers, and the CEL rules of the CRD and of the chart's admission
+//! policies, which are evaluated. The simulator runs on it, and the suite `api` compares it with a real one.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`store`] | objects, versions, and the verbs on them |
+//! | [`store`] | objects, versions, and verbs |
 //! | [`patch`] | merge patches |
-//! | [`cel`] | expressions of CEL |
-//! | [`schema`] | what the definition of a run refuses |
-//! | [`admission`] | what the policies of the chart refuse |
-//! | [`trace`] | what must hold of every run |
-//! | `memo` | what was answered before |
+//! | [`cel`] | CEL expressions |
+//! | [`schema`] | validation by a run's CRD |
+//! | [`admission`] | the chart's admission policies |
+//! | [`trace`] | invariants of every run |
+//! | `memo` | cached results |
 
 pub mod admission;
 pub mod cel;
@@ -28,15 +27,15 @@ use std::collections::BTreeSet;
 
 use crate::trace::Writer;
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct User {
-    /// Name, as the API server knows it.
+    /// User name.
     pub name: String,
-    /// What it may beyond reading and writing runs and layers: verbs on runs (`create`, `approve`, `autoapprove`, `abandon`, `control`, which is
-    /// one on layers as well), and `use`, which is one on accounts.
+    /// Permissions beyond reading and writing runs and layers: verbs on runs (`create`, `approve`, `autoapprove`, `abandon`, `control`,
+    /// which also applies to layers), and `use`, a verb on service accounts.
     pub verbs: BTreeSet<&'static str>,
-    /// Name and UID of the pod that the token is bound to.
+    /// Name and UID of the pod to which the token is bound.
     pub pod: Option<(String, String)>,
 }
 
@@ -46,13 +45,13 @@ impl User {
         Self { name: name.to_owned(), verbs: verbs.iter().copied().collect(), pod: None }
     }
 
-    /// The token of a pod, which is that of a ServiceAccount of its namespace.
+    /// A pod with the token of a ServiceAccount of its namespace.
     pub fn pod(namespace: &str, pod: &str, uid: &str) -> Self {
         let name = format!("system:serviceaccount:{namespace}:{pod}");
         Self { name, verbs: BTreeSet::new(), pod: Some((pod.to_owned(), uid.to_owned())) }
     }
 
-    /// As a trace names it.
+    /// The writer in a trace.
     pub fn writer(&self) -> Writer {
         let (pod, pod_uid) = self.pod.clone().unwrap_or_default();
         Writer { user: self.name.clone(), pod, pod_uid }
@@ -64,12 +63,12 @@ impl User {
     }
 }
 
-/// An answer that is no success.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// HTTP status.
     pub code: u16,
-    /// Kubernetes' word for it.
+    /// The `reason` of a Kubernetes `Status`.
     pub reason: &'static str,
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! Answers to questions that were asked before: a search makes the same write over and over, and to evaluate its rules is most of the work.
+//! Caches results of rules: a search repeats the same writes, and evaluating their rules takes most of the time.
 
 use std::{
     cell::RefCell,
@@ -8,7 +8,7 @@ use std::{
 
 use super::Refusal;
 
-/// So many answers are kept by a thread; then it begins anew.
+/// Entries per thread before the cache is cleared.
 const MOST: usize = 100_000;
 
 type Answer = Result<(), Refusal>;
@@ -17,7 +17,7 @@ thread_local! {
     static ANSWERS: RefCell<HashMap<u64, Answer>> = RefCell::default();
 }
 
-/// The answer to a question that has one and the same always.
+/// Returns the cached answer, or evaluates it. `evaluate` must depend on `question` only.
 pub(super) fn answer(question: &impl Hash, evaluate: impl FnOnce() -> Answer) -> Answer {
     let mut hasher = DefaultHasher::new();
     question.hash(&mut hasher);

@@ -1,9 +1,9 @@
-//! Merge patches (RFC 7396), and as much of strategic ones as the controller sends; and what a test of a JSON Patch means beyond
-//! RFC 6902.
+//! Merge patches (RFC 7396), the part of strategic merge patches that the controller sends, and a deviation of JSON Patch tests from RFC
+//! 6902.
 
 use serde_json::{Map, Value};
 
-/// What takes values from a list of a strategic patch.
+/// Prefix of the directive that removes values from a list in a strategic merge patch.
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 
 pub fn merge(to: &mut Value, patch: &Value) {
@@ -28,7 +28,7 @@ pub fn merge(to: &mut Value, patch: &Value) {
     }
 }
 
-/// Whether an operation of a JSON Patch tests for null what is not there, in an object that is: to an API server such a test passes.
+/// Whether a JSON Patch operation tests a missing member of an existing object for null. The API server lets such a test pass.
 pub fn is_absent(object: &Value, operation: &Value) -> bool {
     let path = operation["path"].as_str().unwrap_or_default();
     let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));

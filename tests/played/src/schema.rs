@@ -1,5 +1,5 @@
-//! What the definition of a run refuses: shapes, and the CEL rules at the root of its schema, evaluated. `tests/api/cel.rs` holds
-//! the rules against the tables in `crds`.
+//! Validation by the CRD of a run: types, and the CEL rules at the root of its schema. `tests/api/cel.rs` compares the rules with the
+//! tables in `crds`.
 
 use std::sync::LazyLock;
 
@@ -15,10 +15,10 @@ use super::{
     memo,
 };
 
-/// Brings spec and status into the shape that is stored: defaults of the spec, nothing unknown.
+/// Brings spec and status into their stored form: sets defaults of the spec, and drops unknown fields.
 ///
 /// # Errors
-/// 422 for a value of another type, or an unknown word.
+/// 422 for a value of a wrong type, or an unknown enum value.
 pub fn shape(run: &mut Value) -> Result<(), Refusal> {
     let spec: TerraformRunSpec =
         serde_json::from_value(run["spec"].take()).map_err(|error| Refusal::invalid(format!("spec: {error}")))?;
@@ -32,10 +32,10 @@ pub fn shape(run: &mut Value) -> Result<(), Refusal> {
     shape_status(run)
 }
 
-/// The status alone.
+/// Like [`shape`], for the status only.
 ///
 /// # Errors
-/// 422 for a value of another type, or an unknown word.
+/// 422 for a value of a wrong type, or an unknown enum value.
 pub fn shape_status(run: &mut Value) -> Result<(), Refusal> {
     let Some(status) = run.get_mut("status").filter(|status| !status.is_null()) else { return Ok(()) };
     let typed: TerraformRunStatus =
@@ -50,11 +50,11 @@ pub fn shape_status(run: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A rule at the root of the definition, read once.
+/// A parsed rule at the root of the schema.
 struct Rule {
     holds: Program,
     message: &'static str,
-    /// Whether it compares with the version before, which a creation has not.
+    /// Whether it uses `oldSelf` and so does not apply to a creation.
     looks_back: bool,
 }
 
@@ -65,10 +65,10 @@ static RULES: LazyLock<Result<Vec<Rule>, String>> = LazyLock::new(|| {
     root_rules().into_iter().map(rule).collect()
 });
 
-/// The rules at the root: of a run that is created, or of one that follows a version before.
+/// Evaluates the root rules for a creation or an update.
 ///
 /// # Errors
-/// 422 with the words of the first rule that does not hold.
+/// 422 with the message of the first violated rule.
 pub fn rules(old: Option<&Value>, new: &Value) -> Result<(), Refusal> {
     memo::answer(&("rules", old, new), || evaluated(old, new))
 }

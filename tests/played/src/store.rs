@@ -17,10 +17,10 @@ use super::{
 };
 use crate::trace::Writer;
 
-/// Where an object is.
+/// The key of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Plural word of its kind.
+    /// Plural resource name.
     pub resource: String,
     pub namespace: String,
     pub name: String,
@@ -32,27 +32,27 @@ impl Key {
     }
 }
 
-/// One change of an object, in the order of their versions.
+/// A change of an object, ordered by version.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The version that it made.
+    /// The resourceVersion that it created.
     pub version: u64,
     pub key: Key,
-    /// The object afterwards, or as it was last.
+    /// The object after the change, or its last state if deleted.
     pub object: Arc<Value>,
     pub deleted: bool,
-    /// Who wrote it, where that was a status.
+    /// The writer of a status.
     pub by: Option<Writer>,
 }
 
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// A merge patch, or a strategic one.
+    /// A merge patch, or a strategic merge patch.
     Merge(Value),
     /// A JSON Patch.
     Json(Vec<Value>),
     Replace(Value),
-    /// A server-side apply by a user who owns each field of the status that he has ever given, whole.
+    /// A server-side apply. The user owns every status field that he ever applied, as a whole.
     Apply(Value),
 }
 
@@ -64,11 +64,11 @@ pub struct Store {
     made: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     changes: Vec<Change>,
-    /// Fields of statuses that a user has applied.
+    /// Status fields that a user has applied.
     applied: BTreeMap<(Key, String), BTreeSet<String>>,
-    /// Policies of the chart that are not in force.
+    /// Whether the chart's policies are missing.
     pub lacks_policies: bool,
-    /// How often they were made again.
+    /// How often they were recreated.
     pub policies_made: u32,
 }
 
@@ -84,7 +84,7 @@ impl Store {
         &self.changes[from..]
     }
 
-    /// Reads an object as it is now.
+    /// The current object.
     ///
     /// # Errors
     /// 404.
@@ -92,7 +92,7 @@ impl Store {
         self.objects.get(key).cloned().ok_or_else(|| Refusal::not_found(&format!("{} \"{}\"", key.resource, key.name)))
     }
 
-    /// Objects of a kind, with all of these labels (`key=value`, separated by commas).
+    /// Objects of a resource with all these labels (`key=value`, separated by commas).
     pub fn list(&self, resource: &str, namespace: &str, selector: &str) -> Vec<Arc<Value>> {
         let matches = |object: &Value| {
             let pairs = selector.split(',').filter_map(|pair| pair.split_once('='));
@@ -102,7 +102,7 @@ impl Store {
         of_kind.filter(|(_, object)| matches(object)).map(|(_, object)| object.clone()).collect()
     }
 
-    /// The policies of the chart, or their bindings, as a list has them.
+    /// The chart's policies or their bindings, as in a list response.
     pub fn policies(&self) -> Vec<Value> {
         let names = names::POLICIES.iter().filter(|_| !self.lacks_policies);
         let uid = format!("{:08x}-0000-4000-9000-000000000000", self.policies_made);
@@ -113,7 +113,7 @@ impl Store {
     /// Creates an object.
     ///
     /// # Errors
-    /// 409 when it exists; what schema and policies refuse.
+    /// 409 if it exists; refusals of schema and policies.
     pub fn create(
         &mut self,
         user: &User,
@@ -156,17 +156,17 @@ impl Store {
         Ok(self.put(key, object, None))
     }
 
-    /// Changes an object, or with `status` its status and nothing else.
+    /// Changes an object, or with `status` only its status.
     ///
     /// # Errors
-    /// 404; 409 for another version or UID; 422 for a test that fails and what the schema refuses; 403 for what policies refuse.
+    /// 404; 409 for another version or UID; 422 for a failed test and by the schema; 403 by policies.
     pub fn edit(&mut self, user: &User, key: &Key, status: bool, edit: &Edit, dry: bool) -> Answer {
         let old = self.get(key)?;
         let mut new = (*old).clone();
         match edit {
             Edit::Merge(patch) => merge(&mut new, patch),
             Edit::Json(operations) => {
-                // To a test, a member that is not there is null.
+                // A test treats a missing member as null.
                 let operations: Vec<Value> = operations.iter().filter(|test| !is_absent(&old, test)).cloned().collect();
                 let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).map_err(|error| Refusal {
                     code: 400,
@@ -201,7 +201,7 @@ impl Store {
         let part = |object: &Value, field: &str| object.get(field).cloned();
         let mut whole = (*old).clone();
         let Some(fields) = whole.as_object_mut() else { return Ok(old) };
-        // A write of the status changes nothing but that, and any other write everything but that.
+        // A status write changes only the status; other writes never change it.
         let taken: &[&str] = if status { &["status"] } else { &["metadata", "spec", "data", "rules", "subjects"] };
         for field in taken {
             match part(&new, field) {
@@ -214,7 +214,7 @@ impl Store {
                 whole["metadata"][field] = value.clone();
             }
         }
-        // What is empty is not stored.
+        // Empty metadata is not stored.
         if let Some(metadata) = whole["metadata"].as_object_mut() {
             metadata.retain(|_, value| *value != json!([]) && *value != json!({}));
         }
@@ -240,7 +240,7 @@ impl Store {
             return Ok(if dry { Arc::new(whole) } else { old });
         }
         let let_go = count(&old) > 0 && count(&whole) == 0 && leaving;
-        // A pod stays until its node has said that it ended.
+        // A pod stays until its node has confirmed its end.
         if let_go && (key.resource != PODS || whole["metadata"]["deletionGracePeriodSeconds"] == 0) {
             return Ok(self.remove(key, whole));
         }
@@ -251,10 +251,10 @@ impl Store {
         if self.lacks_policies { Ok(()) } else { admission::admit(user, old, new, status) }
     }
 
-    /// Deletes an object; with finalizers, or with `grace` seconds for a pod that is on a node, it is marked.
+    /// Deletes an object. Only marks it if it has finalizers, or if it is a pod on a node with `grace` seconds.
     ///
     /// # Errors
-    /// 404; 409 when it has another UID or version than wanted.
+    /// 404; 409 if its UID or version is not the `wanted` one.
     pub fn delete(&mut self, key: &Key, wanted: &Value, grace: Option<u64>, now: Timestamp) -> Answer {
         let old = self.get(key)?;
         for field in ["uid", "resourceVersion"] {
@@ -267,7 +267,7 @@ impl Store {
         let ended = ["Succeeded", "Failed"].iter().any(|phase| old["status"]["phase"] == *phase);
         let grace = if placed && !ended { grace.unwrap_or(0) } else { 0 };
         let before = old["metadata"]["deletionGracePeriodSeconds"].as_u64();
-        // Of a pod the watch shows that its grace was cut to nothing, and then that it is gone.
+        // The watch shows first a pod with a grace of 0, then its deletion.
         if !held && grace == 0 && key.resource != PODS {
             return Ok(self.remove(key, (*old).clone()));
         }
@@ -283,7 +283,7 @@ impl Store {
         Ok(if held || grace > 0 { marked } else { self.remove(key, (*marked).clone()) })
     }
 
-    /// What a kubelet writes of a pod; nothing when the pod is gone or another has its name.
+    /// A kubelet's write to a pod. Ignored if the pod is gone or another pod has its name.
     pub fn node_writes(&mut self, key: &Key, uid: &str, patch: &Value) {
         let Ok(old) = self.get(key) else { return };
         if old["metadata"]["uid"] != uid {
@@ -318,7 +318,7 @@ impl Store {
     }
 }
 
-/// The body of an answer that is no success.
+/// The body of an error response.
 pub fn failure(refusal: &Refusal) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": Map::new(), "status": "Failure", "message": refusal.message,
         "reason": refusal.reason, "code": refusal.code})

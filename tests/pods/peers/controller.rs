@@ -1,5 +1,4 @@
-//! Bugs of controllers that went away, or that did without a lock they could not have. These tests take something from
-//! everybody.
+//! Bugs of stopped controllers, and of controllers that continued without a lock. These tests affect the whole cluster.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRun, conditions, reason};
@@ -27,7 +26,7 @@ pub(super) fn tests() -> Vec<Test> {
 
 const CONTROLLER: &str = "deployment/pawl-controller";
 
-/// A run's pod, and the tool that applies in it: both are others when anything was begun anew.
+/// A run's pod and the tool process that applies in it. A restart would change both.
 async fn tool_of(scene: &Scene, run: &str) -> Result<(String, i32)> {
     let pod = scene.pod(run).await?;
     let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
@@ -41,7 +40,7 @@ async fn kill_controller(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Takes the controller away, and waits until it is.
+/// Stops the controller and waits until it is gone.
 async fn controller_away(scene: &Scene) -> Result<()> {
     scene.suite.cluster.kubectl(&["-n", SYSTEM, "scale", CONTROLLER, "--replicas=0"])?;
     no_pods(scene, OF_CONTROLLER).await
@@ -54,9 +53,8 @@ fn controller_back(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// tofu-controller #531: a controller that was restarted took its runners with it in mid-apply, an "absolute disaster". Here an
-/// apply ends, and is reported, while there is no controller at all; and one that outlives the absence goes on in the same
-/// process.
+/// tofu-controller #531: a restarted controller ended its runners in mid-apply, an "absolute disaster". In Pawl an apply ends, and is
+/// reported, while there is no controller, and one that outlives the outage goes on in the same process.
 async fn without_controller(scene: Scene) -> Result<()> {
     let mut before = Vec::new();
     for name in ["ends", "outlives"] {
@@ -90,12 +88,12 @@ async fn without_controller(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// No Lease can be created in the controller's namespace any more.
+/// Prevents the creation of Leases in the controller's namespace.
 async fn forbid_leases(scene: &Scene) -> Result<()> {
     let quotas: Api<ResourceQuota> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let quota = json!({"metadata": {"name": "no-more-leases"}, "spec": {"hard": {"count/leases.coordination.k8s.io": "0"}}});
     quotas.create(&PostParams::default(), &serde_json::from_value(quota)?).await?;
-    // It counts a moment later; asked for by what it must refuse.
+    // The quota takes effect a moment later. Waits until a probe is refused.
     let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let probe: Lease = serde_json::from_value(json!({"metadata": {"name": format!("probe-{}", scene.namespace)}}))?;
     let look = async || {
@@ -114,9 +112,9 @@ async fn allow_leases(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Burrito 11.1: a lock that could not be created was an error of the first look only; the second found a run with a status and
-/// without a pod, took it for one to be retried, and made a pod without any lock. Here no number of looks, and no controller
-/// that remembers nothing, makes a pod or a claim of a run whose lease cannot be had, and the run says what it lacks.
+/// Burrito 11.1: a lock that could not be created was an error of the first reconcile only; the second found a run with a status and
+/// without a pod, retried it, and made a pod without a lock. In Pawl neither repeated reconciles nor a restarted controller make a pod or a
+/// claim for a run without its lease, and the run reports what is missing.
 async fn lock_bypass(scene: Scene) -> Result<()> {
     let result = async {
         forbid_leases(&scene).await?;
@@ -141,11 +139,11 @@ async fn refused_leases(scene: &Scene) -> Result<()> {
     scene.until("approved", "without its lease", SOON, refused).await?;
     for round in 0..3 {
         if round > 0 {
-            // One that remembers nothing of what was refused.
+            // A new controller without memory of the refusals.
             kill_controller(scene).await?;
             controller_back(scene)?;
         }
-        // A run that needs no lease, and begins after the others were looked at.
+        // A run without a lease, which begins after the others were reconciled.
         let name = format!("plan-{round}");
         scene.scripted(&name, json!({}), json!({"operation": "Plan"})).await?;
         scene.ends_within(&name, RunResult::Planned, LATER).await?;

@@ -1,4 +1,4 @@
-//! A namespace of the cluster, and what is done in it.
+//! A namespace of the cluster, and helpers for tests in it.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::{LATER, SOON, Suite, merge, stderr};
 
-/// Entries of a test: its scripts and states carry its namespace.
+/// Whether an entry belongs to a test: its scripts and states have its namespace as prefix.
 pub(super) fn belongs(entry: &Entry, namespace: &str) -> bool {
     let prefix = format!("{namespace}/");
     ["script", "path", "state"]
@@ -34,7 +34,7 @@ pub(super) fn belongs(entry: &Entry, namespace: &str) -> bool {
         .any(|key| entry.text(key).is_some_and(|text| text.trim_start_matches('/').starts_with(&prefix)))
 }
 
-/// A namespace and what is done in it.
+/// A namespace and helpers for tests in it.
 #[derive(Clone)]
 pub(crate) struct Scene {
     pub(crate) suite: Arc<Suite>,
@@ -56,8 +56,8 @@ impl Scene {
         self.suite.cluster.kubectl(&all)
     }
 
-    /// What the datastore gives people to read, by its path below the namespace. On a busy machine its probe may come too late, and the
-    /// API server has nobody to ask for a moment.
+    /// Reads from the datastore's read API, by path below the namespace. Retries, because on a busy machine its readiness probe may be
+    /// late, so that the API server has no endpoint for a moment.
     pub(crate) fn read(&self, path: &str) -> Result<String> {
         let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/{path}", self.namespace);
         let started = Instant::now();
@@ -72,25 +72,25 @@ impl Scene {
         }
     }
 
-    /// The http backend that keeps the state of a stack of this test.
+    /// The http backend for a stack of this test.
     pub(crate) fn backend(&self, stack: &str) -> Value {
         json!({"type": "http", "config": self.suite.state.backend_config(&format!("{}/{stack}", self.namespace))})
     }
 
-    /// Creates a run; `spec` is merged over the defaults of tests: the state in the state server.
+    /// Creates a run; `spec` is merged over the tests' default, a state in the state server.
     pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<TerraformRun> {
         let mut whole = json!({"backend": self.backend(name)});
         merge(&mut whole, spec);
         self.create_bare(name, whole).await
     }
 
-    /// Creates a run without those defaults.
+    /// Creates a run without that default.
     pub(crate) async fn create_bare(&self, name: &str, spec: Value) -> Result<TerraformRun> {
         let run = json!({"metadata": {"name": name}, "spec": spec});
         objects::create(&self.runs(), run).await.with_context(|| format!("cannot create the run {name}"))
     }
 
-    /// Creates a run of the scripted tool. `script` says what the tool does; its ledger is the suite's.
+    /// Creates a run of the scripted tool. `script` defines its behaviour; its ledger is the suite's.
     pub(crate) async fn scripted(&self, name: &str, script: Value, spec: Value) -> Result<TerraformRun> {
         let mut whole = json!({"name": format!("{}/{name}", self.namespace), "ledger": self.suite.state.ledger_url()});
         merge(&mut whole, script);
@@ -119,7 +119,7 @@ impl Scene {
         Ok(self.get(name).await?.status.unwrap_or_default())
     }
 
-    /// Waits until the run is as asked, and gives it.
+    /// Waits until `done` holds for the run, and returns it.
     pub(crate) async fn until(
         &self,
         name: &str,
@@ -138,7 +138,7 @@ impl Scene {
         wait::until(format!("{name} is {what}"), within, look).await
     }
 
-    /// Waits for a phase; fails at once when the run ends in another.
+    /// Waits for a phase. Fails at once if the run ends in another.
     pub(crate) async fn phase(&self, name: &str, phase: Phase) -> Result<TerraformRunStatus> {
         let reached = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.phase == Some(phase) || s.is_terminal());
         let status = self.until(name, phase.as_str(), SOON, reached).await?.status.unwrap_or_default();
@@ -156,7 +156,7 @@ impl Scene {
         self.ends_within(name, result, SOON).await
     }
 
-    /// The log of the last pod of a run that has ended. The run says so for itself, before the kubelet says it of the pod.
+    /// The log of the last pod of an ended run. Waits for the pod, whose end the kubelet reports after the run's.
     pub(crate) async fn log(&self, name: &str) -> Result<String> {
         let pod = self.pod_names(name).await?.pop().context("no pod")?;
         wait::object(&self.pods(), &pod, "at its end", SOON, has_ended).await?;
@@ -195,33 +195,33 @@ impl Scene {
         Ok(status)
     }
 
-    /// Pastes the line that `describe` prints into a shell, as a person does.
+    /// Runs the command that `describe` prints, as a user who pastes it.
     pub(crate) async fn approve(&self, name: &str) -> Result<()> {
         let status = self.phase(name, Phase::AwaitingApproval).await?;
         self.paste(&status.next_step.context("no next step")?).map(drop)
     }
 
-    /// Approves, and sees it applied.
+    /// Approves, and waits until it is applied.
     pub(crate) async fn approved(&self, name: &str) -> Result<TerraformRunStatus> {
         self.approve(name).await?;
         self.ends(name, RunResult::Applied).await
     }
 
-    /// Pastes a line that does what it says; what it printed.
+    /// Runs a command that must succeed; returns its output.
     pub(crate) fn paste(&self, line: &str) -> Result<String> {
         let output = self.suite.cluster.shell(line)?;
         ensure!(output.status.success(), "{line}\n{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Pastes a line that is refused; what it said.
+    /// Runs a command that must be refused; returns its error.
     pub(crate) fn refused(&self, line: &str) -> Result<String> {
         let output = self.suite.cluster.shell(line)?;
         ensure!(!output.status.success(), "it was let through: {line}\n{}", String::from_utf8_lossy(&output.stdout));
         Ok(stderr(&output))
     }
 
-    /// The line that posts to a path of what the datastore serves, below the namespace.
+    /// The command that posts to a path of the datastore's API, below the namespace.
     pub(crate) fn post(&self, path: &str, body: &Value) -> String {
         let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}", self.namespace);
         format!("echo '{body}' | kubectl create --raw '{base}/{path}' -f -")
@@ -265,7 +265,7 @@ impl Scene {
         Ok(pods.items.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// Waits until the run is gone, with everything that was made for it.
+    /// Waits until the run and all its objects are deleted.
     pub(crate) async fn gone(&self, name: &str) -> Result<()> {
         wait::gone(&self.runs(), name, LATER).await?;
         let label = format!("{}={name}", names::LABEL_RUN);
@@ -276,12 +276,12 @@ impl Scene {
         .await
     }
 
-    /// Processes of a pod on this machine, by the pod's control group: `(pid, command line)`.
+    /// Processes of a pod on this machine, by its cgroup: `(pid, command line)`.
     pub(crate) fn processes(pod: &Pod) -> Result<Vec<(i32, String)>> {
         victims::of_pod(pod)
     }
 
-    /// Kills the processes of a pod whose command line holds a text, as a crash would.
+    /// Kills the processes of a pod whose command line contains `text`, like a crash.
     pub(crate) fn kill(pod: &Pod, text: &str) -> Result<()> {
         let killed = victims::signal_in_pod(&pod.uid().context("a pod without UID")?, text, Signal::SIGKILL)?;
         ensure!(killed > 0, "no process with `{text}` in {}", pod.name_any());
@@ -297,10 +297,9 @@ impl Scene {
         Ok(self.release().list(&ListParams::default().labels(labels)).await?.items)
     }
 
-    /// Kills what runs in those pods; how many processes that were. The back-off of a kubelet would make a test long: a fresh pod
-    /// has none.
+    /// Kills the processes of those pods and returns their number. Deletes the pods, because a new pod has no restart backoff.
     pub(crate) async fn crash(&self, labels: &str) -> Result<usize> {
-        // The last one may be on its way out still, and the next not made yet.
+        // The last one may still be terminating, and the next not exist yet.
         let pods = wait::until(format!("the release has a pod with {labels}"), SOON, async || {
             let mut pods = self.system_pods(labels).await?;
             pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -315,7 +314,7 @@ impl Scene {
         Ok(killed)
     }
 
-    /// Lets what waits at a gate in the newest pod of a run go on, now or when it comes there.
+    /// Opens the gate in the newest pod of a run, now or before it is reached.
     pub(crate) async fn open(&self, name: &str) -> Result<()> {
         let open = async || {
             let Ok(pod) = self.pod(name).await else { return Ok(false) };
@@ -324,7 +323,7 @@ impl Scene {
         wait::until(format!("a gate of {name} can be opened"), SOON, open).await
     }
 
-    /// Serves a folder of the fixtures as a repository and gives its URL.
+    /// Serves files as a repository; returns its URL and commit.
     pub(crate) fn repository(&self, name: &str, files: &[(&str, &str)]) -> Result<(String, String)> {
         let repo = self.suite.git.create(&format!("{}/{name}", self.namespace))?;
         let sha = repo.commit("main", files)?;

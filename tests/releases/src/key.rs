@@ -1,4 +1,4 @@
-//! The key that releases of tests are signed with.
+//! The signing key of test releases.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use rand_08::SeedableRng as _;
 use rand_08::rngs::StdRng;
 use tool_versions::{Fingerprint, Keyring};
 
-/// In November 2023.
+/// Creation time of all keys: November 2023, in Unix seconds.
 const BORN: u32 = 1_700_000_000;
 
-/// An OpenPGP key made from a number, the same each time: settings that name it outlive the program that serves what it signed.
-/// Anybody can make it, so that it proves nothing outside of tests.
+/// An OpenPGP key derived from a number, always the same: settings with its fingerprint outlive the program that signs. Everyone can derive
+/// it, so it proves nothing outside of tests.
 #[derive(Clone)]
 pub struct Key {
     secret: Arc<SignedSecretKey>,
@@ -35,7 +35,7 @@ impl Key {
         Self::of(1)
     }
 
-    /// The key with this number: those with others are strangers to it.
+    /// The key of this number; keys of other numbers do not trust it.
     pub fn of(number: u64) -> Result<Self> {
         let params = SecretKeyParamsBuilder::default()
             .key_type(KeyType::Ed25519Legacy)
@@ -60,14 +60,14 @@ impl Key {
         &self.fingerprint
     }
 
-    /// A ring with this key alone.
+    /// A keyring with only this key.
     pub fn ring(&self) -> Result<Keyring> {
         Ok(Keyring::from_armored(self.armored(), std::slice::from_ref(&self.fingerprint))?)
     }
 
-    /// A signature over bytes, of now and binary, as in a `.sig` or `.gpgsig`.
+    /// A binary signature over bytes, dated now, as in a `.sig` or `.gpgsig`.
     pub fn sign(&self, bytes: &[u8]) -> Result<Vec<u8>> {
-        // It fills a salt, where there is one, and decides on nothing secret.
+        // Only used for a salt, so it need not be secret.
         let any = StdRng::seed_from_u64(bytes.len() as u64);
         let (key, hash) = (&self.secret.primary_key, HashAlgorithm::Sha512);
         let signature = DetachedSignature::sign_binary_data(any, key, &Password::empty(), hash, Cursor::new(bytes));

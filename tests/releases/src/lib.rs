@@ -1,15 +1,14 @@
-//! A mirror of releases: the files that the projects of OpenTofu, Terraform and Terragrunt publish, signed by a key of tests, in a
-//! directory and behind a web server that counts requests. What a server may do wrong beyond a status is played, byte by byte, by the
-//! tests of `tool-versions`.
+//! A mirror of releases: the files that the projects OpenTofu, Terraform and Terragrunt publish, signed by a test key, in a directory and
+//! on a web server that counts requests. The tests of `tool-versions` simulate server faults beyond a status code, byte by byte.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`Key`] | what signs |
+//! | [`Key`] | the signing key |
 //! | [`Release`] | a program, real or [scripted](scripted_tool), as a version of a tool |
-//! | [`Tree`] | archives, sums, signatures and lists in a directory |
+//! | [`Tree`] | archives, checksums, signatures and lists in a directory |
 //! | [`Mirror`] | the server |
-//! | [`mirror_settings`] | what an operator says about it |
-//! | [`versions`] | the versions that tests and benchmarks ask for |
+//! | [`mirror_settings`] | an operator's settings for it |
+//! | [`versions`] | the versions that tests and benchmarks use |
 
 mod key;
 mod lists;
@@ -32,14 +31,14 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tool_versions::Tool;
 
-/// What an operator says about a mirror, in the words of the chart's `runner.tools.mirrors`: where the tool is, its list, the authority of
-/// the server, and the key that signs.
+/// An operator's settings for a mirror, in the format of the chart's `runner.tools.mirrors`: URL of the tool, its list, the server's
+/// authority, and the signing key.
 pub fn mirror_settings(tool: Tool, mirror: &Mirror, key: &Key) -> Value {
     json!({"tool": tool.title(), "url": mirror.base(), "listUrl": format!("{}/{}", mirror.base(), lists::path(tool)),
         "ca": mirror.authority(), "keys": key.armored(), "fingerprints": [key.fingerprint().to_string()]})
 }
 
-/// The names in a directory, in order, without what is hidden.
+/// The sorted names in a directory, without hidden ones.
 fn names(directory: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Lists of versions as the projects write them, made from what there is in a directory.
+//! Lists of versions in the projects' formats, derived from the files in a directory.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tool_versions::{Tool, Version};
 
 use super::names;
 
-/// Where the list of a tool is below the top of a mirror.
+/// The path of a tool's list below the top of a mirror.
 pub(super) const fn path(tool: Tool) -> &'static str {
     match tool {
         Tool::OpenTofu => "tofu/api.json",
@@ -35,7 +35,7 @@ pub(super) fn opentofu(root: &Path) -> Result<Value> {
     Ok(json!({"versions": versions}))
 }
 
-/// GitHub's API: the releases of a repository, newest first, all of them on the one page that is asked for.
+/// GitHub's API: the releases of a repository, newest first, all on one page.
 pub(super) fn github(root: &Path, repository: &str) -> Result<Value> {
     let top = root.join(repository).join("releases/download");
     let entry = |(version, tag): (Version, String)| json!({"tag_name": tag, "draft": false, "prerelease": version.to_string().contains('-')});

@@ -1,4 +1,4 @@
-//! A web server over a directory of releases.
+//! A web server for a directory of releases.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use servers::tls;
 #[derive(Debug, Default)]
 struct Shared {
     access: Access,
-    /// What is answered to a path in place of its file.
+    /// Status codes to answer with instead of the file, by path.
     failures: BTreeMap<String, StatusCode>,
     /// The path of every request, in order.
     asked: Vec<String>,
@@ -34,7 +34,7 @@ struct App {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// A running mirror; dropping it closes it.
+/// A running mirror; drop closes it.
 #[derive(Debug)]
 pub struct Mirror {
     app: App,
@@ -43,14 +43,14 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Serves a directory by HTTP on `bind` (port 0 takes any free one). What is added to the directory is there at once.
+    /// Serves a directory by HTTP on `bind` (port 0 selects a free port). New files are served at once.
     pub async fn start(bind: SocketAddr, root: &Path) -> Result<Self> {
         let app = App { root: Arc::new(root.to_owned()), shared: Arc::default() };
         let listener = Listener::start(bind, router(&app), None).await?;
         Ok(Self { app, listener, authority: None })
     }
 
-    /// Serves it by HTTPS, with a certificate of an authority of its own for its address and `localhost`.
+    /// Serves it by HTTPS, with a certificate of its own authority for its address and `localhost`.
     pub async fn start_tls(bind: SocketAddr, root: &Path) -> Result<Self> {
         let directory = tempfile::tempdir().context("no directory for certificates")?;
         let pki = Pki::bare(directory.path(), "pawl-test-releases")?;
@@ -62,13 +62,13 @@ impl Mirror {
         Ok(Self { app, listener, authority: Some(pki.authority()) })
     }
 
-    /// What `TOFUENV_REMOTE`, `TFENV_REMOTE` and `TG_REMOTE` have to be.
+    /// The value for `TOFUENV_REMOTE`, `TFENV_REMOTE` and `TG_REMOTE`.
     pub fn base(&self) -> String {
         let scheme = if self.authority.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.listener.addr())
     }
 
-    /// The authority of its certificate in PEM, when it has one.
+    /// The authority of its certificate in PEM, if any.
     pub fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
@@ -77,7 +77,7 @@ impl Mirror {
         self.app.shared().access = access;
     }
 
-    /// Answers with this status to whoever asks for the archive of a release, until [`Self::heal`].
+    /// Answers requests for the archive of a release with this status, until [`Self::heal`].
     pub fn fail(&self, release: &Release, status: StatusCode) {
         self.app.shared().failures.insert(format!("/{}", release.path()), status);
     }
@@ -87,7 +87,7 @@ impl Mirror {
         self.app.shared().failures.remove(&format!("/{}", release.path()));
     }
 
-    /// How many requests there were for the archive of a release, those that failed or went on after a cut included.
+    /// Number of requests for the archive of a release, including failed and resumed ones.
     pub fn downloads(&self, release: &Release) -> usize {
         let path = format!("/{}", release.path());
         self.app.shared().asked.iter().filter(|asked| **asked == path).count()
@@ -120,7 +120,7 @@ impl App {
     }
 
     async fn file(&self, path: &str) -> std::io::Result<Response> {
-        // No name in a mirror has anything that is written in another way, or begins with a dot.
+        // No name in a mirror needs escapes or begins with a dot.
         if path.contains(['%', '\\']) || path.split('/').any(|part| part.starts_with('.')) {
             return Err(std::io::ErrorKind::NotFound.into());
         }

@@ -1,4 +1,4 @@
-//! Programs packed as their projects pack them; once, since that takes seconds.
+//! Packs programs in their projects' formats, and caches the archives because that takes seconds.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _, copy};
@@ -13,13 +13,13 @@ use zip::{CompressionMethod, ZipWriter};
 use super::Release;
 use harness::cluster::cache::{self, Cache, Lock};
 
-/// Raised when archives of the same program are to become other bytes.
+/// Increase this when the archive of a program changes.
 const FORMAT: &str = "1";
 
-/// For so long archives are kept: those of the scripted tool are of no use once it is built anew.
+/// Age at which archives are deleted: those of an older scripted tool are useless.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// The archive of a release below `packed`, made when there is none of the same content.
+/// The archive of a release below `packed`, created if not cached.
 pub(super) fn packed(release: &Release, packed: &Path) -> Result<PathBuf> {
     let mut parts = vec![FORMAT.to_owned(), release.digest()?.to_string()];
     parts.extend(release.companions().into_iter().flat_map(|(name, text)| [name.to_owned(), text]));
@@ -35,7 +35,7 @@ pub(super) fn packed(release: &Release, packed: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes what was made long ago.
+/// Deletes old archives.
 pub(super) fn forget_old(packed: &Path) -> Result<()> {
     for entry in fs::read_dir(packed).into_iter().flatten().flatten() {
         let made = entry.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());

@@ -1,4 +1,4 @@
-//! One version of a tool for one platform, and what its files are called.
+//! One version of a tool for one platform, and the names of its files.
 
 use std::fs::File;
 use std::io::{Cursor, Read};
@@ -9,31 +9,31 @@ use tool_versions::{Digest, Platform, Tool, Version};
 
 use scripted_tool::trailer;
 
-/// A release: a program, and what it is published as.
+/// A release: a program, and its tool and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     pub tool: Tool,
     pub version: Version,
     pub platform: Platform,
     program: PathBuf,
-    /// What follows the end of the program.
+    /// Appended to the program.
     trailer: String,
 }
 
 impl Release {
-    /// A program as it is, for this platform. What it says of its version is not looked at.
+    /// A program unchanged, for this platform. Its own version output is not checked.
     pub fn new(tool: Tool, version: &str, program: &Path) -> Result<Self> {
         let version = version.parse()?;
         Ok(Self { tool, version, platform: Platform::here(), program: program.to_owned(), trailer: String::new() })
     }
 
-    /// The scripted tool as this version, which it reports as its own; `program` is [the one](scripted_tool) without a version.
+    /// The scripted tool as this version, which it then reports; `program` is [the one](scripted_tool) without a version.
     pub fn scripted(tool: Tool, version: &str, program: &Path) -> Result<Self> {
         let release = Self::new(tool, version, program)?;
         Ok(Self { trailer: trailer(tool.binary(), &release.version.to_string()), ..release })
     }
 
-    /// The program, when it is installed: its digest.
+    /// The digest of the installed program.
     pub fn digest(&self) -> Result<Digest> {
         Digest::read(self.open()?).with_context(|| format!("cannot read {}", self.program.display()))
     }
@@ -44,7 +44,7 @@ impl Release {
         Ok(file.chain(Cursor::new(self.trailer.clone())))
     }
 
-    /// Where its files are below a mirror's base, which is where its project has them.
+    /// The directory of its files below a mirror's base, as in its project.
     pub fn directory(&self) -> String {
         let version = &self.version;
         match self.tool {
@@ -54,7 +54,7 @@ impl Release {
         }
     }
 
-    /// Name of the file that has the program in it, or is it.
+    /// Name of the file that contains or is the program.
     pub fn archive(&self) -> String {
         let Self { tool, version, platform, .. } = self;
         let name = tool.binary();
@@ -69,7 +69,7 @@ impl Release {
         format!("{}/{}", self.directory(), self.archive())
     }
 
-    /// Name of the file with the sums.
+    /// Name of the checksum file.
     pub fn sums(&self) -> String {
         let Self { tool, version, .. } = self;
         match tool {
@@ -78,7 +78,7 @@ impl Release {
         }
     }
 
-    /// Names of the files with the signatures over the sums.
+    /// Names of the signature files.
     pub(super) fn signatures(&self) -> Vec<String> {
         let sums = self.sums();
         match self.tool {
@@ -87,7 +87,7 @@ impl Release {
         }
     }
 
-    /// What lies beside the program in its archive: name and text.
+    /// Files next to the program in its archive: name and text.
     pub(super) fn companions(&self) -> Vec<(&'static str, String)> {
         let text = |what: &str| format!("{what} of {} {}, as it is served by tests.\n", self.tool, self.version);
         match self.tool {

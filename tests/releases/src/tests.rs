@@ -1,4 +1,4 @@
-//! What is published here, read by those who will read what is published elsewhere.
+//! Reads these releases with the code that installs real ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use servers::auth::Access;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
-/// A directory with one release of each tool, of programs that only look like ones.
+/// A directory with one release of each tool, with fake programs.
 struct Fixture {
     dir: tempfile::TempDir,
     tree: Tree,
@@ -25,7 +25,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
-    // It does not pack well, so that there is something to cut.
+    // Hard to compress, so that the download can be cut.
     let noise: Vec<u8> = (0..20_000_u32).flat_map(|number| Digest::of(&number.to_le_bytes()).as_bytes()[..10].to_vec()).collect();
     fs::write(&program, noise).unwrap();
     let tree = Tree::packing_into(&dir.path().join("tree"), Key::test().unwrap(), &dir.path().join("packed")).unwrap();
@@ -85,7 +85,7 @@ fn assets(source: &Source, release: &Release) -> Assets {
     source.mirror().assets(&release.version, &release.platform)
 }
 
-/// Gets and proves a release as an installer does; the digest of its program.
+/// Downloads and verifies a release like the installer; returns the digest of its program.
 async fn get(source: &Source, release: &Release, key: &Key, to: &Path) -> Result<Digest> {
     let assets = assets(source, release);
     let what = format!("{} {}", release.tool, release.version);

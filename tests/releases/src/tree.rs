@@ -1,4 +1,4 @@
-//! Releases in a directory, which by itself is a mirror already: as on disk, so behind a web server.
+//! Releases in a directory, laid out like a mirror on a web server.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use tool_versions::{Digest, Tool};
 use super::{Key, Release, lists, names, pack};
 use harness::cluster::cache::{self, Cache};
 
-/// A directory with releases, signed by one key.
+/// A directory of releases, signed by one key.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -19,12 +19,12 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A directory, which is made if there is none. Archives are kept in the cache of everything that is built.
+    /// A directory, created if missing. Archives are stored in the build cache.
     pub fn create(root: &Path, key: Key) -> Result<Self> {
         Self::packing_into(root, key, &Cache::open()?.path("releases"))
     }
 
-    /// A directory; archives are kept in another one, from where they are taken the next time.
+    /// A directory whose archives are stored in, and reused from, another one.
     pub fn packing_into(root: &Path, key: Key, packed: &Path) -> Result<Self> {
         cache::create_dir(root)?;
         Ok(Self { root: root.to_owned(), key, packed: packed.to_owned() })
@@ -34,16 +34,16 @@ impl Tree {
         &self.root
     }
 
-    /// Whose signatures there are.
+    /// The signing key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Publishes a release: its archive, and sums, signatures and lists with it. Another of that version and platform is replaced.
+    /// Publishes a release: its archive, checksums, signatures and lists. Replaces another of that version and platform.
     pub fn add(&self, release: &Release) -> Result<()> {
         let archive = pack::packed(release, &self.packed)?;
         let target = self.root.join(release.path());
-        // A copy, and no link: a test that spoils it spoils this one alone.
+        // A copy and not a link: a test may damage it.
         Cache::install(&target, |temporary| {
             let copied = fs::copy(&archive, temporary);
             copied.map(drop).with_context(|| format!("cannot copy {}", archive.display()))
@@ -52,7 +52,7 @@ impl Tree {
         self.list(release.tool)
     }
 
-    /// Writes the sums of all archives of a version, and signatures over them.
+    /// Writes the checksums of all archives of a version, and signatures over them.
     fn sign(&self, release: &Release) -> Result<()> {
         let directory = self.root.join(release.directory());
         let mut sums = String::new();
@@ -69,7 +69,7 @@ impl Tree {
         release.signatures().iter().try_for_each(|name| replace(&directory.join(name), &signature))
     }
 
-    /// Writes the list of a tool's versions where its project has it.
+    /// Writes the list of a tool's versions at its project's path.
     fn list(&self, tool: Tool) -> Result<()> {
         let list = match tool {
             Tool::Terraform => lists::hashicorp(&self.root)?,
@@ -80,7 +80,7 @@ impl Tree {
     }
 }
 
-/// Writes a file in one step: a server may be reading the one before.
+/// Replaces a file atomically, because a server may be reading the old one.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     Cache::install(path, |temporary| cache::write(temporary, bytes))
 }

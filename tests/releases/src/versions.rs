@@ -1,5 +1,5 @@
-//! The versions that tests and benchmarks ask for: two that CI builds from source for other reasons, and four that are built only on
-//! request, since each takes minutes.
+//! The versions that tests and benchmarks use: two that CI builds from source for other reasons, and four that are built only on request,
+//! since each takes minutes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,10 +13,10 @@ use harness::cluster::command::run;
 use harness::cluster::gobuild::Toolset;
 use harness::cluster::images;
 
-/// A tool, its version, and what it is called in [`harness::cluster::gobuild`].
+/// A tool, its version, and its name in [`harness::cluster::gobuild`].
 pub type Known = (Tool, &'static str, &'static str);
 
-/// Those that CI has the real programs of.
+/// Versions whose real programs CI builds.
 const BUILT: [Known; 2] = [(Tool::OpenTofu, "1.10.6", "tofu"), (Tool::Terraform, "1.5.7", "terraform")];
 
 /// The others.
@@ -26,27 +26,27 @@ const OTHERS: [Known; 3] = [
     (Tool::Terraform, "1.8.5", "terraform-1.8.5"),
 ];
 
-/// One that no mirror serves: `cargo compare` runs it.
+/// A version on no mirror: `cargo compare` runs it.
 const COMPARED: [Known; 1] = [(Tool::Terraform, "1.13.3", "terraform-1.13.3")];
 
-/// All of them, those that CI has first.
+/// All versions, those of CI first.
 pub fn known() -> impl Iterator<Item = Known> {
     BUILT.into_iter().chain(OTHERS).chain(COMPARED)
 }
 
-/// Which of the versions are real programs.
+/// Which versions are real programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Programs {
-    /// Two, and the others are scripted.
+    /// Two; the others are scripted.
     #[default]
     Some,
-    /// All; those that are not there yet are built from source.
+    /// All; missing ones are built from source.
     Real,
     /// None.
     Scripted,
 }
 
-/// OpenTofu 1.9.4, 1.10.6 and 1.12.6, Terraform 1.5.7 and 1.8.5. What is missing is built.
+/// OpenTofu 1.9.4, 1.10.6 and 1.12.6, Terraform 1.5.7 and 1.8.5. Builds missing ones.
 pub fn all(programs: Programs) -> Result<Vec<Release>> {
     let (real, scripted) = match programs {
         Programs::Some => (BUILT.to_vec(), OTHERS.to_vec()),
@@ -67,7 +67,7 @@ pub fn all(programs: Programs) -> Result<Vec<Release>> {
     Ok(releases)
 }
 
-/// The scripted tool, built from this checkout, without what debuggers need: that is twenty times as large.
+/// The scripted tool, built from this checkout, without debug information, which makes it twenty times as large.
 pub fn scripted_tool() -> Result<PathBuf> {
     let built = images::programs(&["scripted-tool"], images::Profile::Same)?.pop().context("the scripted tool was not built")?;
     let cache = Cache::open()?;

@@ -1,4 +1,5 @@
-//! `apply`: changes one resource after the other and writes the state when the script asks for it. Each change is in the ledger first.
+//! `apply`: changes one resource after the other, and writes the state when the script requires it. Each change is recorded in the ledger
+//! first.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ struct Apply<'a> {
 pub(super) fn apply(tool: &Tool) -> Result<i32, Diagnostic> {
     let bytes = plan::read_file(tool)?;
     let plan = Plan::read(&bytes)?;
-    // The real tools too take the backend of the plan, not that of the directory.
+    // Like the real tools, it takes the backend of the plan, not that of the directory.
     let backend = Backend::open(plan.backend.clone(), &tool.dir);
     let lock = tool.lock(&backend, "OperationTypeApply")?;
     let done = with_lock(tool, &backend, lock.as_deref(), &plan, &Digest::of(&bytes).to_string());
@@ -52,7 +53,7 @@ fn with_lock(tool: &Tool, backend: &Backend, lock: Option<&str>, plan: &Plan, di
 }
 
 impl Apply<'_> {
-    /// Applies each change until one is interrupted; failures are printed at the end, as by the real tools.
+    /// Applies each change until one is interrupted. Prints failures at the end, like the real tools.
     fn run(&mut self, plan: &Plan) -> Vec<Diagnostic> {
         let mut failures = Vec::new();
         for change in plan.real() {
@@ -89,7 +90,7 @@ impl Apply<'_> {
         }
         self.wait(address, act, change.apply_ms, begun);
         let id = id.clone().unwrap_or_else(random_uuid);
-        // From here on it is real, whether or not the tool lives to say so.
+        // From here on the change is real, even if the tool dies before it reports it.
         self.tool.recorder.note(what::RESOURCE, json!({"address": address, "action": act.word(), "id": id}))?;
         if act == Act::Delete {
             self.state.resources.remove(address);
@@ -101,7 +102,7 @@ impl Apply<'_> {
         Ok(())
     }
 
-    /// Takes the time that a resource takes; an interrupt does not shorten it.
+    /// Waits for the duration of a resource; an interrupt does not shorten it.
     fn wait(&self, address: &str, act: Act, ms: u64, begun: Instant) {
         let end = Instant::now() + Duration::from_millis(ms);
         let beat = Duration::from_millis(self.tool.script.progress_ms.max(1));

@@ -1,18 +1,18 @@
-//! The command line. The flags that count have their value in the same word (`-out=FILE`); the value of another one (`-var-file FILE`)
-//! is read as a word, so the last word is the one that a command means.
+//! The command line. Supported flags have their value in the same word (`-out=FILE`). The value of another flag (`-var-file FILE`) is
+//! parsed as a word, so only the last word is a command's argument.
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Args {
     /// The command, for example `plan`; empty if there is none.
     pub(super) command: String,
-    /// Flags in order, without dashes; those without a value have `true`.
+    /// Flags in order, without dashes; `true` for those without a value.
     flags: Vec<(String, String)>,
-    /// Words after the command that are no flags.
+    /// Words after the command that are not flags.
     pub(super) words: Vec<String>,
 }
 
 impl Args {
-    /// Reads what follows the program's name.
+    /// Parses the arguments after the program's name.
     pub(super) fn parse(arguments: impl IntoIterator<Item = String>) -> Self {
         let mut args = Self::default();
         for word in arguments {
@@ -28,12 +28,12 @@ impl Args {
         args
     }
 
-    /// The value of a flag; the last one counts.
+    /// The value of a flag; the last one applies.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.flags.iter().rev().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether a flag is given and not `false`.
+    /// Whether a flag is set and not `false`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.value(name).is_some_and(|value| value != "false")
     }

@@ -1,4 +1,4 @@
-//! The place of the state: an `http` backend, read, written and locked as the real tools do, or a local file that is not locked.
+//! The location of the state: an `http` backend, read, written and locked like by the real tools, or a local file without a lock.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::script::Diagnostic;
 use super::view::View;
 use ledger::LockInfo;
 
-/// The backend block that the agent puts beside the code. Blocks elsewhere are not read.
+/// The file with the agent's backend block. Blocks in other files are not read.
 pub const BACKEND_FILE: &str = "zz_pawl_override.tf.json";
 
 /// A backend block: its type and its attributes.
@@ -35,14 +35,14 @@ impl Config {
         Ok(Some(Self { kind: kind.clone(), config: config.as_object().cloned().unwrap_or_default() }))
     }
 
-    /// Leaves it where `init` does.
+    /// Writes it to the data directory, as `init` does.
     pub(super) fn initialize(&self, data_dir: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(data_dir).context("failed to create the data directory")?;
         let json = json!({"version": 3, "backend": {"type": self.kind, "config": self.config, "hash": 1}});
         std::fs::write(data_dir.join("terraform.tfstate"), json.to_string()).context("failed to write the data directory")
     }
 
-    /// Reads what `init` left.
+    /// Reads the block that `init` wrote.
     pub(super) fn initialized(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let json = read_json(&data_dir.join("terraform.tfstate"))?;
         json.map(|json| serde_json::from_value(json["backend"].clone()).context("no backend is initialized")).transpose()
@@ -68,7 +68,7 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// The place that a backend block means; without one, a file of the work directory.
+    /// Opens the location that a backend block configures; without one, a file of the work directory.
     pub(super) fn open(config: Option<Config>, dir: &Path) -> Self {
         config.map_or_else(|| Self::Local(dir.join("terraform.tfstate")), Self::Http)
     }
@@ -90,7 +90,7 @@ impl Backend {
         }
     }
 
-    /// Writes the state, under a lock if one is held.
+    /// Writes the state, with the lock's id if held.
     pub(super) fn write(&self, state: &Value, lock_id: Option<&str>) -> anyhow::Result<()> {
         let http = match self {
             Self::Local(path) => return std::fs::write(path, state.to_string()).context("failed to write the state"),
@@ -104,7 +104,7 @@ impl Backend {
         }
     }
 
-    /// Takes the lock; the id of it, or none where the backend does not lock.
+    /// Takes the lock; returns its id, or none if the backend has no locks.
     pub(super) fn lock(&self, operation: &str, view: &View) -> Result<Option<String>, LockFailure> {
         let Self::Http(http) = self else { return Ok(None) };
         let Some(url) = http.get("lock_address") else { return Ok(None) };
@@ -167,7 +167,7 @@ impl LockFailure {
     }
 }
 
-/// A time as Go prints it.
+/// Formats a time like Go.
 fn go_time(rfc3339: &str) -> String {
     rfc3339.strip_suffix('Z').unwrap_or(rfc3339).replacen('T', " ", 1) + " +0000 UTC"
 }

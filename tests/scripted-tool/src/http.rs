@@ -1,6 +1,6 @@
-//! A blocking HTTP/1.0 client for plain `http://`, as small as the protocols of the state server need: in 1.1 an answer could come in chunks.
+//! A blocking HTTP/1.0 client for plain `http://`, just sufficient for the protocols of the state server. HTTP/1.1 could answer in chunks.
 //!
-//! The tool is synchronous on purpose, so that its order of effects is the order of its lines; one request per connection.
+//! The tool is synchronous, so that its effects occur in the order of its lines. It uses one connection per request.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// Long enough for a server that a test slows down, short enough that a lost server ends the tool within its deadline.
+/// Long enough for a server that a test slows down, and short enough that a lost server ends the tool within its deadline.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]

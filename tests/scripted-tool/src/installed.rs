@@ -1,15 +1,15 @@
-//! What a copy of this program was installed as: a line after the end of the executable, which loads without it as well. So each
-//! version has bytes of its own, and a digest.
+//! The tool and version that a copy of this program plays: a line after the end of the executable, which the loader ignores. So each
+//! version has different bytes, and a different digest.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 const MARK: &str = "pawl-scripted-tool ";
-/// More than any such line has.
+/// Upper bound of the line's length, in bytes.
 const LONGEST: u64 = 128;
 
-/// The tool and version that a copy is.
+/// The tool and version of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Installed {
     /// Name of the executable: `tofu` or `terraform`.
@@ -17,7 +17,7 @@ pub(super) struct Installed {
     pub(super) version: String,
 }
 
-/// The text to append to the program, so that it plays this version of the tool.
+/// The trailer to append to the program, so that it plays this version of the tool.
 pub fn trailer(tool: &str, version: &str) -> String {
     format!("\n{MARK}{tool} {version}\n")
 }
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// A copy of the program that plays the tool in these tests, installed as this.
+    /// The output of a copy of the program, installed as this tool and version.
     fn says(tool: &str, version: &str, arguments: &[&str]) -> String {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join(tool);

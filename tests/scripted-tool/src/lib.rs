@@ -1,17 +1,17 @@
 //! A tool that behaves like OpenTofu (or Terraform) on the command line and follows a script.
 //!
-//! Tests use it where the real tools cannot be made to stop, fail or die at an exact point. It speaks the `-json` stream,
-//! the plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11, and writes everything it really
-//! does to a [`ledger`], waiting for each entry to be kept before it goes on.
+//! Tests use it where the real tools cannot be stopped, made to fail or killed at an exact point. It implements the `-json` stream, the
+//! plan format and the `http` backend's protocol of OpenTofu 1.10 and Terraform 1.11. It records all its effects in a [`ledger`] and waits
+//! until each entry is stored before it continues.
 //!
-//! Commands: `version`, `init`, `plan`, `show` of a plan, `apply` of a plan, `state pull`, `force-unlock`. Flags that count: `-json`, `-out=`,
-//! `-destroy`, `-detailed-exitcode`, `-lock-timeout=`; others are accepted and have no effect. What needs no exact timing is tested with the
-//! real tools. A copy with a [`trailer`] plays the tool and version that it names; any other, called as `terraform`, plays Terraform,
-//! else OpenTofu.
+//! Commands: `version`, `init`, `plan`, `show` of a plan, `apply` of a plan, `state pull`, `force-unlock`. Supported flags: `-json`,
+//! `-out=`, `-destroy`, `-detailed-exitcode`, `-lock-timeout=`; others are accepted without an effect. Tests without exact timing use the
+//! real tools. A copy with a [`trailer`] plays the tool and version in it; any other plays Terraform if it is called as `terraform`, else
+//! OpenTofu.
 //!
 //! # The script
 //!
-//! `pawl-script.json` in the work directory; without it the defaults hold. Unknown keys are an error. Everything is optional:
+//! `pawl-script.json` in the work directory; without it the defaults apply. Unknown keys are an error. All keys are optional:
 //!
 //! ```json
 //! {
@@ -23,17 +23,17 @@
 //! ```
 //!
 //! - `resources`: a number N (`terraform_data.r[0]` to `r[N-1]`), or a list of addresses and of `{"address", "apply_ms", "steps": […]}`.
-//!   What a plan does follows from this list and the state: new ones are created, missing ones deleted.
+//!   The plan is the difference of this list and the state: it creates new ones and deletes missing ones.
 //! - `persist`: `end` writes the state once (a kill before loses it, as with the real tools), `each` after each resource.
 //! - The state is in the `http` backend of the agent's backend file; without that file, in `terraform.tfstate` of the work directory.
-//! - `commands`: steps by command, in order. `"default"` is what the command does by itself; if it is not in the list, it
-//!   comes last. A step with `"only": [n, …]` counts for the n-th execution of this command only (counted from 1 in the
+//! - `commands`: steps by command, in order. `"default"` is the command's own behaviour; if it is not in the list, it
+//!   comes last. A step with `"only": [n, …]` runs only in the n-th execution of this command (counted from 1 in the
 //!   ledger, by `name`, across pods).
 //! - `steps` of a resource come between its `apply_start` and its creation.
 //!
 //! | step | what it does |
 //! |---|---|
-//! | `"default"` | what the command does by itself |
+//! | `"default"` | the command's own behaviour |
 //! | `{"sleep_ms": 100}` | waits; in a resource an interrupt does not shorten it |
 //! | `{"print": "…"}`, `{"print_err": "…"}` | prints a raw line |
 //! | `{"diagnostic": {"summary", "detail", "address", "file", "line"}}` | an error ends the command (1) or fails the resource |
@@ -41,14 +41,14 @@
 //! | `{"provider": {…as spawn…}}` | waits for a child, in a resource with a heartbeat every `progress_ms`; if that is killed: `Plugin did not respond` |
 //! | `{"ask": "…"}` | asks on stdout, waits for a line on stdin, fails without one; marks `terminal` or `no terminal` in the ledger |
 //! | `{"exec": ["sh", "-c", "…"]}` | runs a program |
-//! | `{"allocate_mb": 100}`, `{"flood_mb": 10}`, `{"line_mb": 10}` | takes memory; prints lines; prints one line |
+//! | `{"allocate_mb": 100}`, `{"flood_mb": 10}`, `{"line_mb": 10}` | allocates memory; prints lines; prints one line |
 //! | `{"hold_lock": true}` | takes the state's lock and never ends |
 //! | `"hang"` | never ends; ignores the first interrupt |
-//! | `{"kill_self": 9}` | dies of a signal |
+//! | `{"kill_self": 9}` | sends itself a signal |
 //!
 //! # Signals
 //!
-//! The first SIGINT or SIGTERM: the resource under way is finished, state written, lock released, exit 1. The second: exit 1
+//! The first SIGINT or SIGTERM: the present resource is completed, the state written, the lock released, exit 1. The second: exit 1
 //! at once, nothing written, [`FORCED_EXIT`](ledger::what::FORCED_EXIT) in the ledger.
 //!
 //! # Differences from the real tools
@@ -104,7 +104,7 @@ struct Tool {
     view: View,
     signals: Signals,
     recorder: Recorder,
-    /// Which execution of this command of this script it is, from 1.
+    /// Number of this execution of this command of this script, from 1.
     nth: u64,
     /// The work directory.
     dir: PathBuf,
@@ -112,7 +112,7 @@ struct Tool {
     data_dir: PathBuf,
 }
 
-/// Runs the tool with its program name and arguments; the result is the exit code.
+/// Runs the tool with its program name and arguments; returns the exit code.
 pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
@@ -122,7 +122,7 @@ pub fn run(arguments: impl IntoIterator<Item = String>) -> i32 {
         _ => Tool::start(&program, &arguments).and_then(|tool| tool.command()),
     };
     result.unwrap_or_else(|error| {
-        // Not a diagnostic: what fails here is the fake, not what it plays.
+        // Not a diagnostic: this is a failure of the scripted tool itself.
         error_line(&format!("scripted-tool: {error:#}"));
         70
     })
@@ -193,7 +193,7 @@ impl Tool {
                 let state = self.backend()?.read()?;
                 Some(state).filter(|state| !state.is_null()).iter().for_each(|state| line(&state.to_string()));
             }
-            // As OpenTofu does it: that lock and no other.
+            // Like OpenTofu: exactly that lock.
             ("force-unlock", _) => self.unlock(&self.backend()?, self.args.words.last().map(String::as_str))?,
             (command, word) => {
                 return Err(Diagnostic::error(&format!("the command \"{command} {word}\" is not played by this tool"), ""));
@@ -205,7 +205,7 @@ impl Tool {
     fn version(&self) {
         let version = &self.view.version;
         if self.args.has("json") {
-            // OpenTofu keeps the other tool's name for this field.
+            // OpenTofu uses the other tool's name for this field.
             line(&json!({"terraform_version": version, "platform": Platform::here().to_string()}).to_string());
         } else {
             line(&format!("{} v{version}\non {}", self.view.name(), Platform::here()));
@@ -223,7 +223,7 @@ impl Tool {
         Ok(())
     }
 
-    /// The backend that `init` configured; an error if there should be one and `init` never ran.
+    /// The backend that `init` configured. Fails if a backend requires `init` and it never ran.
     fn initialized(&self) -> Result<Option<Config>, Diagnostic> {
         let config = Config::initialized(&self.data_dir)?;
         if config.is_none() && Config::find(&self.dir)?.is_some() {
@@ -237,7 +237,7 @@ impl Tool {
         Ok(Backend::open(self.initialized()?, &self.dir))
     }
 
-    /// Takes the lock; retries until `-lock-timeout` is over.
+    /// Takes the lock; retries until `-lock-timeout` expires.
     fn lock(&self, backend: &Backend, operation: &str) -> Result<Option<String>, Diagnostic> {
         let end = Instant::now() + self.args.value("lock-timeout").map_or(Duration::ZERO, duration);
         loop {
@@ -263,7 +263,7 @@ impl Tool {
     }
 }
 
-/// A duration in Go's words, with one unit: milliseconds, seconds or minutes.
+/// Parses a Go duration with one unit: milliseconds, seconds or minutes.
 fn duration(text: &str) -> Duration {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     let number = digits.parse().unwrap_or(0);

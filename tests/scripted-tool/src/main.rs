@@ -1,4 +1,4 @@
-//! A fake `tofu` or `terraform` that does what a script says; see [`scripted_tool`].
+//! A fake `tofu` or `terraform` that executes a script; see [`scripted_tool`].
 
 use std::process::ExitCode;
 

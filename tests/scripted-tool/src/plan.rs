@@ -1,4 +1,4 @@
-//! A plan: made from script and state, written to its file, read and shown.
+//! A plan: computed from script and state, written to its file, read and shown.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use super::view::line;
 pub(super) struct Change {
     pub(super) address: String,
     pub(super) act: Act,
-    /// Its id in the state, if it is there.
+    /// Its id in the state, if it exists.
     pub(super) id: Option<String>,
     pub(super) apply_ms: u64,
     pub(super) steps: Vec<Step>,
@@ -26,12 +26,12 @@ pub(super) struct Change {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plan {
-    /// Random, so that no two plan files are alike, as with the real tools.
+    /// Random, so that no two plan files are equal, as with the real tools.
     pub(super) nonce: String,
     /// Serial and lineage of the state that the plan was made on.
     pub(super) serial: u64,
     pub(super) lineage: String,
-    /// With credentials, like the real plan file.
+    /// Includes credentials, like a real plan file.
     pub(super) backend: Option<Config>,
     pub(super) changes: Vec<Change>,
 }
@@ -48,12 +48,12 @@ impl Plan {
         self.changes.iter().filter(|change| change.act != Act::NoOp)
     }
 
-    /// Reads the plan in the bytes of a file.
+    /// Parses the bytes of a plan file.
     pub(super) fn read(bytes: &[u8]) -> anyhow::Result<Self> {
         serde_json::from_slice(bytes).context("the given file is not a plan file")
     }
 
-    /// As far as programs read format 1.2.
+    /// The fields of format 1.2 that programs read.
     fn json(&self) -> Value {
         let change = |change: &Change| {
             let Address { kind, name, key } = Address::parse(&change.address);
@@ -91,7 +91,7 @@ pub(super) fn plan(tool: &Tool) -> Result<i32, Diagnostic> {
     Ok(if tool.args.has("detailed-exitcode") && plan.real().next().is_some() { 2 } else { 0 })
 }
 
-/// `show` of a plan file, for programs and for people.
+/// `show` of a plan file, as JSON or as text.
 pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
     let plan = Plan::read(&read_file(tool)?)?;
     if tool.args.has("json") {
@@ -106,13 +106,13 @@ pub(super) fn show(tool: &Tool) -> Result<i32, Diagnostic> {
     Ok(0)
 }
 
-/// The plan file that a command names.
+/// Reads the plan file that the command names.
 pub(super) fn read_file(tool: &Tool) -> anyhow::Result<Vec<u8>> {
     let file = tool.args.words.last().with_context(|| format!("`{}` without a plan file", tool.args.command))?;
     std::fs::read(tool.dir.join(file)).with_context(|| format!("failed to load \"{file}\" as a plan file"))
 }
 
-/// The changes that lead from a state to the resources of a script. Drift is not played.
+/// The changes from a state to the resources of a script. Simulates no drift.
 fn changes(script: &Script, state: &ToolState, destroy: bool) -> Vec<Change> {
     let wanted = script.resources.list();
     let is_wanted = |address: &str| wanted.iter().any(|resource| resource.address == address);

@@ -1,4 +1,4 @@
-//! The tool's side of the ledger: every entry is kept by the other side before the tool goes on.
+//! The tool's client of the ledger: the server stores every entry before the tool continues.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use super::http;
 use ledger::{Ack, Entry};
 
-/// How long a ledger may be away; an effect without its entry would make every check worthless.
+/// How long a ledger may be unreachable. An effect without its entry would make every check worthless, so the tool fails after that.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Writes entries that all carry this process, its command and its script.
+/// Writes entries with this process, its command and its script.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {
-    /// URL that entries are posted to; without it they are dropped.
+    /// URL of the ledger; without it entries are dropped.
     url: Option<String>,
     who: String,
     common: Value,
@@ -26,7 +26,7 @@ impl Recorder {
         Self { url: url.map(str::to_owned), who: hostname(), common }
     }
 
-    /// Writes an entry and waits until it is kept.
+    /// Writes an entry and waits until it is stored.
     pub(super) fn note(&self, what: &str, detail: Value) -> anyhow::Result<Ack> {
         let mut entry = Entry::new(&self.who, what, self.common.clone());
         if let Value::Object(detail) = detail {
@@ -39,7 +39,7 @@ impl Recorder {
 fn post(url: &str, entry: &Entry) -> anyhow::Result<Ack> {
     let begun = Instant::now();
     loop {
-        // Only a connection that was never made is tried again: the entry must not be there twice.
+        // Retries only if there was no connection: the entry must not be stored twice.
         match http::request("POST", url, entry.line().as_bytes()) {
             Ok(answer) if answer.status == 200 => {
                 return serde_json::from_slice(&answer.body).context("the ledger's answer is not understood");

@@ -12,7 +12,7 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// As events call it.
+    /// The word in events.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::NoOp => "no-op",
@@ -21,18 +21,18 @@ impl Act {
         }
     }
 
-    /// In a message at its beginning.
+    /// The verb of the start message.
     pub(super) fn begun(self) -> &'static str {
         if self == Self::Delete { "Destroying" } else { "Creating" }
     }
 
-    /// In a message at its end.
+    /// The noun of the completion message.
     pub(super) fn noun(self) -> &'static str {
         if self == Self::Delete { "Destruction" } else { "Creation" }
     }
 }
 
-/// An address of the root module, taken apart: `terraform_data.r["key"]`.
+/// A parsed address of the root module: `terraform_data.r["key"]`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Address<'a> {
     /// `terraform_data`.
@@ -59,7 +59,7 @@ impl<'a> Address<'a> {
     }
 }
 
-/// How many resources are changed in which way.
+/// Number of changes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) add: u64,

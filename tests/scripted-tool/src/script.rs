@@ -1,4 +1,4 @@
-//! The script: what the tool is told to do, and its defaults. The format is documented in [the module above](super).
+//! The script: the tool's instructions, and their defaults. [The module above](super) documents the format.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,11 +15,11 @@ pub const SCRIPT_FILE: &str = "pawl-script.json";
 pub struct Script {
     /// Free name, recorded as `script` in each ledger entry; `only` counts commands of this name.
     pub name: String,
-    /// URL of its ledger, to post to.
+    /// URL of its ledger.
     pub ledger: Option<String>,
     /// The resources of the stack.
     pub resources: Resources,
-    /// How long one resource takes to apply, in milliseconds.
+    /// Duration of the apply of a resource, in milliseconds.
     pub apply_ms: u64,
     /// Interval of progress messages of a resource, in milliseconds.
     pub progress_ms: u64,
@@ -43,7 +43,7 @@ impl Default for Script {
 }
 
 impl Script {
-    /// Reads the script of a work directory; without one, the defaults hold.
+    /// Reads the script of a work directory; without one, returns the defaults.
     pub fn load(dir: &Path) -> anyhow::Result<Self> {
         let file = dir.join(SCRIPT_FILE);
         if !file.exists() {
@@ -88,7 +88,7 @@ impl Resources {
 pub struct Resource {
     /// Address in the root module, for example `terraform_data.r["key"]`.
     pub address: String,
-    /// How long it takes to apply, instead of the script's `apply_ms`.
+    /// Duration of its apply, instead of the script's `apply_ms`.
     pub apply_ms: Option<u64>,
     /// Steps between its `apply_start` and its creation; an error diagnostic fails it.
     pub steps: Vec<Step>,

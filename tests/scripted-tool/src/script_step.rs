@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One step, for every execution of its command or only for some.
+/// One step, for all or some executions of its command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Step {
@@ -10,7 +10,7 @@ pub enum Step {
     Word(Action),
     /// A step with parameters, as an object.
     Full {
-        /// Do it only in these executions of the command (counted from 1, across pods, by script name in the ledger).
+        /// Only in these executions of the command (counted from 1, across pods, by script name in the ledger).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<Vec<u64>>,
         #[serde(flatten)]
@@ -31,48 +31,48 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Do what the command does by itself, here instead of after the last step.
+    /// Run the command's own behaviour here instead of after the last step.
     Default,
     SleepMs(u64),
-    /// Print a line as it is.
+    /// Print a line unchanged.
     Print(String),
-    /// Print a line as it is to stderr.
+    /// Print a line unchanged to stderr.
     PrintErr(String),
     /// Emit an error, which ends the command with 1, or fails the resource.
     Diagnostic(Diagnostic),
     /// Leave a process in the background.
     Spawn(Spawn),
-    /// Wait for a child as if it were a provider: if it is killed, the resource fails with `Plugin did not respond`. Meanwhile a resource
-    /// says every `progress_ms` that it is still under way.
+    /// Wait for a child like for a provider: if it is killed, the resource fails with `Plugin did not respond`. Meanwhile a resource
+    /// reports every `progress_ms` that it is in progress.
     Provider(Spawn),
-    /// Ask a question and wait for the answer on standard input; without one, fail.
+    /// Ask a question and wait for the answer on stdin; without one, fail.
     Ask(String),
-    /// Run a program and wait for it, as plan-time code does.
+    /// Run a program and wait for it, like plan-time code.
     Exec(Vec<String>),
-    /// Take memory and touch it.
+    /// Allocate memory and touch it.
     AllocateMb(usize),
-    /// Print this much, in lines.
+    /// Print this many MiB in lines.
     FloodMb(u64),
-    /// Print this much in one line.
+    /// Print this many MiB in one line.
     LineMb(u64),
     /// Take the state's lock, and never end.
     HoldLock(bool),
     /// Never end.
     Hang,
-    /// Send itself this signal, for example 9 as the kernel does when memory runs out.
+    /// Send itself this signal, for example 9 like the OOM killer.
     KillSelf(i32),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spawn {
-    /// How long it lives.
+    /// Its lifetime.
     pub seconds: u64,
-    /// Put it into a session of its own.
+    /// Start it in its own session.
     pub daemon: bool,
-    /// Let it keep the tool's stdout and stderr open.
+    /// Let it hold the tool's stdout and stderr open.
     pub hold_stdout: bool,
-    /// Let it ignore SIGINT and SIGTERM, as providers do with SIGINT.
+    /// Let it ignore SIGINT and SIGTERM; providers ignore SIGINT.
     pub ignore_signals: bool,
     /// Interval of its ledger entries, in milliseconds; 0 writes none.
     pub beat_ms: u64,
@@ -92,9 +92,9 @@ pub struct Diagnostic {
     pub summary: String,
     /// Any number of lines.
     pub detail: String,
-    /// Address of the resource it is about.
+    /// Address of the affected resource.
     pub address: Option<String>,
-    /// File it is about.
+    /// The affected file.
     pub file: Option<String>,
     /// Line in that file.
     pub line: Option<u64>,

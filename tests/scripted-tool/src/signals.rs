@@ -1,4 +1,4 @@
-//! Interrupts as the real tools take them: the first asks for a graceful end, the second ends at once.
+//! Interrupts, handled like by the real tools: the first requests a graceful end, the second ends at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -16,12 +16,12 @@ use ledger::what;
 struct Shared {
     received: AtomicU32,
     ignored: AtomicBool,
-    /// Wakes whoever waits in [`Signals::sleep`].
+    /// Wakes the thread that waits in [`Signals::sleep`].
     interrupted: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Signals that this process got so far.
+/// Signals that this process has received.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals(Arc<Shared>);
 
@@ -56,12 +56,12 @@ impl Signals {
         *self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records signals but does nothing else about them from now on.
+    /// From now on records signals without another effect.
     pub(super) fn ignore(&self) {
         self.0.ignored.store(true, Ordering::SeqCst);
     }
 
-    /// Waits, or until the command should end.
+    /// Sleeps until the time is over, or the command should end.
     pub(super) fn sleep(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut interrupted = self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,8 +84,8 @@ impl Signals {
             let ignored = self.0.ignored.load(Ordering::SeqCst);
             let second = !ignored && self.interrupted();
             let detail = json!({"signal": name, "count": count, "ignored": ignored});
-            // Hold the lock over the ledger entry: a caller of `interrupted` waits until the signal is in the ledger, and a test that sees
-            // the entry can rely on the flag.
+            // Hold the lock during the ledger entry: a caller of `interrupted` waits until the signal is in the ledger, and a test that
+            // sees the entry can rely on the flag.
             let mut interrupted = self.0.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
             *interrupted |= !ignored;
             recorder.note(what::SIGNAL, detail.clone())?;

@@ -1,4 +1,4 @@
-//! The steps of a script, carried out.
+//! Executes the steps of a script.
 
 use std::io::{BufRead as _, Write as _};
 use std::process::{Command, Stdio};
@@ -16,23 +16,23 @@ use super::signals::Signals;
 use super::view::{error_line, line};
 use ledger::what;
 
-/// First argument of a process that a script leaves in the background.
+/// First argument of a background process of a script.
 pub(super) const BACKGROUND: &str = "__background";
 
-/// The list that a step is in.
+/// The list that contains a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope<'a> {
-    /// In the list of a command, which an interrupt ends between and during steps.
+    /// The list of a command. An interrupt ends it between and during steps.
     Command,
-    /// In a resource, which is finished whatever the user wants.
+    /// The list of a resource. It is completed despite an interrupt.
     Resource(&'a str, Act),
 }
 
 impl Tool {
-    /// Carries out one step; an error is the end of its scope.
+    /// Executes one step; an error ends its scope.
     pub(super) fn step(&self, action: &Action, scope: Scope<'_>) -> Result<(), Diagnostic> {
         match action {
-            // The caller's: it knows what its command does.
+            // The caller handles it, because it knows what its command does.
             Action::Default => {}
             Action::SleepMs(ms) => match scope {
                 Scope::Command => self.signals.sleep(Duration::from_millis(*ms)),
@@ -52,7 +52,7 @@ impl Tool {
             }
             Action::LineMb(size) => {
                 let (mut out, part) = (std::io::stdout().lock(), vec![b'y'; 1 << 16]);
-                // A reader that went away is none of a fake tool's business.
+                // Ignore a reader that has gone.
                 let _ = (0..size << 4).try_for_each(|_| out.write_all(&part)).and_then(|()| out.write_all(b"\n"));
             }
             Action::HoldLock(_) => {
@@ -102,7 +102,7 @@ impl Tool {
     }
 
     fn ask(&self, question: &str) -> Result<(), Diagnostic> {
-        // Real programs ask the terminal first and ignore standard input.
+        // Real programs ask at the terminal first and ignore stdin.
         let terminal = if std::fs::File::open("/dev/tty").is_ok() { "terminal" } else { "no terminal" };
         self.recorder.note(what::MARK, json!({"text": terminal}))?;
         let mut out = std::io::stdout().lock();
@@ -135,10 +135,10 @@ fn exec(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// This program again, with other arguments.
+/// A command that runs this program with other arguments.
 pub(super) fn own_program(arguments: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("this program does not know where it is")?);
-    // In a unit test this program is the test runner, where one test plays the tool.
+    // In a unit test this program is the test runner, in which one test plays the tool.
     #[cfg(test)]
     super::tests::as_tool(&mut command, arguments);
     #[cfg(not(test))]

@@ -1,4 +1,4 @@
-//! The tool as a process, against a state server of this process.
+//! Runs the tool as a process, with a state server in this process.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use servers::state::{LockInfo, StateServer};
 
 const ARGUMENTS: &str = "SCRIPTED_TOOL_ARGUMENTS";
 
-/// Makes a command of this test runner play the tool: it runs the one test below, which is no test then.
+/// Makes a command of this test runner play the tool: it runs the one test below, which then is the tool.
 pub(super) fn as_tool(command: &mut Command, arguments: &[&str]) {
     command.args(["--exact", "-q", "--nocapture", "tests::plays_the_tool"]);
     command.env(ARGUMENTS, json!(arguments).to_string());
@@ -64,7 +64,7 @@ impl Bench {
         wait(child).await
     }
 
-    /// Runs a command that has to end with 0.
+    /// Runs a command that must exit with 0.
     async fn good(&self, line: &str) -> Ran {
         let ran = self.run(line).await;
         assert_eq!(ran.code, Some(0), "{line}: {}", ran.text);
@@ -86,7 +86,7 @@ impl Bench {
         wait::until(what, Duration::from_secs(60), look).await.unwrap()
     }
 
-    /// Lets what waits at a [`gate`] go on.
+    /// Opens the [`gate`].
     fn open(&self) {
         std::fs::write(self.path().join("open"), "").unwrap();
     }
@@ -96,7 +96,7 @@ impl Bench {
     }
 }
 
-/// A step that lasts until [`Bench::open`]; an interrupt does not end it.
+/// A step that blocks until [`Bench::open`]; an interrupt does not end it.
 fn gate() -> Value {
     json!({"exec": ["sh", "-c", "until [ -e open ] || [ ! -e pawl-script.json ]; do sleep 0.02; done"]})
 }

@@ -1,4 +1,4 @@
-//! State in format 4, as far as the fake tool needs it.
+//! State in format 4, as far as the scripted tool needs it.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use super::resource::Address;
 /// A state in memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ToolState {
-    /// Grows with each write; 0 before the first.
+    /// Increases with each write; 0 before the first.
     pub(super) serial: u64,
-    /// Drawn once; empty before the first write.
+    /// Random, constant after the first write; empty before.
     pub(super) lineage: String,
     /// Ids by address.
     pub(super) resources: BTreeMap<String, String>,
 }
 
 impl ToolState {
-    /// Reads a state; none is the empty state.
+    /// Parses a state; null is the empty state.
     pub(super) fn from_json(state: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let mut resources = BTreeMap::new();
@@ -32,9 +32,9 @@ impl ToolState {
         Self { serial: state["serial"].as_u64().unwrap_or_default(), lineage: text(&state["lineage"]), resources }
     }
 
-    /// The state as the tool of this version writes it.
+    /// The state in the format of this tool version.
     pub(super) fn to_json(&self, version: &str) -> Value {
-        // Of a value of any type the state has the type beside it, or the real tools cannot read it.
+        // A value of dynamic type needs its type next to it, or the real tools cannot read the state.
         let input = json!({"value": "x", "type": "string"});
         let mut grouped: BTreeMap<(&str, &str), Vec<Value>> = BTreeMap::new();
         for (address, id) in &self.resources {

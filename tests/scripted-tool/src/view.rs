@@ -1,4 +1,4 @@
-//! Output of the tool: the `-json` stream of OpenTofu 1.10 and Terraform 1.11; without `-json` the messages of its events alone.
+//! Output of the tool: the `-json` stream of OpenTofu 1.10 and Terraform 1.11; without `-json` only the messages of its events.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use super::script::Diagnostic;
 /// The output of a command.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    /// Executable name of the tool that is played: `tofu` or `terraform`.
+    /// Executable name of the simulated tool: `tofu` or `terraform`.
     pub(super) command: &'static str,
     pub(super) version: String,
     pub(super) json: bool,
@@ -20,7 +20,7 @@ pub(super) struct View {
     pub(super) dir: PathBuf,
 }
 
-/// Prints a line whole, whoever else prints. A reader that went away is none of a fake tool's business.
+/// Prints a whole line under the lock of stdout. Ignores a reader that has gone.
 pub(super) fn line(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
@@ -31,7 +31,7 @@ pub(super) fn error_line(text: &str) {
 }
 
 impl View {
-    /// The tool's name for people.
+    /// The tool's product name.
     pub(super) fn name(&self) -> &'static str {
         if self.command == "terraform" { "Terraform" } else { "OpenTofu" }
     }
@@ -61,12 +61,12 @@ impl View {
         line(&Value::Object(event).to_string());
     }
 
-    /// Prints a message without a meaning for programs.
+    /// Prints a message that has no meaning for programs.
     pub(super) fn log(&self, text: &str) {
         self.event(text, "log", Value::Null);
     }
 
-    /// Prints a diagnostic, with the source line if the file is there.
+    /// Prints a diagnostic, with the source line if the file exists.
     pub(super) fn diagnostic(&self, diagnostic: &Diagnostic) {
         let summary = format!("Error: {}", diagnostic.summary);
         let at = diagnostic.file.as_deref().map(|file| (file, diagnostic.line.unwrap_or(1)));
@@ -107,7 +107,7 @@ impl View {
         self.event(&format!("{address}: Plan to {}", act.word()), "planned_change", detail);
     }
 
-    /// Says that the state of a resource is read again.
+    /// Reports the refresh of a resource.
     pub(super) fn refresh(&self, address: &str, id: &str) {
         let hook = json!({"hook": {"resource": resource(address), "id_key": "id", "id_value": id}});
         self.event(&format!("{address}: Refreshing state... [id={id}]"), "refresh_start", hook.clone());
@@ -167,7 +167,7 @@ fn hook(address: &str, act: Act, id: Option<&str>, seconds: Option<u64>) -> Valu
     json!({"hook": hook})
 }
 
-/// A resource as each event names it.
+/// A resource in the format of events.
 fn resource(address: &str) -> Value {
     let parts = Address::parse(address);
     json!({

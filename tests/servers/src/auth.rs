@@ -1,17 +1,17 @@
-//! Who may use a repository or a state: HTTP `Authorization` headers.
+//! Access to a repository or a state by HTTP `Authorization` header.
 
 use axum::http::{HeaderMap, header};
 
 pub use ledger::basic_header;
 
-/// Whom a server lets in.
+/// Who has access to a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     #[default]
     Public,
-    /// Whoever knows this user and password.
+    /// Requests with this user and password.
     Basic { user: String, password: String },
-    /// Whoever sends this bearer token.
+    /// Requests with this bearer token.
     Bearer(String),
 }
 
@@ -20,7 +20,7 @@ impl Access {
         Self::Basic { user: user.to_owned(), password: password.to_owned() }
     }
 
-    /// Whether a request with these headers is let in.
+    /// Whether a request with these headers is admitted.
     pub fn admits(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         match self {
@@ -30,7 +30,7 @@ impl Access {
         }
     }
 
-    /// The challenge to answer with when a request is not let in.
+    /// The `WWW-Authenticate` challenge for a refused request.
     pub fn challenge(&self) -> &'static str {
         match self {
             Self::Bearer(_) => "Bearer realm=\"tests\"",

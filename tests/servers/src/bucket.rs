@@ -1,4 +1,4 @@
-//! An S3-compatible server, on a folder of its own, behind TLS with a certificate of an authority that nobody knows.
+//! An S3-compatible server with its own folder, behind TLS with a certificate of a private authority.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ pub const NAME: &str = "pawl";
 const ACCESS: &str = "pawl-test";
 const SECRET: &str = "pawl-test-secret";
 
-/// The server; dropping it ends it.
+/// A running server; drop ends it.
 #[derive(Debug)]
 pub struct Bucket {
     server: Child,
@@ -29,10 +29,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Starts the server at an address, with a certificate of that authority, and waits until it answers.
+    /// Starts the server at an address, with a certificate of that authority, and waits until it responds.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it does not respond.
     pub fn start(program: &Path, authority: &Pki, host: IpAddr) -> Result<Self> {
         let pair = authority.issue(Identity { file: "s3", user: "s3", group: "test", hosts: &[&host.to_string()] })?;
         let folder = tempfile::tempdir()?;
@@ -43,7 +43,7 @@ impl Bucket {
         fs::write(&certificate, pair.certificate)?;
         fs::write(&key, pair.key)?;
         let log = File::create(folder.path().join("log"))?;
-        // Free now, and taken by the server in a moment.
+        // A free port, which the server binds a moment later.
         let address = TcpListener::bind((host, 0))?.local_addr()?.to_string();
         let server = Command::new(program)
             .args(["--access", ACCESS, "--secret", SECRET, "--port", &address, "--quiet", "--keep-alive"])
@@ -73,12 +73,12 @@ impl Bucket {
         Ok(bucket)
     }
 
-    /// Where its objects are on this machine.
+    /// The directory of its objects on this machine.
     pub fn objects(&self) -> PathBuf {
         self.folder.path().join("data").join(NAME)
     }
 
-    /// The variables that the datastore's pod would have.
+    /// The environment variables of the datastore's pod for it.
     pub fn variables(&self) -> HashMap<String, String> {
         [
             ("AWS_ACCESS_KEY_ID", ACCESS),

@@ -1,4 +1,4 @@
-//! One request handed to `git http-backend` as a CGI program.
+//! Passes one request to `git http-backend` as a CGI program.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -31,9 +31,9 @@ pub(super) async fn git_http_backend(
         .env("CONTENT_TYPE", text("content-type"))
         .env("CONTENT_LENGTH", body.len().to_string())
         .env("HTTP_CONTENT_ENCODING", text("content-encoding"))
-        // Protocol version 2 is asked for in this header.
+        // The client requests protocol version 2 with this header.
         .env("GIT_PROTOCOL", text("git-protocol"))
-        // The repositories were made by this process; whoever owns the folder above them does not matter.
+        // This process created the repositories; ignore the owner of the folder above them.
         .env("GIT_CONFIG_COUNT", "2")
         .env("GIT_CONFIG_KEY_0", "safe.directory")
         .env("GIT_CONFIG_VALUE_0", "*")
@@ -46,7 +46,7 @@ pub(super) async fn git_http_backend(
         .spawn()
         .context("failed to start `git http-backend`")?;
     let mut stdin = child.stdin.take().context("`git http-backend` has no stdin")?;
-    // Written beside the reading: a big push would otherwise fill both pipes and stop.
+    // Write concurrently with the reading: otherwise a large push fills both pipes and blocks.
     let feed = async move {
         let _ = stdin.write_all(body).await;
         drop(stdin);
@@ -55,7 +55,7 @@ pub(super) async fn git_http_backend(
     parse(&output.context("failed to run `git http-backend`")?.stdout)
 }
 
-/// A CGI answer: header lines, an empty line, the body.
+/// Parses a CGI response: header lines, an empty line, the body.
 fn parse(answer: &[u8]) -> anyhow::Result<Response<Body>> {
     let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
         bail!("`git http-backend` answered without a header");

@@ -1,4 +1,4 @@
-//! A proxy for what pods fetch: it opens tunnels (`CONNECT`), and notes to whom.
+//! A proxy for downloads of pods: it opens tunnels (`CONNECT`) and records their targets.
 
 use std::{
     net::SocketAddr,
@@ -12,10 +12,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// The longest head of a request.
+/// Limit of a request's head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// A running proxy; dropping it closes its socket.
+/// A running proxy; drop closes its socket.
 #[derive(Debug)]
 pub struct ForwardProxy {
     addr: SocketAddr,
@@ -30,7 +30,7 @@ impl Drop for ForwardProxy {
 }
 
 impl ForwardProxy {
-    /// Listens on `bind`; port 0 takes any free one.
+    /// Listens on `bind`; port 0 selects a free port.
     pub async fn start(bind: SocketAddr) -> Result<Self> {
         let socket = TcpListener::bind(bind).await.with_context(|| format!("cannot listen on {bind}"))?;
         let addr = socket.local_addr()?;
@@ -39,7 +39,7 @@ impl ForwardProxy {
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = socket.accept().await {
                 let noted = noted.clone();
-                // An error of a connection is that connection's.
+                // An error only affects its connection.
                 tokio::spawn(async move { tunnel(stream, &noted).await });
             }
         });
@@ -50,7 +50,7 @@ impl ForwardProxy {
         format!("http://{}", self.addr)
     }
 
-    /// Whom it was asked for so far: `HOST:PORT`.
+    /// The requested targets so far: `HOST:PORT`.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! A git server: smart HTTP by `git http-backend`, with access per repository and failures on demand.
+//! A Git server: smart HTTP by `git http-backend`, with access per repository and faults on request.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use super::repo::Repo;
 use super::tls;
 use harness::cluster::pki::{Identity, Pki};
 
-/// What the server does instead of answering.
+/// The server's behaviour instead of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Failure {
-    /// It answers.
+    /// Normal answers.
     #[default]
     None,
-    /// It takes the request and never answers.
+    /// It accepts the request and never answers.
     Hang,
     /// It answers with this status, for example 500 or 429.
     Status(u16),
@@ -35,11 +35,11 @@ pub enum Failure {
 struct Shared {
     access: BTreeMap<String, Access>,
     failures: BTreeMap<String, Failure>,
-    /// How many requests there were, by repository.
+    /// Number of requests, by repository.
     requests: BTreeMap<String, usize>,
-    /// Large files of all repositories.
+    /// Git LFS contents of all repositories.
     contents: Contents,
-    /// Installations of GitHub Apps, and what their tokens are.
+    /// Tokens by installation of a GitHub App.
     installations: BTreeMap<String, String>,
 }
 
@@ -50,7 +50,7 @@ struct App {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// A running git server; dropping it closes it.
+/// A running Git server; drop closes it.
 #[derive(Debug)]
 pub struct GitServer {
     app: App,
@@ -59,12 +59,12 @@ pub struct GitServer {
 }
 
 impl GitServer {
-    /// Serves the bare repositories below `root` on `bind` (port 0 takes any free one).
+    /// Serves the bare repositories below `root` on `bind` (port 0 selects a free port).
     pub async fn start(bind: SocketAddr, root: &Path) -> anyhow::Result<Self> {
         Self::start_with(bind, root, None).await
     }
 
-    /// Serves them by HTTPS, with a certificate of an authority of its own.
+    /// Serves them by HTTPS, with a certificate of its own authority.
     pub async fn start_tls(bind: SocketAddr, root: &Path) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir().context("no directory for certificates")?;
         let pki = Pki::bare(directory.path(), "pawl-test-git")?;
@@ -83,12 +83,12 @@ impl GitServer {
         Ok(Self { app, listener: Listener::start(bind, router, tls).await?, authority })
     }
 
-    /// The authority of its certificate in PEM, when it has one.
+    /// The authority of its certificate in PEM, if any.
     pub fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
 
-    /// Has contents for whoever may read a repository with a pointer to them.
+    /// Adds LFS contents. Who may read a repository with a pointer to them may read them.
     pub fn add_large(&self, contents: &[u8]) {
         self.app.shared().contents.add(contents);
     }
@@ -101,22 +101,22 @@ impl GitServer {
         format!("{}://{}/{repo}.git", self.app.scheme, self.addr())
     }
 
-    /// Creates an empty repository that everyone may read.
+    /// Creates an empty public repository.
     pub fn create(&self, repo: &str) -> anyhow::Result<Repo> {
         Repo::create(&self.app.root.join(format!("{repo}.git")))
     }
 
-    /// Says who may use a repository from now on.
+    /// Sets the access to a repository.
     pub fn set_access(&self, repo: &str, access: Access) {
         self.app.shared().access.insert(repo.to_owned(), access);
     }
 
-    /// Plays the API of a GitHub at this address: who comes with something signed by an App gets this token of its installation.
+    /// Adds an installation to the simulated GitHub API at this address: a request with a JWT of the App gets this token.
     pub fn installed(&self, installation: &str, token: &str) {
         self.app.shared().installations.insert(installation.to_owned(), token.to_owned());
     }
 
-    /// Makes one repository fail, or with [`Failure::None`] work again.
+    /// Makes one repository fail, or work again with [`Failure::None`].
     pub fn fail(&self, repo: &str, failure: Failure) {
         self.app.shared().failures.insert(repo.to_owned(), failure);
     }
@@ -131,7 +131,7 @@ impl App {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What GitHub answers to an App.
+    /// The GitHub API's answer to an App's token request.
     fn token(&self, request: &Request) -> Option<Response<Body>> {
         let installation = request.uri().path().strip_prefix("/api/v3/app/installations/")?.strip_suffix("/access_tokens")?;
         let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();

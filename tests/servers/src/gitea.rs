@@ -1,4 +1,4 @@
-//! A forge: real Gitea with a database of its own, whose hooks reach this machine only.
+//! A forge: real Gitea with its own database. Its webhooks reach this machine only.
 
 use std::{
     fmt::Write as _,
@@ -18,12 +18,12 @@ use xtask::gobuild::{FORGE, Toolset};
 
 use harness::wait;
 
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Who owns all repositories.
+/// The owner of all repositories.
 const OWNER: &str = "root";
 
-/// A running Gitea; it ends with this value, or with the thread that started it.
+/// A running Gitea. It ends with this value, or with the thread that started it.
 #[derive(Debug)]
 pub struct Gitea {
     directory: TempDir,
@@ -35,7 +35,7 @@ pub struct Gitea {
 }
 
 impl Gitea {
-    /// The program with what belongs to it, built if need be; none where it is not there and nobody wants all suites to run.
+    /// The program and its files. Builds them if all suites must run; else `None` if they are missing.
     ///
     /// # Errors
     /// When it cannot be built.
@@ -43,11 +43,11 @@ impl Gitea {
         Toolset::of_suite(FORGE)
     }
 
-    /// Starts one on any free port of an address, with an administrator. Its hooks reach loopback and the networks that are named, as
+    /// Starts Gitea on a free port of an address, with an administrator. Its webhooks reach loopback and the given networks, as
     /// `10.0.0.0/8,…`.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When it does not respond.
     pub async fn start(tools: &Toolset, bind: IpAddr, networks: &str) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("pawl-gitea-").tempdir()?;
         let address = std::net::TcpListener::bind((bind, 0))?.local_addr()?;
@@ -58,7 +58,7 @@ impl Gitea {
         let user = ["--username", OWNER, "--password", &password, "--email", "root@pawl.invalid", "--must-change-password=false"];
         run(&program, directory.path(), &[&["admin", "user", "create", "--admin"][..], &user].concat())?;
         let token = ["admin", "user", "generate-access-token", "-u", OWNER, "--scopes", "all", "--raw"];
-        // Behind what it logs.
+        // The last line, after log output.
         let token = run(&program, directory.path(), &token)?.lines().last().unwrap_or_default().trim().to_owned();
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build()?;
         let gitea = Self { child: Mutex::new(web(&program, directory.path())?), directory, program, address, token, http };
@@ -66,20 +66,20 @@ impl Gitea {
         Ok(gitea)
     }
 
-    /// Ends it, and starts it again with what it had: the same address, repositories and hooks.
+    /// Ends it, and starts it again with the same address, repositories and hooks.
     ///
     /// # Errors
-    /// When it does not answer again.
+    /// When it does not respond again.
     pub async fn restart(&mut self) -> Result<()> {
         self.kill()?;
         self.child = Mutex::new(web(&self.program, self.directory.path())?);
         self.wait().await
     }
 
-    /// Ends it at once.
+    /// Kills it.
     ///
     /// # Errors
-    /// When it cannot be ended.
+    /// When it cannot be killed.
     pub fn kill(&mut self) -> Result<()> {
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         child.kill()?;
@@ -97,7 +97,7 @@ impl Gitea {
         answered.map(drop).with_context(|| self.log())
     }
 
-    /// Where it is reached: `http://ADDRESS:PORT`.
+    /// Its URL: `http://ADDRESS:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -107,7 +107,7 @@ impl Gitea {
         format!("{}/{OWNER}/{repository}.git", self.url())
     }
 
-    /// The user and the token that may clone and push everything.
+    /// The user and the token that may clone and push all repositories.
     pub fn credentials(&self) -> (&'static str, &str) {
         (OWNER, &self.token)
     }
@@ -116,7 +116,7 @@ impl Gitea {
         format!("http://{OWNER}:{}@{}/{OWNER}/{repository}.git", self.token, self.address)
     }
 
-    /// Makes a repository with a first commit on `main`.
+    /// Creates a repository with a first commit on `main`.
     ///
     /// # Errors
     /// When Gitea refuses.
@@ -125,7 +125,7 @@ impl Gitea {
         self.api(Method::POST, "user/repos", &body).await.map(drop)
     }
 
-    /// Writes a file on a branch and returns the commit's id.
+    /// Writes a file on a branch; returns the commit's id.
     ///
     /// # Errors
     /// When Gitea refuses.
@@ -144,7 +144,7 @@ impl Gitea {
         answer["commit"]["sha"].as_str().map(str::to_owned).context("gitea names no commit")
     }
 
-    /// Has pushes, and branches that come and go, told to a URL as JSON, signed with a secret. Returns the hook's id.
+    /// Creates a webhook for pushes, and for created and deleted branches, as JSON, signed with a secret. Returns the hook's id.
     ///
     /// # Errors
     /// When Gitea refuses.
@@ -155,10 +155,10 @@ impl Gitea {
         hook["id"].as_i64().context("gitea names no hook")
     }
 
-    /// Asks the API, below `/api/v1/`; a body of null is none.
+    /// Sends a request to the API below `/api/v1/`; null means no body.
     ///
     /// # Errors
-    /// With what Gitea said, when it refuses.
+    /// Gitea's message, when it refuses.
     pub async fn api(&self, method: Method, path: &str, body: &Value) -> Result<Value> {
         let mut request = self.http.request(method.clone(), format!("{}/api/v1/{path}", self.url()));
         request = request.header("authorization", format!("token {}", self.token));
@@ -171,7 +171,7 @@ impl Gitea {
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 
-    /// The end of what it has logged.
+    /// The end of its log.
     pub fn log(&self) -> String {
         let text = std::fs::read_to_string(self.directory.path().join("web.log")).unwrap_or_default();
         harness::cluster::command::tail(&text, 20)
@@ -184,7 +184,7 @@ impl Drop for Gitea {
     }
 }
 
-/// What Gitea is told. It listens only where it is asked to, mails nobody and fetches nothing.
+/// Gitea's settings: it listens only on the given address, sends no mail and downloads nothing.
 fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &str) -> Result<String> {
     let data = directory.display();
     let shared = program.parent().context("a program lies in a directory")?.display();
@@ -228,7 +228,7 @@ fn settings(directory: &Path, program: &Path, address: SocketAddr, networks: &st
     Ok(text)
 }
 
-/// Starts the forge itself. It goes with whoever started it, however that ends.
+/// Starts the forge itself. It ends with its parent, even after a kill.
 fn web(program: &Path, directory: &Path) -> Result<Child> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("web.log"))?;
     let mut web = command(Path::new("setpriv"), directory);
@@ -236,7 +236,7 @@ fn web(program: &Path, directory: &Path) -> Result<Child> {
     web.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start gitea")
 }
 
-/// Runs a command of the program on the settings of a directory.
+/// Runs a command of the program with the settings of a directory.
 fn run(program: &Path, directory: &Path, arguments: &[&str]) -> Result<String> {
     let output = command(program, directory).args(arguments).arg("--config").arg(directory.join("app.ini")).output();
     let output = output.context("cannot run gitea")?;
@@ -252,7 +252,7 @@ fn command(program: &Path, directory: &Path) -> Command {
     command
 }
 
-/// So many letters and digits that nobody knows.
+/// Random letters and digits.
 fn word(length: usize) -> String {
     use rand::Rng as _;
     rand::rng().sample_iter(rand::distr::Alphanumeric).take(length).map(char::from).collect()

@@ -1,4 +1,4 @@
-//! Large files of a git server, by the batch API of Git LFS.
+//! Large files of a Git server, by the batch API of Git LFS.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use axum::{
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// What stands in a repository in place of contents.
+/// The LFS pointer file of contents.
 pub fn pointer(contents: &[u8]) -> String {
     format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n", oid(contents), contents.len())
 }
 
-/// The name of contents.
+/// The LFS object id of contents.
 pub fn oid(contents: &[u8]) -> String {
     Sha256::digest(contents).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Contents by their names.
+/// Contents by object id.
 #[derive(Debug, Default)]
 pub(super) struct Contents(BTreeMap<String, Vec<u8>>);
 
@@ -28,7 +28,7 @@ impl Contents {
         self.0.insert(oid(contents), contents.to_vec());
     }
 
-    /// The answer to a request of `git-lfs`; `base` is where the repository is. None when it asks for something else.
+    /// The answer to a request of `git-lfs`; `base` is the repository's URL. `None` for other requests.
     pub(super) fn answer(&self, base: &str, path: &str, body: &[u8]) -> Option<Response<Body>> {
         let wanted = path.split_once(".git/info/lfs/objects/")?.1;
         if wanted != "batch" {

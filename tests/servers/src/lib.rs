@@ -1,6 +1,7 @@
-//! Servers that the tests run in their own process: git over http, Terraform's `http` state backend, and texts at URLs; and git over ssh, beside it.
+//! Servers for tests, in the test's own process: git over http, Terraform's `http` state backend, and texts at URLs; git over ssh runs as a
+//! child.
 //!
-//! Each listens only on the address it is given, counts what it was asked, and can be told to misbehave.
+//! Each listens only on the given address, counts its requests, and can inject faults.
 
 pub mod auth;
 pub mod bucket;

@@ -1,4 +1,4 @@
-//! A server behind a socket of this process.
+//! A server on a socket of this process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::tls::Encrypted;
 
-/// A server behind a socket; dropping it closes the socket.
+/// A running server; drop closes its socket.
 #[derive(Debug)]
 pub struct Listener {
     addr: SocketAddr,
@@ -19,12 +19,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `bind` (port 0 takes any free one) and serves `app` there, with TLS if there is a configuration of it.
+    /// Listens on `bind` (port 0 selects a free port) and serves `app`, with TLS if configured.
     pub async fn start(bind: SocketAddr, app: Router, tls: Option<Arc<ServerConfig>>) -> anyhow::Result<Self> {
         let socket = TcpListener::bind(bind).await.with_context(|| format!("failed to listen on {bind}"))?;
         let addr = socket.local_addr().context("a listening socket has no address")?;
         let accepting = tokio::spawn(async move {
-            // It ends only with the task: errors of one connection are that connection's.
+            // It ends only with the task: an error only affects its connection.
             let _ = match tls {
                 Some(tls) => axum::serve(Encrypted::over(socket, tls), app).await,
                 None => axum::serve(socket, app).await,
@@ -33,7 +33,7 @@ impl Listener {
         Ok(Self { addr, accepting })
     }
 
-    /// The address it listens on, with the real port.
+    /// The address with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

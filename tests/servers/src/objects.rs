@@ -1,4 +1,4 @@
-//! Texts at URLs: what the provider `object` keeps, and what anybody may change by hand.
+//! Texts at URLs: objects of the provider `object`, which tests can change by hand.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ struct Kept {
     written: Vec<(String, String)>,
 }
 
-/// A server of texts, in memory: `GET`, `PUT` and `DELETE /objects/NAME`.
+/// An in-memory server of texts: `GET`, `PUT` and `DELETE /objects/NAME`.
 #[derive(Debug)]
 pub struct ObjectServer {
     texts: Texts,
@@ -32,7 +32,7 @@ pub struct ObjectServer {
 }
 
 impl ObjectServer {
-    /// Serves on `bind`; port 0 takes any free one.
+    /// Serves on `bind`; port 0 selects a free port.
     pub async fn start(bind: SocketAddr) -> anyhow::Result<Self> {
         let texts = Texts::default();
         let router = Router::new().route("/objects/{*name}", get(read).put(write).delete(remove)).with_state(texts.clone());
@@ -47,12 +47,12 @@ impl ObjectServer {
         format!("http://{}/objects/{name}", self.addr())
     }
 
-    /// The text of a name, if there is one.
+    /// The text of a name, if any.
     pub fn get(&self, name: &str) -> Option<String> {
         held(&self.texts).texts.get(name).cloned()
     }
 
-    /// What was written to a name by requests, in their order.
+    /// All texts that requests wrote to a name, in order.
     pub fn written(&self, name: &str) -> Vec<String> {
         held(&self.texts).written.iter().filter(|(of, _)| of == name).map(|(_, text)| text.clone()).collect()
     }

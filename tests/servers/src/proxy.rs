@@ -1,5 +1,5 @@
-//! A proxy for TCP that delays, cuts and swallows: what a bad network does between pods and the API server. It passes bytes on
-//! without looking into them, so TLS goes through.
+//! A TCP proxy that delays, cuts and drops, to simulate a bad network between pods and the API server. It does not inspect the bytes, so
+//! TLS passes through.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What the network does.
+/// Condition of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Weather {
-    /// It works.
+    /// Works normally.
     Fair,
-    /// Every piece is late by 300 ms.
+    /// Delays every chunk by 300 ms.
     Slow,
-    /// What is asked arrives, and the connection is cut before the answer: the write has landed and nobody knows.
+    /// Forwards requests and cuts the connection before the reply: the write has landed, but the client does not know.
     LostReplies,
-    /// Connections are cut at once.
+    /// Cuts connections at once.
     Cut,
-    /// Connections stay and nothing arrives.
+    /// Keeps connections open and drops everything.
     Silent,
 }
 
 impl Weather {
-    /// All that are not fair.
+    /// All but [`Self::Fair`].
     pub const BAD: [Self; 4] = [Self::Slow, Self::LostReplies, Self::Cut, Self::Silent];
 
     const fn of(code: u8) -> Self {
@@ -42,7 +42,7 @@ impl Weather {
     }
 }
 
-/// A running proxy; dropping it closes its socket.
+/// A running proxy; drop closes its socket.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -58,7 +58,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Listens on `bind` (port 0 takes any free one) and passes on to `target`.
+    /// Listens on `bind` (port 0 selects a free port) and forwards to `target`.
     pub async fn start(bind: SocketAddr, target: SocketAddr) -> Result<Self> {
         let socket = TcpListener::bind(bind).await.with_context(|| format!("cannot listen on {bind}"))?;
         let addr = socket.local_addr().context("a listening socket has no address")?;
@@ -78,12 +78,12 @@ impl Proxy {
         self.addr
     }
 
-    /// Changes the weather, for connections that stand as well.
+    /// Changes the condition, for existing connections as well.
     pub fn set(&self, weather: Weather) {
         self.weather.store(weather as u8, Ordering::Relaxed);
     }
 
-    /// Connections that were cut so far.
+    /// Number of connections cut so far.
     pub fn cut(&self) -> u64 {
         self.cut.load(Ordering::Relaxed)
     }
@@ -129,7 +129,7 @@ async fn pass(client: TcpStream, target: SocketAddr, weather: Arc<AtomicU8>, cut
 mod tests {
     use super::*;
 
-    /// A server that echoes; what a client of the proxy gets back, if anything.
+    /// Starts an echo server; returns what a client of the proxy gets back, if anything.
     async fn echo(weather: Weather, patience: Duration) -> Option<Vec<u8>> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = TcpListener::bind(any).await.unwrap();

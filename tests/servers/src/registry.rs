@@ -1,4 +1,4 @@
-//! A registry of modules and a mirror of providers, by HTTPS as the tools demand it, for whoever has a token.
+//! A module registry and a provider mirror, by HTTPS as the tools require, with token access.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use zip::{ZipWriter, write::SimpleFileOptions};
 use super::{auth::Access, listener::Listener, tls};
 use harness::cluster::pki::{Identity, Pki};
 
-/// Where the tools look for what a host has.
+/// The path of the tools' service discovery.
 const DISCOVERY: &str = "/.well-known/terraform.json";
 
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Shared {
         if headers.contains_key(header::LOCATION) {
             *response.status_mut() = StatusCode::FOUND;
         } else if body.is_empty() {
-            // OpenTofu reads a body wherever there may be one.
+            // OpenTofu reads a body for any status that permits one.
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
         response
@@ -61,7 +61,7 @@ impl Shared {
 
 type App = Arc<Mutex<Shared>>;
 
-/// A running server; dropping it closes it.
+/// A running server; drop closes it.
 #[derive(Debug)]
 pub struct Registry {
     shared: App,
@@ -69,12 +69,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Serves what is put there to whoever is let in, with a certificate of `pki`.
+    /// Serves its files to admitted requests, with a certificate of `pki`.
     pub async fn start(pki: &Pki, access: Access) -> Result<Self> {
         Self::start_on("127.0.0.1", pki, access).await
     }
 
-    /// The same on an address of this machine.
+    /// Like [`Self::start`], on a given address of this machine.
     pub async fn start_on(address: &str, pki: &Pki, access: Access) -> Result<Self> {
         let pair = pki.issue(Identity { file: "registry", user: "registry", group: "pawl", hosts: &[address] })?;
         let shared = App::new(Mutex::new(Shared { access, ..Shared::default() }));
@@ -83,7 +83,7 @@ impl Registry {
         Ok(Self { shared, listener: Listener::start(bind, router, Some(tls::config(&pair)?)).await? })
     }
 
-    /// `ADDRESS:PORT`, as sources of modules name it: to the tools a name without a dot is no host.
+    /// `ADDRESS:PORT`, as in module sources: the tools treat a name without a dot as no host.
     pub fn host(&self) -> String {
         self.listener.addr().to_string()
     }
@@ -97,14 +97,14 @@ impl Registry {
         self.shared().files.insert(path.to_owned(), (headers, body));
     }
 
-    /// Redirects whoever is let in from a path to a URL.
+    /// Redirects admitted requests for a path to a URL.
     pub fn redirect(&self, path: &str, to: &str) -> Result<()> {
         let headers = HeaderMap::from_iter([(header::LOCATION, to.parse()?)]);
         self.shared().files.insert(path.to_owned(), (headers, Vec::new()));
         Ok(())
     }
 
-    /// Publishes a module, `NAMESPACE/NAME/SYSTEM`, in one version, whose archive is at a URL.
+    /// Publishes one version of a module, `NAMESPACE/NAME/SYSTEM`, with the archive at a URL.
     pub fn publish(&self, module: &str, version: &str, archive: &str) -> Result<()> {
         let json = |value: serde_json::Value| value.to_string().into_bytes();
         self.put(DISCOVERY, "application/json", json(json!({"modules.v1": "/v1/modules/"})));
@@ -115,14 +115,14 @@ impl Registry {
         Ok(())
     }
 
-    /// Publishes a module of one file, whose archive is at another server.
+    /// Publishes a module of one file, with the archive on another server.
     pub fn publish_code(&self, module: &str, code: &str, archives: &Self) -> Result<()> {
         let path = format!("/{module}.zip");
         archives.put(&path, "application/zip", zipped("main.tf", code.as_bytes())?);
         self.publish(module, "1.0.0", &archives.url(&path))
     }
 
-    /// Mirrors a provider of `hashicorp` in one version below `/p/`, as a registry of that host has it; its archive is at another server.
+    /// Mirrors one version of a `hashicorp` provider of registry `host` below `/p/`, with the archive on another server.
     pub fn mirror(&self, host: &str, name: &str, (version, program): (&str, &Path), archives: &Self) -> Result<()> {
         let zip = zipped(&format!("terraform-provider-{name}_v{version}"), &std::fs::read(program)?)?;
         archives.put("/provider.zip", "application/zip", zip);
@@ -135,7 +135,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The path of every request, in order, and the credentials that came with it.
+    /// The path of every request, in order, and its credentials.
     pub fn asked(&self) -> Vec<(String, Option<String>)> {
         self.shared().asked.clone()
     }
@@ -149,7 +149,7 @@ async fn serve(State(app): State<App>, request: Request) -> Response<Body> {
     app.lock().unwrap_or_else(PoisonError::into_inner).answer(request.uri().path(), request.headers())
 }
 
-/// An archive of one file.
+/// A zip archive of one file.
 fn zipped(name: &str, bytes: &[u8]) -> Result<Vec<u8>> {
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
     zip.start_file(name, SimpleFileOptions::default().unix_permissions(0o755))?;

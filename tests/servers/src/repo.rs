@@ -1,4 +1,4 @@
-//! A bare git repository that tests write to from Rust, without a work tree.
+//! A bare Git repository that tests write to without a work tree.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct Repo {
 pub enum Change<'a> {
     File(&'a str, &'a [u8]),
     Executable(&'a str, &'a [u8]),
-    /// Point a path at a commit of another repository, as a submodule does.
+    /// Points a path at a commit of another repository, as a submodule does.
     Submodule(&'a str, &'a str),
     Delete(&'a str),
 }
@@ -38,7 +38,7 @@ impl Repo {
         &self.dir
     }
 
-    /// Commits files on top of a branch (made if it is not there) and returns the new commit's id.
+    /// Commits files on top of a branch (created if missing); returns the new commit's id.
     pub fn commit(&self, branch: &str, files: &[(&str, &str)]) -> anyhow::Result<String> {
         let changes: Vec<Change<'_>> = files.iter().map(|(path, text)| Change::File(path, text.as_bytes())).collect();
         self.commit_changes(branch, &changes)
@@ -52,7 +52,7 @@ impl Repo {
         self.commit_changes(branch, &changes)
     }
 
-    /// Commits changes of any kind on top of a branch and returns the new commit's id.
+    /// Commits changes of any kind on top of a branch; returns the new commit's id.
     pub fn commit_changes(&self, branch: &str, changes: &[Change<'_>]) -> anyhow::Result<String> {
         let reference = format!("refs/heads/{branch}");
         let message = format!("Change {} paths", changes.len());
@@ -72,7 +72,7 @@ impl Repo {
         self.resolve(&reference)?.context("the branch is not there after its commit")
     }
 
-    /// Puts a branch back to a commit, as a push by force does; without one it is deleted.
+    /// Resets a branch to a commit, like a force push. `None` deletes it.
     pub fn reset(&self, branch: &str, commit: Option<&str>) -> anyhow::Result<()> {
         let reference = format!("refs/heads/{branch}");
         let arguments =
@@ -80,7 +80,7 @@ impl Repo {
         self.git(&arguments, b"").map(drop)
     }
 
-    /// The commit that a revision names, if it does.
+    /// The commit of a revision, if it exists.
     pub fn resolve(&self, revision: &str) -> anyhow::Result<Option<String>> {
         let output = self
             .command(&["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
@@ -97,7 +97,7 @@ impl Repo {
             .stderr(Stdio::piped())
             .spawn()
             .context("failed to start `git`")?;
-        // An early end of git shows in its status and its words, not here.
+        // If git ends early, its status and stderr report it.
         let _ = child.stdin.take().context("`git` has no stdin")?.write_all(stdin);
         let output = child.wait_with_output().context("failed to wait for `git`")?;
         if !output.status.success() {
@@ -119,7 +119,7 @@ impl Repo {
     }
 }
 
-/// Adds a change in the words of `git fast-import`.
+/// Adds a change in the format of `git fast-import`.
 fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
     let (mode, path, data): (&str, &str, &[u8]) = match change {
         Change::File(path, data) => ("100644", path, data),

@@ -1,4 +1,4 @@
-//! A git server by ssh: Debian's own `sshd`, unpacked into the cache, in a mount namespace with users of its own.
+//! A Git server by ssh: Debian's `sshd`, unpacked into the cache, in a mount namespace with its own users.
 
 use std::{
     io::Write as _,
@@ -14,12 +14,12 @@ use xtask::{cache::Cache, packages};
 use super::repo::Repo;
 use harness::wait;
 
-/// The port that is meant where none is named.
+/// The default port.
 const SSH: u16 = 22;
-/// How long it may take until it listens.
+/// Time limit until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running server; it ends with this value, and with this process.
+/// A running server. It ends with this value, and with this process.
 #[derive(Debug)]
 pub struct SshServer {
     server: Child,
@@ -29,12 +29,12 @@ pub struct SshServer {
 }
 
 impl SshServer {
-    /// Serves the bare repositories below `root` to whoever has its key. Needs root: it has an `/etc/passwd` of its own.
+    /// Serves the bare repositories below `root` to the holder of its key. Needs root to mount its own `/etc/passwd`.
     pub fn start(ip: IpAddr, root: &Path) -> Result<Self> {
         Self::start_at((ip, 0).into(), root)
     }
 
-    /// The same at a port, unless somebody else is there, as a machine's own `sshd` may be.
+    /// Like [`Self::start`], at a given port. Uses a free port if it is in use, for example by the machine's own `sshd`.
     pub fn start_at(wanted: SocketAddr, root: &Path) -> Result<Self> {
         let sshd = packages::unpacked(&Cache::open()?, "sshd", &["openssh-server", "libwrap0"])?;
         let dir = tempfile::tempdir()?;
@@ -44,7 +44,7 @@ impl SshServer {
         }
         keygen(&["-q", "-t", "ed25519", "-N", "passphrase", "-C", "tests", "-f", &at("locked")])?;
         std::fs::create_dir_all(root)?;
-        // Free a moment ago.
+        // A free port, which sshd binds a moment later.
         let free = TcpListener::bind(wanted).or_else(|_| TcpListener::bind((wanted.ip(), 0)));
         let addr = free?.local_addr()?;
         let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text);
@@ -57,7 +57,7 @@ impl SshServer {
                 at("identity.pub"),
             ),
         )?;
-        // Repositories of tests are root's, and so is this user, who has no shell but git's.
+        // The tests' repositories belong to root, so this user has UID 0; its shell is git's.
         let home = root.display();
         write(
             "passwd",
@@ -66,7 +66,7 @@ impl SshServer {
             ),
         )?;
         write("shadow", "sshd:*:::::::\ngit:*:::::::\nroot:*:::::::\n".to_owned())?;
-        // Its end of the pipe closes with this process, however that ends.
+        // The kernel closes this process's end of the pipe when it ends, even after a kill.
         let script = "mount --bind \"$1/passwd\" /etc/passwd && mount --bind \"$1/shadow\" /etc/shadow && mount -t tmpfs tmpfs /run \
             && mkdir -m 755 /run/sshd || exit 1\n\
             LD_LIBRARY_PATH=\"$2/usr/lib/$(uname -m)-linux-gnu\" \"$2/usr/sbin/sshd\" -D -e -f \"$1/sshd_config\" &\nread -r _\nkill $!";
@@ -93,27 +93,27 @@ impl SshServer {
         Repo::create(&self.root.join(format!("{repo}.git")))
     }
 
-    /// The URL to clone `repo` from; in scp's form where the port is that of ssh.
+    /// The clone URL of `repo`; in scp form at the default port.
     pub fn url(&self, repo: &str) -> String {
         if self.addr.port() == SSH { format!("git@{}:{repo}.git", self.addr.ip()) } else { self.long_url(repo) }
     }
 
-    /// The same with the port.
+    /// The `ssh://` URL with the port.
     pub fn long_url(&self, repo: &str) -> String {
         format!("ssh://git@{}/~/{repo}.git", self.addr)
     }
 
-    /// A private key: `identity` is let in, `other` is not, `locked` has a passphrase.
+    /// A private key: `identity` is authorised, `other` is not, `locked` has a passphrase.
     pub fn key(&self, name: &str) -> Result<String> {
         std::fs::read_to_string(self.dir.path().join(name)).with_context(|| format!("there is no key {name}"))
     }
 
-    /// The line of `known_hosts` that makes this server known.
+    /// The `known_hosts` line of this server.
     pub fn known_hosts(&self) -> Result<String> {
         self.line("host.pub")
     }
 
-    /// The same with a key that is not this server's.
+    /// A `known_hosts` line with another key.
     pub fn other_known_hosts(&self) -> Result<String> {
         self.line("other.pub")
     }

@@ -1,6 +1,6 @@
-//! A server for Terraform's `http` backend below `/state/`: every version is kept, every lock, write and unlock is in a ledger.
-//! `POST /ledger` appends entries of others, since a tool in a pod cannot write to a file of the host; the answer,
-//! [`Ack`](ledger::Ack), is sent once the entry is kept.
+//! A server for Terraform's `http` backend below `/state/`. It stores every version, and records every lock, write and unlock in a ledger.
+//! `POST /ledger` appends entries of tools, because a tool in a pod cannot write to a file of the host; it returns an [`Ack`](ledger::Ack)
+//! once the entry is stored.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use ledger::{BY_HAND, Entry, Ledger, what};
 
 pub use ledger::LockInfo;
 
-/// The largest state.
+/// Limit of a state, in bytes.
 const STATE_BYTES: usize = 64 << 20;
 
-/// A running state server; dropping it closes it.
+/// A running state server; drop closes it.
 #[derive(Debug)]
 pub struct StateServer {
     app: App,
@@ -37,12 +37,12 @@ struct App {
 struct Stored {
     versions: Vec<String>,
     lock: Option<LockInfo>,
-    /// How many writes are still to be answered with 500, without writing.
+    /// Number of further writes to answer with 500 without writing.
     failing_writes: usize,
 }
 
 impl StateServer {
-    /// Listens on `bind` (port 0 takes any free one); the ledger is in memory.
+    /// Listens on `bind` (port 0 selects a free port); the ledger is in memory.
     pub async fn start(bind: SocketAddr) -> anyhow::Result<Self> {
         let app = App::default();
         let router = Router::new().fallback(serve).layer(DefaultBodyLimit::max(STATE_BYTES)).with_state(app.clone());
@@ -54,7 +54,7 @@ impl StateServer {
         format!("http://{}/state/{path}", self.listener.addr())
     }
 
-    /// The URL to which tools post their ledger entries.
+    /// The URL for ledger entries of tools.
     pub fn ledger_url(&self) -> String {
         format!("http://{}/ledger", self.listener.addr())
     }
@@ -70,12 +70,12 @@ impl StateServer {
         self.app.with(path, |state| state.versions.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect())
     }
 
-    /// The newest state; none if it was never written.
+    /// The newest state; `None` if it was never written.
     pub fn current(&self, path: &str) -> Option<Value> {
         self.versions(path).pop()
     }
 
-    /// The newest of each state below a path, as it was written.
+    /// The newest version of each state below a path, unchanged.
     pub fn all(&self, below: &str) -> Vec<String> {
         let states = self.app.states.lock().unwrap_or_else(PoisonError::into_inner);
         states
@@ -89,34 +89,34 @@ impl StateServer {
         self.app.with(path, |state| state.lock.clone())
     }
 
-    /// Takes the lock of a state as someone else would; false if it is held.
+    /// Takes the lock of a state as someone else; false if it is held.
     pub fn hold_lock(&self, path: &str, info: LockInfo) -> bool {
         self.app.lock(path, info).0 == StatusCode::OK
     }
 
-    /// Releases a lock whoever holds it, as a person does with `force-unlock`; false if none was held.
+    /// Releases a lock of any holder, like `force-unlock`; false if none was held.
     pub fn force_unlock(&self, path: &str) -> bool {
         let by_hand = |held: LockInfo| LockInfo { id: held.id, who: BY_HAND.to_owned(), ..LockInfo::default() };
         self.lock(path).is_some_and(|held| self.app.unlock(path, &by_hand(held)).0 == StatusCode::OK)
     }
 
-    /// Writes a state under whatever lock is held, as someone else would.
+    /// Writes a state as someone else, under the present lock if any.
     pub fn write(&self, path: &str, state: &Value) {
         let held = self.lock(path).map(|lock| lock.id);
         self.app.write(path, held.as_deref(), state.to_string());
     }
 
-    /// Makes so many writes of a state fail from now on, without writing.
+    /// Makes the next `times` writes of a state fail without an effect.
     pub fn fail_writes(&self, path: &str, times: usize) {
         self.app.with(path, |state| state.failing_writes = times);
     }
 
-    /// Notes that the pod of that name has ended, of a test whose states are below that path.
+    /// Records that a pod has ended, of a test whose states are below that path.
     pub fn note_gone(&self, path: &str, pod: &str) {
         self.app.note(BY_HAND, what::MARK, json!({"path": path, "gone": pod}));
     }
 
-    /// Everything in the ledger so far: what happened to states, and what tools posted.
+    /// All entries so far: of states, and of tools.
     pub fn ledger(&self) -> Vec<Entry> {
         self.app.ledger.entries()
     }
@@ -130,7 +130,7 @@ impl App {
     }
 
     fn note(&self, who: &str, event: &str, detail: Value) {
-        // The host alone, so that entries of a pod's lock and of its tool carry the same name.
+        // Only the host, so that entries of a pod's lock and of its tool have the same name.
         let host = who.rsplit_once('@').map_or(who, |(_, host)| host);
         self.ledger.append(Entry::new(host, event, detail));
     }
@@ -159,7 +159,7 @@ impl App {
 
     fn lock(&self, path: &str, info: LockInfo) -> Answer {
         self.with(path, |state| {
-            // A client that did not get the answer asks again with the same id.
+            // A client that did not get the reply retries with the same id.
             let is_free = state.lock.as_ref().is_none_or(|held| held.id == info.id);
             self.note(&info.who, if is_free { what::LOCK } else { what::LOCK_REFUSED }, detail(path, &info));
             if !is_free {
@@ -170,7 +170,7 @@ impl App {
         })
     }
 
-    /// Releases the lock for whoever names its id; no id at all is Terraform's `force-unlock`, OpenTofu's sends nothing else.
+    /// Releases the lock for its id. A request without id is Terraform's `force-unlock`; OpenTofu's sends only the id.
     fn unlock(&self, path: &str, info: &LockInfo) -> Answer {
         self.with(path, |state| match &state.lock {
             Some(held) if held.id == info.id || info.id.is_empty() => {
@@ -204,7 +204,7 @@ async fn serve(State(app): State<App>, method: Method, uri: Uri, body: String) -
         };
     }
     let Some(path) = uri.path().strip_prefix("/state/") else { return (StatusCode::NOT_FOUND, String::new()) };
-    // Ids are UUIDs, so nothing in them is escaped.
+    // Ids are UUIDs, so they need no escapes.
     let id = uri.query().and_then(|query| query.strip_prefix("ID="));
     let info: LockInfo = serde_json::from_str(&body).unwrap_or_default();
     match method.as_str() {
@@ -267,7 +267,7 @@ mod tests {
     async fn an_unlock_by_force_is_done_and_told() {
         let server = server().await;
         let url = server.url("a");
-        // Terraform's `force-unlock` sends no body, OpenTofu's sends the id alone.
+        // Terraform's `force-unlock` sends no body, OpenTofu's only the id.
         for body in [Value::Null, json!({"ID": "one"})] {
             assert_eq!(ask("LOCK", &url, json!({"ID": "one", "Who": "user@one"})).await.status, 200);
             assert_eq!(server.lock("a").unwrap().created, "0001-01-01T00:00:00Z", "an empty time cannot be read by the tools");

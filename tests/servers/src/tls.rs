@@ -1,4 +1,4 @@
-//! TLS beneath a server of this process.
+//! TLS for servers of this process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use harness::cluster::pki::Pair;
 
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// What a server with this certificate needs.
+/// The TLS configuration for a certificate.
 pub fn config(pair: &Pair) -> Result<Arc<ServerConfig>> {
     let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("no certificate to serve with")?;
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("no key to serve with")?;
@@ -30,7 +30,7 @@ pub fn config(pair: &Pair) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// A socket whose connections are encrypted. Handshakes go on beside each other, so that a slow one holds up nobody.
+/// A socket with TLS. Handshakes run concurrently, so a slow one blocks no other.
 pub(super) struct Encrypted {
     socket: TcpListener,
     acceptor: TlsAcceptor,
@@ -52,7 +52,7 @@ impl axum::serve::Listener for Encrypted {
             tokio::select! {
                 accepted = self.socket.accept() => {
                     let Ok((stream, peer)) = accepted else {
-                        // Out of file descriptors, for one: it passes.
+                        // For example out of file descriptors, which is temporary.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;
                     };

@@ -1,4 +1,4 @@
-//! A forge that tells `controller server` of pushes: deliveries as Gitea makes and signs them.
+//! A forge that sends webhooks to `controller server`, in Gitea's format and with its signature.
 
 use std::time::{Duration, Instant};
 
@@ -24,19 +24,19 @@ use harness::cluster::objects;
 use harness::cluster::{Cluster, NAMESPACE, chart::Values};
 use harness::wait;
 
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a forge waits for an answer.
+/// A forge's timeout for a response.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Bytes of a block of SHA-256.
+/// Block size of SHA-256, in bytes.
 const BLOCK: usize = 64;
 
-/// What the chart has to be told for the server to be there.
+/// The chart's values that enable the server.
 pub fn values() -> Values {
     Values::from([("server".to_owned(), json!({"enabled": true}).to_string())])
 }
 
-/// The webhook of a repository, as its forge knows it.
+/// The webhook of a repository, as configured in its forge.
 #[derive(Clone, Debug)]
 pub struct Hook {
     http: reqwest::Client,
@@ -45,11 +45,11 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Makes a `TerraformRepository` of this spec that has a webhook, lets the server read its secret, and waits until a delivery
-    /// is taken.
+    /// Creates a `TerraformRepository` of this spec with a webhook, grants the server access to its secret, and waits until a delivery is
+    /// accepted.
     ///
     /// # Errors
-    /// When something cannot be made, or nothing is taken.
+    /// When something cannot be created, or no delivery is accepted.
     pub async fn set(cluster: &Cluster, namespace: &str, name: &str, mut spec: Value) -> Result<Self> {
         let client = cluster.client().await?;
         let (secret_name, secret) = (format!("{name}-hook"), word());
@@ -71,18 +71,18 @@ impl Hook {
         Ok(hook)
     }
 
-    /// Where deliveries go to, and what they are signed with.
+    /// URL and secret of deliveries.
     pub fn settings(&self) -> (&str, &str) {
         (&self.url, &self.secret)
     }
 
-    /// Tells of a push, once, as forges do.
+    /// Sends a push event once, like a forge.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no response.
     pub async fn push(&self, commit: &str) -> Result<StatusCode> {
         let id = word();
-        // No two bodies are the same, as no two pushes are.
+        // Each body is different, like each push.
         let body = json!({"ref": "refs/heads/main", "after": commit, "commits": [{"id": commit}], "sent": id}).to_string();
         let signed = self.signature(body.as_bytes());
         let request = self.http.post(&self.url).headers(headers(&id, Some(&signed))?);
@@ -93,10 +93,10 @@ impl Hook {
         signature(self.secret.as_bytes(), body)
     }
 
-    /// Sends a body, signed with whatever is said or not at all: the code and the verdict.
+    /// Sends a body with the given signature, or without one; returns the status code and the verdict.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no response.
     pub async fn deliver(&self, id: &str, body: Vec<u8>, signature: Option<&str>) -> Result<(u16, String)> {
         let request = self.http.post(&self.url).headers(headers(id, signature)?).timeout(PATIENCE).body(body);
         let answer = request.send().await.context("the server does not answer")?;
@@ -105,10 +105,10 @@ impl Hook {
         Ok((status, said["verdict"].as_str().unwrap_or_default().to_owned()))
     }
 
-    /// Tells of a push with a body of so many bytes: how long after its last byte the server takes it.
+    /// Sends a push event of `size` bytes; returns how long after its last byte the server accepts it.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it is not accepted.
     pub async fn answers(&self, size: usize) -> Result<Duration> {
         let mut body = json!({"ref": "refs/heads/main", "sent": word()}).to_string().into_bytes();
         body.resize(size.max(body.len()), b' ');
@@ -117,10 +117,10 @@ impl Hook {
         Ok(took)
     }
 
-    /// Says that a body has so many bytes, and sends what there is: the code, and how long it came after the last byte.
+    /// Announces `said` bytes and sends `body`; returns the status code, and the time from the last byte to the response.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// When there is no response.
     pub async fn exchange(&self, said: usize, body: &[u8]) -> Result<(String, Duration)> {
         let (host, path) = self.url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("no address")?;
         let head = format!(
@@ -134,7 +134,7 @@ impl Hook {
             stream.set_nodelay(true)?;
             stream.write_all(head.as_bytes()).await?;
             stream.write_all(body).await?;
-            // What is still on its way by now is of the time that is measured.
+            // Bytes still in flight count as part of the measured time.
             let (sent, mut first) = (Instant::now(), [0; 12]);
             stream.read_exact(&mut first).await?;
             let line = String::from_utf8_lossy(&first).into_owned();
@@ -144,7 +144,7 @@ impl Hook {
         tokio::time::timeout(PATIENCE, exchange).await.context("the server does not answer")?
     }
 
-    /// The server has to learn of the repository, and the API server of its right to the Secret.
+    /// The server must learn of the repository, and the API server of its right to the Secret.
     async fn wait(&self) -> Result<()> {
         let look = async || match self.push("0").await {
             Ok(StatusCode::ACCEPTED) => Ok(Ok(())),
@@ -154,7 +154,7 @@ impl Hook {
     }
 }
 
-/// Lets one of Pawl's accounts, `pawl-server` or `pawl-sources`, read the Secrets that repositories of a namespace name.
+/// Lets one of Pawl's accounts, `pawl-server` or `pawl-sources`, read the Secrets that repositories of a namespace reference.
 ///
 /// # Errors
 /// When the API server refuses.
@@ -179,12 +179,12 @@ fn headers(id: &str, signature: Option<&str>) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// So many digits that nobody has drawn before.
+/// Random digits.
 fn word() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// HMAC-SHA256 (RFC 2104) as hexadecimal digits; a key is at most one block.
+/// HMAC-SHA256 (RFC 2104) in hexadecimal digits. A key is at most one block.
 fn signature(key: &[u8], body: &[u8]) -> String {
     let pad = |with: u8| {
         let mut block = [with; BLOCK];

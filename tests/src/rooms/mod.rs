@@ -1,7 +1,7 @@
 //! Rooms: the modules of a crate, and those of each folder, depend on each other in one direction, and so do the crates.
 //!
-//! Read from the source as rustfmt leaves it, without what is compiled for tests only: `use` items, and paths elsewhere that begin with
-//! `crate`, `super` or `self`. A name that a module only re-exports counts as used where it is defined.
+//! Dependencies are read from the source as rustfmt formats it, without test-only code: `use` items, and other paths that begin with
+//! `crate`, `super` or `self`. A re-exported name counts as a use of the module that defines it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -9,35 +9,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names from the root of a crate.
+/// Path from the root of a crate.
 type Names = Vec<String>;
-/// Which room uses which, and by what.
+/// The rooms that each room uses, with an example of the use.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Crates that both sides use, and the crates of this workspace that each may depend on.
+/// Shared crates, and the crates of this workspace that each may depend on.
 const SHARED: [(&str, &[&str]); 4] =
     [("crds", &[]), ("tool-versions", &[]), ("datastore-client", &["crds"]), ("source", &["crds", "tool-versions"])];
-/// The folders of the two sides. Besides shared crates, a crate depends on crates of its own side.
+/// The folders of the two sides. A crate may depend on shared crates and on crates of its own side.
 const SIDES: [&str; 2] = ["controller", "runner-agent"];
 
 /// A crate.
 #[derive(Default)]
 struct Source {
     modules: BTreeSet<Names>,
-    /// By module: names that it takes from elsewhere.
+    /// By module: imported names.
     uses: BTreeMap<Names, BTreeMap<String, Names>>,
-    /// By module: the paths that it has.
+    /// By module: its paths.
     paths: Vec<(Names, Names)>,
 }
 
 impl Source {
-    /// Reads files, by their paths below `src`.
+    /// Parses files, by their paths below `src`.
     fn of(files: &BTreeMap<String, String>) -> Self {
         let (mut texts, mut tests) = (Vec::new(), Vec::new());
         for (path, text) in files {
             let path = path.trim_end_matches(".rs");
             let names: Names = path.split('/').filter(|name| !matches!(*name, "mod" | "lib")).map(str::to_owned).collect();
-            // Programs are crates of their own.
+            // Binaries are separate crates.
             if names.first().is_some_and(|first| first == "bin" || (first == "main" && names.len() == 1)) {
                 continue;
             }
@@ -57,7 +57,7 @@ impl Source {
     fn read(&mut self, module: &Names, lines: &[&str]) {
         let mut lines = lines.iter();
         while let Some(line) = lines.next() {
-            // `pub(in …)` is no path of the code.
+            // `pub(in …)` is not a path of the code.
             let code =
                 line.strip_prefix("pub(in ").and_then(|rest| rest.split_once(')')).map_or(*line, |(_, rest)| rest.trim_start());
             let item = code.split_once("use ").filter(|(before, _)| ["", "pub ", "pub(crate) ", "pub(super) "].contains(before));
@@ -84,7 +84,7 @@ impl Source {
         }
     }
 
-    /// A path from the root of the crate; `None` when it leads elsewhere.
+    /// Resolves a path from the root of the crate; `None` for other crates.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Names> {
         let (mut base, mut rest) = (module.to_vec(), path);
         match rest.first()?.as_str() {
@@ -103,7 +103,7 @@ impl Source {
         Some([base.as_slice(), rest].concat())
     }
 
-    /// The module that a path leads to, through whatever only passes it on.
+    /// The module that defines a path, resolving re-exports.
     fn target(&self, path: &[String], depth: usize) -> Names {
         let length = (0..=path.len()).rev().find(|length| self.modules.contains(&path[..*length])).unwrap_or(0);
         let (module, rest) = path.split_at(length);
@@ -114,7 +114,7 @@ impl Source {
         }
     }
 
-    /// Which modules of a folder use which.
+    /// The graph of uses between the modules of a folder.
     fn graph(&self, folder: &[String]) -> Graph {
         let mut graph = Graph::new();
         for (module, path) in self.paths.iter().filter(|(module, _)| module.len() > folder.len() && module.starts_with(folder)) {
@@ -127,7 +127,7 @@ impl Source {
         graph
     }
 
-    /// The knots of each folder, by its name: the rooms that use each other, and the shortest way around.
+    /// The cycles of each folder, by name: the rooms that use each other, and the shortest cycle.
     fn knots(&self, name: &str) -> Vec<(String, Names, String)> {
         let mut found = Vec::new();
         for folder in &self.modules {
@@ -152,7 +152,7 @@ fn names(path: &str) -> Names {
     path.split("::").map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The lines that are compiled for the product, without comments, and the modules that are declared for tests only.
+/// The lines compiled for the product, without comments, and the modules declared for tests only.
 fn product(text: &str) -> (Vec<&str>, Vec<String>) {
     let (mut kept, mut tests) = (Vec::new(), Vec::new());
     let mut lines = text.lines();
@@ -164,7 +164,7 @@ fn product(text: &str) -> (Vec<&str>, Vec<String>) {
             let module = item.trim_start().split_once("mod ").and_then(|(_, name)| name.strip_suffix(';'));
             tests.extend(module.map(str::to_owned));
             if item.ends_with(['{', '(']) {
-                // To the line that closes it.
+                // Up to the line that closes it.
                 lines.find(|line| line.len() - line.trim_start().len() == indent && line.trim_start().starts_with('}'));
             }
         } else if !code.starts_with("//") {
@@ -174,7 +174,7 @@ fn product(text: &str) -> (Vec<&str>, Vec<String>) {
     (kept, tests)
 }
 
-/// The paths of a `use`, and the names that they have from then on.
+/// The paths of a `use`, and the names that they introduce.
 fn tree(prefix: &str, text: &str) -> Vec<(Names, String)> {
     if let Some((head, inner)) = text.trim().split_once('{') {
         let mut depth = 0;
@@ -197,7 +197,7 @@ fn way_exists(graph: &Graph, from: &String, to: &String) -> bool {
     way(graph, from, to).is_some()
 }
 
-/// The shortest way from a room to another, or around to itself.
+/// The shortest path from a room to another, or back to itself.
 fn way(graph: &Graph, from: &String, to: &String) -> Option<String> {
     let (mut queue, mut seen) = (VecDeque::from([(from, from.clone())]), BTreeSet::new());
     while let Some((room, text)) = queue.pop_front() {
@@ -214,7 +214,7 @@ fn way(graph: &Graph, from: &String, to: &String) -> Option<String> {
     None
 }
 
-/// The files below a folder, by their paths from there.
+/// The files below a folder, by relative path.
 fn read(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -228,7 +228,7 @@ fn read(folder: &Path, below: &str, files: &mut BTreeMap<String, String>) -> io:
     Ok(())
 }
 
-/// The crates below a folder: by name, the folder of each.
+/// The crates below a folder: name and folder of each.
 fn crates(folder: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
     if folder.join("Cargo.toml").exists() && folder.join("src").is_dir() {
         found.insert(folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), folder.to_owned());
@@ -244,14 +244,14 @@ fn crates(folder: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) ->
     Ok(())
 }
 
-/// The dependencies of a manifest but those of tests.
+/// The dependencies of a manifest, without dev-dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<&str> {
     let sections = manifest.split("\n[").filter_map(|section| section.split_once("]\n"));
     let product = sections.filter(|(name, _)| name.ends_with("dependencies") && !name.ends_with("dev-dependencies"));
     product.flat_map(|(_, lines)| lines.lines()).filter_map(|line| line.split(['.', ' ', '=']).next()).collect()
 }
 
-/// The arrows between crates that [`SHARED`] and [`SIDES`] do not permit; `crates` are their folders and manifests by name.
+/// The dependencies between crates that [`SHARED`] and [`SIDES`] do not permit; `crates` has their folders and manifests by name.
 fn wrong_arrows(crates: &BTreeMap<String, (PathBuf, String)>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, (folder, manifest)) in crates {

@@ -1,6 +1,6 @@
-//! Holds what was measured against `design/budgets.toml`: lines, fields of the API, bytes, and processor time.
+//! Compares measurements with `design/budgets.toml`: lines, fields of the API, bytes and processor time.
 //!
-//! Lines and fields are the same on every machine, so that a count above its budget is an error. Bytes and times are only warned about.
+//! Lines and fields are the same on every machine, so a count above its budget is an error. Bytes and times only cause warnings.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
     root,
 };
 
-/// By section and name. The sections are the constants below.
+/// Figures by section and name. The sections are the constants below.
 type Figures = BTreeMap<String, BTreeMap<String, u64>>;
 
 const FILE: &str = "design/budgets.toml";
@@ -31,20 +31,20 @@ const COMMENTS: &str = "comments";
 const FIELDS: &str = "fields";
 const BYTES: &str = "bytes";
 const SECONDS: &str = "processor-seconds";
-/// Sections that are the same on every machine.
+/// Sections whose figures are the same on every machine.
 const EXACT: [&str; 3] = [CODE, COMMENTS, FIELDS];
 
-/// Programs that are in images, and the images.
+/// Measured programs, which are parts of images, and measured images.
 const PROGRAMS: [&str; 2] = ["controller", "runner-agent"];
 const IMAGES: [&str; 3] = ["pawl-controller", "pawl-sources", "pawl-runner"];
 
-/// What is done with what was measured.
+/// What to measure, and whether to write the budgets.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Writes the measured figures into the file; what was not measured stays.
+    /// Write the measured figures into the file. Other figures stay.
     #[arg(long)]
     write: bool,
-    /// Runs `cargo demo --yes` first, and measures its processor time.
+    /// Run `cargo demo --yes` first, and measure its processor time.
     #[arg(long)]
     demo: bool,
 }
@@ -52,7 +52,7 @@ pub struct Options {
 /// Measures, and compares with the budgets or replaces them.
 ///
 /// # Errors
-/// When a count is above its budget or has none, and when something cannot be measured.
+/// When a count is above its budget or has no budget, or a measurement fails.
 pub fn check(options: &Options) -> Result<()> {
     let cache = Cache::open()?;
     if options.demo {
@@ -75,16 +75,16 @@ pub fn check(options: &Options) -> Result<()> {
 pub(crate) struct Times(BTreeMap<String, u64>);
 
 impl Times {
-    /// The name of all stages together.
+    /// Row of the sum of all stages.
     pub(crate) const ALL: &str = "cargo ci";
 
-    /// Has no budgets if the file cannot be read; the stage `budgets` reports why.
+    /// Empty if the file cannot be read; the stage `budgets` reports the reason.
     pub(crate) fn read() -> Self {
         let figures = fs::read_to_string(root().join(FILE)).ok().and_then(|text| parse(&text).ok());
         Self(figures.and_then(|mut figures| figures.remove(SECONDS)).unwrap_or_default())
     }
 
-    /// What a stage took beside its budget, in minutes, with a mark if it is above.
+    /// The time of a stage and its budget, in minutes, with a mark if the time is above the budget.
     pub(crate) fn beside(&self, stage: &str, taken: Duration) -> String {
         let minutes = |time: Duration| time.as_secs_f64() / 60.0;
         let budget = self.0.get(stage).map(|seconds| Duration::from_secs(*seconds));
@@ -94,7 +94,7 @@ impl Times {
     }
 }
 
-/// Remembers the processor time of stages that ran to their end, for [`check`].
+/// Stores the processor time of completed stages for [`check`].
 pub(crate) fn remember(taken: impl IntoIterator<Item = (String, Duration)>) -> Result<()> {
     record(&Cache::open()?, taken)
 }
@@ -107,7 +107,7 @@ fn measure(cache: &Cache) -> Result<Figures> {
         put(CODE, &package, lines.code);
         put(COMMENTS, &package, lines.comments);
     }
-    // One rule: a field is a row of the page that is generated from the definitions.
+    // A field is a row of the page that is generated from the definitions.
     let page = root().join("design/guide/fields.md");
     let page = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     put(FIELDS, "api", page.lines().filter(|line| line.starts_with("| `")).count() as u64);
@@ -129,7 +129,7 @@ fn measure(cache: &Cache) -> Result<Figures> {
     Ok(figures)
 }
 
-/// The size of a program as images have it, without line tables; none if it was not built or there is no `strip`.
+/// The size of a program without line tables, as in an image. `None` if it is not built or `strip` is missing.
 fn stripped(program: &Path, scratch: &Path) -> Option<u64> {
     run(Command::new("strip").args(["--strip-debug", "-o"]).arg(scratch).arg(program)).ok()?;
     let bytes = fs::metadata(scratch).ok()?.len();
@@ -137,7 +137,7 @@ fn stripped(program: &Path, scratch: &Path) -> Option<u64> {
     Some(bytes)
 }
 
-/// The size of an image's archive, of the smallest one: the runner has another with the tools of tests.
+/// The size of the smallest archive of an image: a second archive of the runner contains the test tools.
 fn archive(directory: &Path, image: &str) -> Option<u64> {
     let entries = fs::read_dir(directory).ok()?.flatten();
     let archives = entries.filter(|entry| {
@@ -147,7 +147,7 @@ fn archive(directory: &Path, image: &str) -> Option<u64> {
     archives.filter_map(|entry| Some(entry.metadata().ok()?.len())).min()
 }
 
-/// The processor time of `cargo demo --yes`, with pods, by the state that the cache and the cluster are in.
+/// The processor time of `cargo demo --yes` with its pods. It depends on the present state of the cache and the cluster.
 fn demo() -> Result<Duration> {
     let before = processor::live_pods();
     let mut meter = Meter::new("demo");
@@ -158,7 +158,7 @@ fn demo() -> Result<Duration> {
     Ok(meter.taken() + processor::live_pods().saturating_sub(before))
 }
 
-/// What stages took when they last ran to their end on this machine.
+/// The times of stages when they last completed on this machine.
 fn recorded(cache: &Cache) -> BTreeMap<String, u64> {
     let text = fs::read_to_string(cache.path(RECORD)).unwrap_or_default();
     parse(&text).ok().and_then(|mut figures| figures.remove(SECONDS)).unwrap_or_default()
@@ -212,7 +212,7 @@ fn compare(budgets: &Figures, measured: &Figures) -> Compared {
     compared
 }
 
-/// Puts what was measured in place of budgets. Rows of what no longer exists go where counts are exact.
+/// Replaces budgets by measurements. In exact sections, removes rows that were not measured.
 fn replace(budgets: &mut Figures, measured: Figures) {
     for (section, rows) in measured {
         let section_rows = budgets.entry(section.clone()).or_default();
@@ -236,7 +236,7 @@ fn render(figures: &Figures) -> String {
     for (section, rows) in figures {
         let _ = writeln!(text, "[{section}]");
         for (name, value) in rows {
-            // Names are of packages, stages and images, so that none needs an escape.
+            // Names of packages, stages and images need no escapes.
             let _ = writeln!(text, "\"{name}\" = {value}");
         }
         text.push('\n');
@@ -246,7 +246,7 @@ fn render(figures: &Figures) -> String {
     text
 }
 
-/// The comment at the head of a file.
+/// The comment at the beginning of the file.
 fn head(text: &str) -> String {
     text.split_inclusive('\n').take_while(|line| line.starts_with('#')).collect()
 }
@@ -282,7 +282,7 @@ mod tests {
             assert!(errors.iter().zip(error).all(|(found, start)| found.starts_with(start)), "{errors:?}");
             assert!(compared.table.lines().all(|line| line.starts_with("budget ")));
         }
-        // A developer's machine has no figures of images and times.
+        // A developer's machine has no figures for images and times.
         assert!(compare(&budgets, &Figures::new()).errors.is_empty());
         let table = compare(&budgets, &figures(&[(BYTES, "x", 9)])).table;
         assert!(table.contains("9 of          1  warning: 8 above its budget\n"), "{table}");

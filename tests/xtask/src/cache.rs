@@ -1,4 +1,4 @@
-//! Where built tools and images are kept between runs: always outside the checkout.
+//! Stores built tools and images between runs, always outside the checkout.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -7,20 +7,20 @@ use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 use sha2::{Digest, Sha256};
 
-/// The directory of everything that can be made again: `$PAWL_CACHE`, or `~/.cache/pawl`.
+/// The cache directory, safe to delete: `$PAWL_CACHE`, or `~/.cache/pawl`.
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
 }
 
-/// A lock that ends with its holder, however that ends.
+/// An exclusive file lock. The kernel releases it when its holder ends or is killed.
 #[derive(Debug)]
 pub struct Lock {
     _file: Flock<File>,
 }
 
 impl Lock {
-    /// Waits for the lock at `path`, which is created if it is missing.
+    /// Waits for the lock at `path`. Creates the file if missing.
     pub fn wait(path: &Path) -> Result<Self> {
         if let Some(parent) = path.parent() {
             create_dir(parent)?;
@@ -39,7 +39,7 @@ impl Lock {
 }
 
 impl Cache {
-    /// Opens the cache, and creates its directory.
+    /// Opens the cache and creates its directory.
     pub fn open() -> Result<Self> {
         let root = directory("PAWL_CACHE", ".cache/pawl")?;
         create_dir(&root)?;
@@ -51,13 +51,13 @@ impl Cache {
         self.root.join(relative)
     }
 
-    /// Waits until no other process builds `what` into the cache. Who waits for images does not wait for tools that they do not hold.
+    /// Waits until no other process builds `what` into the cache. Separate names avoid waits: images do not wait for tools that they do not
+    /// contain.
     pub fn lock(&self, what: &str) -> Result<Lock> {
         Lock::wait(&self.path(format!("{what}.lock")))
     }
 
-    /// Runs `build` with a temporary path and moves what it wrote to `target` in one step, so that `target` is
-    /// either whole or not there, whenever the process is killed.
+    /// Runs `build` with a temporary path and renames the result to `target`, so that `target` is complete or missing even after a kill.
     pub fn install(target: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let parent = target.parent().context("a cache entry needs a directory")?;
         create_dir(parent)?;
@@ -69,12 +69,12 @@ impl Cache {
     }
 }
 
-/// The directory that holds one directory per cluster: `$PAWL_STATE`, or `~/.local/state/pawl`.
+/// The parent of the cluster directories: `$PAWL_STATE`, or `~/.local/state/pawl`.
 pub fn state_root() -> Result<PathBuf> {
     directory("PAWL_STATE", ".local/state/pawl")
 }
 
-/// A short key for content: sixteen hexadecimal digits over all parts.
+/// A short hash of all parts: 16 hexadecimal digits.
 pub fn key<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -87,19 +87,19 @@ pub fn key<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> String {
     format!("{first:016x}")
 }
 
-/// A key that changes when the file does. Size and time, since the files are large and are only ever replaced whole.
+/// A key that changes with the file. Uses size and modification time, because the files are large and are only replaced whole.
 pub fn file_key(path: &Path) -> Result<String> {
     use std::os::unix::fs::MetadataExt as _;
     let meta = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
     Ok(key([format!("{} {} {}", meta.len(), meta.mtime(), meta.mtime_nsec())]))
 }
 
-/// Creates a directory and those above it.
+/// Creates a directory and its parents.
 pub fn create_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot create the directory {}", path.display()))
 }
 
-/// Writes a file whole, and its directory if that is missing.
+/// Writes a file, and creates its directory if missing.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     if let Some(parent) = path.parent() {
         create_dir(parent)?;
@@ -107,7 +107,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Removes a file or a whole directory; it is no error if there is none.
+/// Removes a file or a directory tree. It is no error if there is none.
 pub fn remove(path: &Path) -> Result<()> {
     let result = match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),

@@ -1,7 +1,7 @@
-//! `cargo ci`: everything that has to hold before a change lands, each stage timed; ends with `N passed, N failed`.
+//! `cargo ci`: all checks of a change. Times each stage; ends with `N passed, N failed`.
 //!
-//! Go and Rust are built at once. Then there are lanes: suites in pods on one cluster; those that take something away from a cluster, and
-//! the kill loop, on another; suites with servers of their own; and, at the lowest weight, what only computes.
+//! Go and Rust are built in parallel. Then there are lanes: suites in pods on one cluster; destructive suites and the kill loop on another;
+//! suites with their own servers; and, at the lowest priority, tests that only compute.
 
 use std::{
     collections::BTreeMap,
@@ -24,27 +24,27 @@ use crate::{
     stage::{End, Outcome, Stage, run_all},
 };
 
-/// What of it is wanted.
+/// Which stages and tests to run.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Only the stages whose name holds this, and what they need.
+    /// Only the stages whose name contains this, and those that they need.
     #[arg(long)]
     only: Option<String>,
-    /// Only the tests whose name holds this.
+    /// Only the tests whose name contains this.
     #[arg(long)]
     tests: Option<String>,
-    /// Leave the clusters of the tests up, to look at.
+    /// Leave the test clusters up for inspection.
     #[arg(long)]
     keep: bool,
 }
 
-/// How long the kill loop strikes. What is under way comes to its end after that.
+/// How long the kill loop starts kills. Runs in progress are then completed.
 const KILLS: Duration = Duration::from_secs(180);
 
-/// Runs all of it.
+/// Runs the stages.
 ///
 /// # Errors
-/// When the stages cannot be told; a stage that fails is no error.
+/// When the list of stages cannot be made. A failed stage is no error.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let logs = Cache::open()?.path("ci-logs");
     fs::create_dir_all(&logs)?;
@@ -52,7 +52,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let built = OnceLock::new();
     let plan = Plan { options, built: &built };
     let outcomes = run_all(plan.wanted()?, &logs);
-    // Some of the tests are no measure of a stage.
+    // A filtered run is no measurement of a stage.
     if options.tests.is_none()
         && let Err(error) = remember(&outcomes, options.only.is_none())
     {
@@ -64,23 +64,23 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 #[derive(Clone, Copy)]
 struct Plan<'a> {
     options: &'a Options,
-    /// What the stage `build` has built.
+    /// The output of the stage `build`.
     built: &'a OnceLock<Built>,
 }
 
 struct Built {
     programs: Vec<Executable>,
-    /// All that Cargo told of it.
+    /// All messages of Cargo.
     messages: String,
 }
 
-/// Messages to programs on one output, diagnostics to people on the other.
+/// Messages for programs on stdout, diagnostics for people on stderr.
 const JSON: &str = "--message-format=json-render-diagnostics";
 
 const PODS: &[&str] = &["build", "tools"];
 
 impl<'a> Plan<'a> {
-    /// The stages that were asked for, and those that they need.
+    /// The selected stages, and those that they need.
     fn wanted(self) -> Result<Vec<Stage<'a>>> {
         let mut stages = self.all()?;
         if let Some(only) = &self.options.only {
@@ -96,10 +96,11 @@ impl<'a> Plan<'a> {
         let build = ["build", "--release", "--workspace", "--lib", "--bins", "--tests", JSON];
         let mut stages = vec![
             Self::stage("tools", &[], || vec![xtask("tools")]),
-            // After those that everything in pods waits for, beside what runs by then; one test of the last suite needs it, and the last one in pods.
+            // After the tools, which everything in pods waits for, and in parallel with the later stages. One test of the last suite and
+            // the last one in pods need it.
             Self::stage("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
             Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
-            // One command, so that nothing waits for another's end, and nothing is compiled twice.
+            // One command, so that Cargo parallelises all crates and compiles none twice.
             Stage {
                 then: Some(Box::new(move |text: &str| {
                     crates::store(text);
@@ -112,7 +113,7 @@ impl<'a> Plan<'a> {
                     vec![cargo(&build)]
                 })
             },
-            // After the build, which fetches: two would wait for each other.
+            // After the build, which downloads crates: Cargo locks its package cache.
             Self::stage("dependencies", &["build"], || vec![xtask("dependencies")]),
             Self::stage("commits", &[], || vec![xtask("commits")]),
             // Lines need no build, so that `--only budgets` takes seconds.
@@ -123,11 +124,11 @@ impl<'a> Plan<'a> {
             then: Some(Box::new(move |_: &str| unchanged(&before, &generated()?))),
             ..Self::stage("generate", &["build"], move || self.programs("bin", "crdgen"))
         });
-        // In pods.
+        // Suites in pods.
         stages.push(Self::stage("pods", PODS, move || self.pods("together")));
         stages.push(Self::stage("pods alone", PODS, move || self.pods("alone")));
         stages.push(Stage { after: Some("pods alone"), ..Self::stage("kills", PODS, move || self.kills()) });
-        // With servers of their own.
+        // Suites with their own servers.
         let mut before = None;
         for (name, needs) in [
             ("attempts", &["build"][..]),
@@ -139,7 +140,7 @@ impl<'a> Plan<'a> {
             stages.push(Stage { after: before, ..Self::stage(name, needs, move || self.programs("test", name)) });
             before = Some(name);
         }
-        // What only computes takes what nobody else wants.
+        // Tests that only compute, at the lowest priority.
         let mut before = None;
         for name in ["versions", "fetched", "followed", "sim"] {
             let work = move || self.programs("test", name).iter().map(lowly).collect();
@@ -153,7 +154,7 @@ impl<'a> Plan<'a> {
             vec![lowly(&cargo(&of_all))]
         };
         stages.push(Stage {
-            // With what was built: a snapshot is of one folder, and is replaced whole.
+            // With the messages of the build: a snapshot covers one target folder and is replaced whole.
             then: Some(Box::new(move |text: &str| {
                 let built = self.built.get().map(|built| built.messages.as_str()).unwrap_or_default();
                 crates::store(&[built, text].concat());
@@ -174,7 +175,8 @@ impl<'a> Plan<'a> {
         Stage { name, needs, after: None, work: Box::new(move || Ok(work())), then: None }
     }
 
-    /// Programs that were built, of a kind: all, or that of a name. What they start finds the others where they lie.
+    /// The built programs of a kind: all if `name` is empty, else the one of that name. `PAWL_PROGRAMS` tells them the directory of the
+    /// others.
     fn programs(self, kind: &str, name: &str) -> Vec<Command> {
         let all = self.built.get().map(|built| built.programs.as_slice()).unwrap_or_default();
         let directory = |one: &Executable| one.path.parent().map(Path::to_owned).unwrap_or_default();
@@ -183,7 +185,7 @@ impl<'a> Plan<'a> {
         wanted
             .map(|one| {
                 let mut command = Command::new(&one.path);
-                // Where Cargo would run it.
+                // Cargo's working directory for tests.
                 command.current_dir(one.manifest.parent().unwrap_or(root()));
                 command.env("CI", "true").env("PAWL_PROGRAMS", &programs);
                 if kind != "bin" {
@@ -215,7 +217,7 @@ impl<'a> Plan<'a> {
     fn kills(self) -> Vec<Command> {
         let mut commands = self.programs("bin", "chaos");
         for command in &mut commands {
-            // Another course of things each time; the seed stands in what it prints.
+            // A new seed each time; it is printed.
             let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let seconds = KILLS.as_secs().to_string();
             command.args(["--kills", "100000", "--seconds", &seconds, "--seed", &seed.to_string(), "--layers", "3"]);
@@ -237,9 +239,9 @@ fn xtask(task: &str) -> Command {
     command
 }
 
-/// The command at the lowest weight: also beside the processes of clusters, which are in groups of their own. Where the kernel weighs
-/// sessions (`sched_autogroup`), the weight of a process counts within its session only; so it gets a session, and that the weight.
-/// It ends with this program all the same.
+/// Runs the command with the lowest priority, relative to the clusters' processes too, which are in other cgroups. Where the kernel
+/// schedules by session (`sched_autogroup`), a nice value counts within its session only, so the command gets its own session with the
+/// lowest weight. It still ends with this program.
 fn lowly(command: &Command) -> Command {
     const SCRIPT: &str = "echo 19 2>/dev/null > /proc/self/autogroup; exec nice -n 19 \"$0\" \"$@\"";
     let mut lowly = Command::new("setsid");
@@ -247,7 +249,7 @@ fn lowly(command: &Command) -> Command {
     command::within(lowly, command)
 }
 
-/// The generated files and what is in them; the guide's are among pages that people write.
+/// The generated files and their content. Those of the guide are among handwritten pages.
 fn generated() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for directory in ["charts/pawl/files/crds", "design/guide"].map(|directory| root().join(directory)) {
@@ -264,7 +266,7 @@ fn unchanged(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<
     changed.map_or(Ok(()), |path| Err(anyhow::anyhow!("{} was not up to date; commit what the generator wrote", path.display())))
 }
 
-/// Keeps the processor time of stages that went well, and of all of them if each did.
+/// Stores the processor time of successful stages, and the sum if all succeeded.
 fn remember(outcomes: &[Outcome], all: bool) -> Result<()> {
     let well = || outcomes.iter().filter(|outcome| outcome.end == End::Well);
     let sum =
@@ -292,7 +294,7 @@ fn close(mut outcomes: Vec<Outcome>, took: Duration) -> ExitCode {
     let broken = outcomes.iter().filter(|outcome| outcome.end != End::Well).count() as u64;
     let processor: Duration = outcomes.iter().map(|outcome| outcome.processor).sum();
     println!("         {:>6.0} s  {}  in all", took.as_secs_f64(), times.beside(Times::ALL, processor));
-    // A stage that failed without a failed test counts as one.
+    // A failed stage without a failed test counts as one failure.
     count.failed = count.failed.max(broken);
     println!("{} passed, {} failed", count.passed, count.failed);
     if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,4 +1,4 @@
-//! Running other programs to their end.
+//! Runs other programs to completion.
 
 use std::borrow::BorrowMut;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs a command to its end and returns what it printed; an error holds the last lines of what it said.
+/// Runs a command and returns its stdout. An error contains the last lines of its output.
 pub fn run(mut command: impl BorrowMut<Command>) -> Result<String> {
     let command = command.borrow_mut();
     let name = command.get_program().to_string_lossy().into_owned();
@@ -20,8 +20,8 @@ pub fn sh(program: &str, args: &[&str]) -> Result<String> {
     run(Command::new(program).args(args)).with_context(|| format!("`{program} {}` failed", args.join(" ")))
 }
 
-/// Cargo, to build more of this workspace from within a program that Cargo runs. What it tells that program of itself is taken
-/// away again: build scripts look at it, and everything behind them would be built anew each time.
+/// Cargo, to build more of this workspace from a program that Cargo runs. Removes the variables that Cargo sets for that program: build
+/// scripts depend on them, so all their dependents would be compiled again each time.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let of_the_program =
@@ -32,7 +32,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Adds a command to the arguments of another one that becomes it, with its directory and variables.
+/// Appends a command to the arguments of a wrapper that executes it, and copies its directory and variables.
 pub(crate) fn within(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
     if let Some(directory) = command.get_current_dir() {
@@ -51,20 +51,20 @@ pub(crate) fn within(mut outer: Command, command: &Command) -> Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
     pub path: PathBuf,
-    /// The crate or test that it is of.
+    /// Name of the crate or test.
     pub target: String,
-    /// What Cargo calls its kind: `lib` (the crate's own tests), `bin`, `test`.
+    /// Cargo's kind: `lib` (the crate's own tests), `bin`, `test`.
     pub kind: String,
     /// The manifest of its package.
     pub manifest: PathBuf,
 }
 
-/// Cargo's messages, a line each, among others that are none.
+/// Parses Cargo's messages, one per line, and skips other lines.
 pub(crate) fn messages(text: &str) -> impl Iterator<Item = serde_json::Value> {
     text.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok())
 }
 
-/// The programs that Cargo names in its messages (`--message-format=json-render-diagnostics`).
+/// The executables in Cargo's messages (`--message-format=json-render-diagnostics`).
 pub fn executables(text: &str) -> Vec<Executable> {
     messages(text)
         .filter_map(|message| {
@@ -86,7 +86,7 @@ fn check(name: &str, output: &Output) -> Result<()> {
     bail!("{name} ended with {}:\n{}", output.status, tail(&text, 15));
 }
 
-/// The last lines of a text, without addresses of other hosts: a message is not the place to name a registry.
+/// The last lines of a text, without addresses of other hosts, so that messages name no registry.
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     let words = |line: &&str| {

@@ -4,16 +4,16 @@ use anyhow::{Result, bail};
 
 use crate::{command::sh, root};
 
-/// Commits after the one that added this file are checked.
+/// Only commits after the one that added this file are checked.
 const SINCE: &str = "tests/xtask/src/commits.rs";
 const LONGEST: usize = 72;
 
-/// Checks the subjects of all commits since the rule exists, but for merges.
+/// Checks the subjects of all commits after [`SINCE`], without merges.
 ///
-/// Without a history, as in an archive of the tree, nothing is checked. A shallow clone has the newest commits only, and these are checked.
+/// Checks nothing without a history, as in an archive of the tree, and only the commits that exist in a shallow clone.
 ///
 /// # Errors
-/// All subjects that break the rule, a line each.
+/// All subjects that break the rule, one per line.
 pub fn check() -> Result<()> {
     let git = |arguments: &[&str]| sh("git", &[&["-C", &root().display().to_string()], arguments].concat());
     let Ok(added) = git(&["log", "--diff-filter=A", "--format=%H", "--", SINCE]) else {
@@ -38,7 +38,7 @@ pub fn check() -> Result<()> {
 }
 
 fn problem(subject: &str) -> Option<String> {
-    // As git writes it.
+    // Git's own form.
     let subject = subject.strip_prefix("Revert \"").and_then(|rest| rest.strip_suffix('"')).unwrap_or(subject);
     let is_area = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_./, -".contains(c);
     let well_formed = subject.split_once(": ").is_some_and(|(area, rest)| {

@@ -1,4 +1,4 @@
-//! How many tests ran: read from the closing lines of the test programs.
+//! Counts tests from the summary lines of test programs.
 
 use std::ops::AddAssign;
 
@@ -9,7 +9,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Adds up `test result: ok. 20 passed; 0 failed; …` of every test program; our own harnesses print that line too.
+    /// Adds up `test result: ok. 20 passed; 0 failed; …` of every test program. Our own harnesses print that line too.
     pub(crate) fn read(output: &str) -> Self {
         let mut count = Self::default();
         for line in output.lines().filter(|line| line.starts_with("test result: ")) {
@@ -26,7 +26,7 @@ impl AddAssign for Count {
     }
 }
 
-/// The number that stands before a word.
+/// The number before a word.
 fn before(line: &str, word: &str) -> u64 {
     line.split_once(word).and_then(|(head, _)| head.rsplit([' ', '.']).next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }

@@ -1,9 +1,9 @@
-//! Third-party crates compiled by an earlier checkout: a fresh clone links them instead of compiling three hundred crates anew.
+//! Caches compiled third-party crates: a fresh clone links them instead of compiling three hundred crates again.
 //!
-//! The cache holds one snapshot for each key, of one target folder: the units of registry crates that Cargo named in its messages, at
-//! their paths below the target folder. Cargo takes a copied unit as fresh: sources in its registry count as immutable, fingerprints hold
-//! no absolute path, and `build/*/root-output` lets it relocate what build scripts wrote. Modification times are kept, because a crate
-//! whose dependency is newer is compiled again; so a snapshot is of one target folder, and is never mixed with another.
+//! The cache holds one snapshot per key, of one target folder: the units of registry crates in Cargo's messages, at their paths below the
+//! target folder. Cargo takes a copied unit as fresh: sources in its registry count as immutable, fingerprints contain no absolute path,
+//! and `build/*/root-output` lets it relocate the output of build scripts. Modification times are preserved, because Cargo recompiles a
+//! crate whose dependency is newer; so a snapshot comes from one target folder and is never mixed with another.
 //!
 //! A target folder is never shared between checkouts: the hash of a member does not contain the path of its workspace, so two checkouts
 //! would overwrite each other's members.
@@ -25,22 +25,22 @@ use crate::{
     report, root,
 };
 
-/// Snapshots that stay; older ones are removed when one is added.
+/// Number of snapshots to retain. Older ones are removed when one is added.
 const KEPT: usize = 2;
 
-/// Paths below a target folder, of files and of folders.
+/// Paths of files and folders below a target folder.
 type Paths = BTreeSet<PathBuf>;
 
-/// Links a snapshot into the target folder of this checkout, if nothing of the product is compiled there yet. Without a snapshot, and
-/// after an error, Cargo compiles what is missing.
+/// Links a snapshot into the target folder of this checkout, unless members are compiled there already. Without a snapshot, or after an
+/// error, Cargo compiles the crates.
 pub(crate) fn seed() {
     if let Err(error) = Cache::open().and_then(|cache| seed_from(&cache)) {
         report::note("crates", &format!("not taken from the cache: {error:#}"));
     }
 }
 
-/// Stores the third-party crates that these messages of Cargo name, unless the snapshot has them already. An error is printed
-/// and ends nothing: this is only a cache.
+/// Stores the third-party crates in these messages of Cargo, unless the snapshot has them already. An error is only printed, because this
+/// is only a cache.
 pub(crate) fn store(messages: &str) {
     if let Err(error) = Cache::open().and_then(|cache| store_in(&cache, messages)) {
         report::note("crates", &format!("not stored in the cache: {error:#}"));
@@ -58,13 +58,13 @@ fn seed_from(cache: &Cache) -> Result<()> {
     // Cargo's own locks: another Cargo may work in the same folder.
     let _cargo = profiles(&target)?.iter().map(|profile| Lock::wait(&profile.join(".cargo-lock"))).collect::<Result<Vec<_>>>()?;
     place_all(&snapshot, &target)?;
-    // Linked against the crates that were there before; it takes seconds.
+    // This program is linked against the crates that were there before; rebuilding it takes seconds.
     for profile in profiles(&target)? {
         for entry in entries(&profile.join(".fingerprint"))?.into_iter().filter(|name| name.starts_with("xtask-")) {
             cache::remove(&profile.join(".fingerprint").join(entry))?;
         }
     }
-    // It is in use: pruning goes by this.
+    // Mark it as used: pruning goes by this time.
     fs::File::open(&snapshot)?.set_modified(std::time::SystemTime::now())?;
     step.done();
     Ok(())
@@ -81,7 +81,7 @@ fn store_in(cache: &Cache, messages: &str) -> Result<()> {
     let fresh = all.join(".fresh");
     cache::remove(&fresh)?;
     Cache::install(&fresh, |temporary| units.iter().try_for_each(|path| place(&target.join(path), &temporary.join(path))))?;
-    // A kill between the two leaves no snapshot, which is as good as none made.
+    // A kill between the two leaves no snapshot, which costs one compilation.
     cache::remove(&snapshot)?;
     fs::rename(&fresh, &snapshot).with_context(|| format!("cannot move crates to {}", snapshot.display()))?;
     prune(&all)
@@ -97,7 +97,7 @@ fn prune(all: &Path) -> Result<()> {
     snapshots.iter().rev().skip(KEPT).try_for_each(|(_, name)| cache::remove(&all.join(name)))
 }
 
-/// The target folder that this program was built into; none where it lies elsewhere.
+/// The target folder of this program. `None` if it is not in one.
 fn target() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let profile = program.parent().filter(|profile| profile.ends_with("release"))?;
@@ -112,7 +112,7 @@ fn profiles(target: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether members are compiled here, which may be linked against the third-party crates that are there.
+/// Whether members are compiled here, which may be linked against the present third-party crates.
 fn has_members(target: &Path) -> Result<bool> {
     let is_member = |name: &String| name.starts_with("crds-");
     for profile in profiles(target)? {
@@ -123,7 +123,8 @@ fn has_members(target: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// All that decides how a third-party crate is compiled. Each unit has a hash of its own besides, so that one too many does no harm.
+/// A hash of everything that affects the compilation of third-party crates. Each unit has its own hash as well, so superfluous units do no
+/// harm.
 fn key() -> Result<String> {
     let read = |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
     let lock = read("Cargo.lock")?;
@@ -135,10 +136,10 @@ fn key() -> Result<String> {
     Ok(cache::key([&third_party.concat(), profiles, &read(".cargo/config.toml")?, &rustc, &flags]))
 }
 
-/// The units of registry crates in Cargo's messages: what was compiled, what build scripts wrote, and the fingerprints of both.
+/// The units of registry crates in Cargo's messages: compiled files, output of build scripts, and the fingerprints of both.
 fn units(messages: &str, target: &Path) -> Result<Paths> {
     let mut found = Paths::new();
-    // By profile: the fingerprints, by the hash that their names end with.
+    // Fingerprints by profile and by the hash at the end of their names.
     let mut fingerprints = BTreeMap::<PathBuf, BTreeMap<String, PathBuf>>::new();
     for message in command::messages(messages).filter(is_third_party) {
         let files = message["filenames"].as_array().into_iter().flatten().chain([&message["out_dir"]]);
@@ -147,7 +148,7 @@ fn units(messages: &str, target: &Path) -> Result<Paths> {
             let Some(profile) = file.ancestors().find(|folder| folder.ends_with("release")) else { continue };
             let mut below = file.strip_prefix(profile)?.iter();
             let (Some(folder), Some(name)) = (below.next(), below.next()) else { continue };
-            // `deps/libserde-HASH.rlib`, or `build/serde-HASH/…`, of which all is taken.
+            // `deps/libserde-HASH.rlib`, or `build/serde-HASH/…`, of which the whole folder is taken.
             let unit = profile.join(folder).join(name);
             let hash = unit.file_stem().and_then(|stem| stem.to_str()?.rsplit_once('-')).map(|(_, hash)| hash.to_owned());
             let known = match fingerprints.get(profile) {
@@ -172,7 +173,7 @@ fn by_hash(target: &Path, profile: &Path) -> Result<BTreeMap<String, PathBuf>> {
     Ok(names.into_iter().filter_map(|name| Some((name.rsplit_once('-')?.1.to_owned(), folder.join(&name)))).collect())
 }
 
-/// The files below a path, or the file that it is, as paths below `base`.
+/// The files below `path`, or `path` itself if it is a file, relative to `base`.
 fn below_all(base: &Path, path: &Path) -> Result<Paths> {
     if !base.join(path).is_dir() {
         return Ok(Paths::from([path.to_owned()]));
@@ -184,14 +185,14 @@ fn below_all(base: &Path, path: &Path) -> Result<Paths> {
     Ok(found)
 }
 
-/// Places a whole snapshot, fingerprints last: a unit without one is compiled again.
+/// Places a whole snapshot, fingerprints last: Cargo compiles a unit without one again.
 fn place_all(snapshot: &Path, target: &Path) -> Result<()> {
     let mut files: Vec<PathBuf> = below_all(snapshot, Path::new(""))?.into_iter().collect();
     files.sort_by_key(|path| path.iter().any(|part| part == ".fingerprint"));
     files.iter().try_for_each(|path| place(&snapshot.join(path), &target.join(path)))
 }
 
-/// Places a file with its modification time, in one step. Files that are only ever replaced are linked, all others copied.
+/// Places a file with its modification time, atomically. Immutable files are linked, others copied.
 fn place(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file lies in a folder")?;
     cache::create_dir(parent)?;
@@ -200,7 +201,7 @@ fn place(from: &Path, to: &Path) -> Result<()> {
     let linked = is_immutable(from) && fs::hard_link(from, &temporary).is_ok();
     let placed = if linked { Ok(()) } else { copy(from, &temporary) };
     placed.and_then(|()| fs::rename(&temporary, to)).with_context(|| format!("cannot place {}", to.display()))?;
-    // Two links to one file: renaming one to the other does nothing.
+    // Renaming one hard link of a file to another does nothing.
     cache::remove(&temporary)
 }
 
@@ -219,7 +220,7 @@ fn is_immutable(file: &Path) -> bool {
     is_script || (in_deps && ["rlib", "rmeta", "so"].contains(&end))
 }
 
-/// The names in a folder; none if it is not there.
+/// The names in a folder. Empty if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<String>> {
     let found = match fs::read_dir(folder) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
@@ -242,7 +243,7 @@ mod tests {
         path
     }
 
-    /// A folder that goes with this value.
+    /// A folder that drop removes.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -294,7 +295,7 @@ mod tests {
             fs::File::options().append(true).open(target.0.join(path)).unwrap().set_modified(old).unwrap();
             place(&target.0.join(path), &snapshot.0.join(path)).unwrap();
         }
-        // One that was compiled anew is replaced: its dependents in the snapshot are older.
+        // A recompiled one is replaced: its dependents in the snapshot are older.
         write(&other.0.join(host), "deps/libserde-01.rlib");
         place_all(&snapshot.0, &other.0).unwrap();
         assert_eq!(below_all(&other.0, Path::new("")).unwrap(), found);

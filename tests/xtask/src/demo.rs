@@ -1,4 +1,4 @@
-//! The beginning of `cargo demo`: Go and Rust are built at once, then the demo itself takes over.
+//! The first part of `cargo demo`: builds Go and Rust in parallel, then executes the demo.
 
 use std::{
     os::unix::process::CommandExt as _,
@@ -13,12 +13,12 @@ use crate::{cache::Cache, command, crates, gobuild, prepare, report, root};
 /// Programs of the demo and of its images.
 const PROGRAMS: &[&str] = &["demo", "runner-agent", "controller"];
 
-/// Builds what is not built yet and becomes the demo.
+/// Builds missing programs and executes the demo in this process.
 ///
 /// # Errors
-/// When something cannot be built; what is built stays.
+/// When a program cannot be built. Programs already built stay.
 pub fn run(arguments: &[String]) -> Result<ExitCode> {
-    // What ends a cluster or says how it is used, and help, need nothing of it.
+    // The tasks that remove or describe a cluster, and help, need no images.
     let runs = arguments.iter().all(|argument| ["--yes", "--fresh"].contains(&argument.as_str()));
     let programs = if runs { PROGRAMS } else { &PROGRAMS[..1] };
     if runs && !Cache::open()?.path("demo-was-up").exists() {
@@ -46,7 +46,7 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
     Err(demo.args(arguments).exec()).context("the demo does not start")
 }
 
-/// Builds programs; what Cargo says of it goes to the terminal.
+/// Builds programs. Cargo's diagnostics go to the terminal.
 fn build(names: &[&str]) -> Result<Vec<command::Executable>> {
     let mut cargo = command::cargo();
     cargo.current_dir(root()).args(["build", "--release", "--quiet", "--message-format=json-render-diagnostics"]);

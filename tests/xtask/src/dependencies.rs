@@ -1,5 +1,4 @@
-//! What may be depended on: licences, sources and crates that there is no place for. Advisories need an online database and are left to
-//! a place that has one.
+//! Checks dependencies: licences, sources and banned crates. Advisories need an online database and are checked elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +8,14 @@ use spdx::{Expression, LicenseItem, ParseMode};
 
 use crate::command::{cargo, run};
 
-/// Licences that need no more than to be named.
+/// Licences that require attribution only.
 const LICENCES: &[&str] =
     &["Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Unicode-3.0", "Zlib", "CDLA-Permissive-2.0"];
-/// Additions to a licence that give more than they take.
+/// Licence exceptions that only grant additional rights.
 const ADDITIONS: &[&str] = &["LLVM-exception"];
-/// One implementation of TLS (rustls with ring), and one reader of YAML that is kept.
+/// Allow one TLS implementation (rustls with ring) and one maintained YAML parser.
 const BANNED: &[&str] = &["openssl", "openssl-sys", "native-tls", "aws-lc-rs", "aws-lc-sys", "serde_yaml"];
-/// Crates that only some others may bring. Times are jiff's; the library of stores has its own.
+/// Crates that only these crates may depend on. Times are jiff's; `object_store` needs chrono.
 const ONLY_BY: &[(&str, &[&str])] = &[("chrono", &["object_store"])];
 
 #[derive(Deserialize)]
@@ -54,10 +53,10 @@ struct Node {
     dependencies: Vec<String>,
 }
 
-/// Looks at all that is depended on, for all platforms.
+/// Checks all dependencies, for all platforms.
 ///
 /// # Errors
-/// All that is wrong, a line each.
+/// All violations, one per line.
 pub fn check() -> Result<()> {
     let text = run(cargo().current_dir(crate::root()).args(["metadata", "--locked", "--format-version", "1"]))?;
     let metadata: Metadata = serde_json::from_str(&text).context("cargo metadata is not what it used to be")?;
@@ -142,7 +141,7 @@ mod tests {
         }
     }
 
-    /// One package of ours and one that it depends on, which the test changes.
+    /// One member with one dependency, which the test changes.
     fn found(change: impl Fn(&mut serde_json::Value)) -> Vec<String> {
         let mut metadata = json!({
             "packages": [

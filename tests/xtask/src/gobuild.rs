@@ -1,4 +1,4 @@
-//! The programs a cluster is made of, built from Go modules that `tests/tools` pins.
+//! Builds the programs of a cluster from Go modules that `tests/tools` pins.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::cache::{self, Cache};
 use crate::command::run;
 use crate::report;
 
-/// One program: what it is called, the directory of `tests/tools` that pins it, and the package to build.
+/// One program: its name, the directory of `tests/tools` that pins it, and its Go package.
 #[derive(Debug)]
 struct Tool {
     name: &'static str,
@@ -22,15 +22,15 @@ struct Tool {
     package: &'static str,
     /// The module whose pinned version the program reports as its own.
     module: &'static str,
-    /// Linker flags that stamp that version into the program.
+    /// Linker flags that set that version in the program.
     stamp: fn(&str) -> String,
-    /// Tags of a build with C, separated by commas; most are built without either.
+    /// Build tags, separated by commas, of a build with cgo. `None` builds without cgo and tags.
     with_c: Option<&'static str>,
-    /// Folders of the module that the program reads while it runs; they lie beside it.
+    /// Folders of the module that the program reads at run time. They are copied beside it.
     data: &'static [&'static str],
 }
 
-/// What most of them have in common.
+/// Defaults of a tool.
 const PLAIN: Tool = Tool { name: "", group: "", package: "", module: "", stamp: |_| String::new(), with_c: None, data: &[] };
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
@@ -39,7 +39,7 @@ const fn kubernetes(name: &'static str, package: &'static str) -> Tool {
     Tool { name, group: "kube", package, module: KUBERNETES, stamp: kubernetes_stamp, ..PLAIN }
 }
 
-/// OpenTofu as the group of that name pins it.
+/// OpenTofu in the version that the group of that name pins.
 const fn tofu(name: &'static str) -> Tool {
     Tool {
         name,
@@ -51,7 +51,7 @@ const fn tofu(name: &'static str) -> Tool {
     }
 }
 
-/// Terraform as the group of that name pins it.
+/// Terraform in the version that the group of that name pins.
 const fn terraform(name: &'static str) -> Tool {
     Tool {
         name,
@@ -70,7 +70,7 @@ fn kubernetes_stamp(version: &str) -> String {
     format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}")
 }
 
-/// In the order they are needed: an API server first, what runs in pods last.
+/// In the order of use: API server first, programs for pods last.
 const TOOLS: &[Tool] = &[
     Tool { name: "etcd", group: "kube", package: "go.etcd.io/etcd/server/v3", module: "go.etcd.io/etcd/server/v3", ..PLAIN },
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -97,7 +97,7 @@ const TOOLS: &[Tool] = &[
         stamp: |version| format!("-X main.version={}", version.trim_start_matches('v')),
         ..PLAIN
     },
-    // Ours: what it keeps can be changed by hand.
+    // Our own provider, whose objects can be changed by hand.
     Tool {
         name: OBJECT_PROVIDER,
         group: "provider",
@@ -150,7 +150,7 @@ const TOOLS: &[Tool] = &[
         module: "github.com/yuin/gopher-lua",
         ..PLAIN
     },
-    // Other versions, for a mirror of releases and for comparisons; only who asks for one by its name has it built.
+    // Other versions, for a mirror of releases and for comparisons. Built only when requested by name.
     tofu("tofu-1.9.4"),
     tofu("tofu-1.12.6"),
     terraform("terraform-1.8.5"),
@@ -159,17 +159,17 @@ const TOOLS: &[Tool] = &[
 
 /// The provider of texts at URLs.
 pub const OBJECT_PROVIDER: &str = "terraform-provider-object";
-/// An S3-compatible server, for the datastore's store.
+/// An S3-compatible server for the datastore's bucket.
 pub const BUCKETS: &[&str] = &["versitygw"];
-/// A registry, for images that are pushed.
+/// A container registry for pushed images.
 pub const IMAGES: &[&str] = &["image-registry"];
-/// A forge, whose hooks are received.
+/// A forge that sends webhooks.
 pub const FORGE: &[&str] = &["gitea"];
-/// What Argo CD runs its checks of health in.
+/// The Lua runtime of Argo CD's health checks.
 pub const HEALTH: &[&str] = &["glua"];
 /// An API server without nodes.
 pub const CONTROL_PLANE: &[&str] = &["etcd", "kube-apiserver", "kubectl"];
-/// A whole node, and what installs the chart.
+/// Programs of a whole node, and Helm.
 pub const NODE: &[&str] = &[
     "etcd",
     "kube-apiserver",
@@ -181,21 +181,21 @@ pub const NODE: &[&str] = &[
     "coredns",
     "helm",
 ];
-/// What the demo's image of the runner holds besides the agent.
+/// Tools in the demo's runner image.
 pub const DEMO_IN_PODS: &[&str] = &["tofu", "terraform-provider-time", OBJECT_PROVIDER];
-/// What no image holds, and tests run: on this machine, and in pods that get it from a mirror.
+/// In no image. Tests run it on this machine, and in pods that get it from a mirror.
 pub const TERRAGRUNT: &[&str] = &["terragrunt"];
-/// What that of the tests holds.
+/// Tools in the tests' runner image.
 pub const IN_PODS: &[&str] = &["tofu", "terraform-provider-time", OBJECT_PROVIDER, "terraform"];
 
-/// Programs that are there, by name.
+/// Paths and versions of available programs, by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Toolset {
     paths: BTreeMap<String, PathBuf>,
     versions: BTreeMap<String, String>,
 }
 
-/// Whether all suites are to run, whatever has to be built for that.
+/// Whether all suites must run, even if their tools have to be built first.
 pub fn all_suites() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true") || std::env::var_os("PAWL_SUITES").is_some()
 }
@@ -203,7 +203,7 @@ pub fn all_suites() -> bool {
 impl Toolset {
     /// Makes these programs available: from `KUBEBUILDER_ASSETS`, from the cache, or built from source.
     ///
-    /// It may be killed at any time and called again; programs that are built stay.
+    /// Safe to kill and to call again: finished programs stay in the cache.
     pub fn ensure(names: &[&str]) -> Result<Self> {
         let cache = Cache::open()?;
         let (set, mut missing) = Self::look(names, &cache)?;
@@ -223,18 +223,18 @@ impl Toolset {
         Ok(set)
     }
 
-    /// These programs: built where all suites are to run, and else if all of them are there.
+    /// These programs: built if all suites must run, else `None` unless all are cached.
     pub fn of_suite(names: &[&str]) -> Result<Option<Self>> {
         if all_suites() { Self::ensure(names).map(Some) } else { Self::cached(names) }
     }
 
-    /// These programs, if all of them are there; nothing is built.
+    /// These programs if all are cached. Builds nothing.
     pub fn cached(names: &[&str]) -> Result<Option<Self>> {
         let (set, missing) = Self::look(names, &Cache::open()?)?;
         Ok(missing.is_empty().then_some(set))
     }
 
-    /// Where these programs are or will be, and those that are still to be built.
+    /// The present or future paths of these programs, and those that must be built.
     fn look(names: &[&str], cache: &Cache) -> Result<(Self, Vec<Missing>)> {
         let mut set = Self::default();
         let mut missing = Vec::new();
@@ -266,7 +266,7 @@ impl Toolset {
         self.versions.get(name).map(String::as_str).with_context(|| format!("{name} has no known version"))
     }
 
-    /// Puts links to all programs of this set into `directory`, to be added to `PATH`.
+    /// Creates links to all programs of this set in `directory`, for `PATH`.
     pub fn link_into(&self, directory: &Path) -> Result<()> {
         cache::create_dir(directory)?;
         for (name, path) in &self.paths {
@@ -278,10 +278,10 @@ impl Toolset {
     }
 }
 
-/// A program that is still to be built.
+/// A program that must be built.
 type Missing = (&'static Tool, Pin, PathBuf);
 
-/// What a tool is built from.
+/// The pinned source of a tool.
 #[derive(Debug)]
 struct Pin {
     directory: PathBuf,
@@ -303,8 +303,8 @@ impl Pin {
         let go_mod = read("go.mod")?;
         let version = version_of(&go_mod, tool.module)
             .with_context(|| format!("{} does not require {}", directory.join("go.mod").display(), tool.module))?;
-        // The flags of the whole group: its programs are built at once and lie in one directory. What a program does not have is not
-        // stamped into it.
+        // The flags of the whole group, because its programs are built by one command into one directory. The linker ignores variables that
+        // a program does not have.
         let stamps: Vec<String> = TOOLS
             .iter()
             .filter(|other| other.group == tool.group)
@@ -326,7 +326,7 @@ impl Pin {
     }
 }
 
-/// The version that a `go.mod` requires of a module.
+/// The version of a module that a `go.mod` requires.
 fn version_of(go_mod: &str, module: &str) -> Option<String> {
     go_mod.lines().find_map(|line| {
         let line = line.trim();
@@ -340,16 +340,16 @@ fn from_assets(name: &str) -> Option<PathBuf> {
     (CONTROL_PLANE.contains(&name) && path.exists()).then_some(path)
 }
 
-/// Debug data that the linker would leave out is not made. Without it, and with [`GOGC`], a build took 16 % less of the processors
-/// (54 s in place of 64 s for the provider, with an empty cache), and a file of the same size came of it.
+/// Generates no debug data, which the linker would drop. With this and [`GOGC`], a build took 16 % less processor time (54 s instead of 64
+/// s for the provider, with an empty cache), and the file had the same size.
 const NO_DWARF: &str = "-gcflags=all=-dwarf=false";
-/// The compiler collects its garbage seldom: a package takes a fifth more memory.
+/// Makes the compiler's garbage collection rare: a package takes a fifth more memory.
 const GOGC: &str = "400";
-/// Below Rust's compiler, which runs beside it: that has long chains of crates to go through, and packages of Go fill what it leaves.
+/// Lower priority than rustc, which runs in parallel: Rust has long chains of crates, and Go packages use the idle time.
 const NICE: &str = "5";
 
-/// Builds what is missing: the programs of a group by one command, so that what they share is looked at once and one is linked while
-/// another is compiled; and two groups at a time, since a large program is linked on one core.
+/// Builds missing programs. One command builds a group, so that shared packages are checked once and linking overlaps with compilation. Two
+/// groups run in parallel, because the link of a large program uses one core.
 fn build_all(missing: Vec<Missing>) -> Result<()> {
     if Command::new("go").arg("version").output().is_err() {
         bail!("Go is not on PATH; it is needed to build {} and its like from source", missing[0].0.name);
@@ -421,7 +421,7 @@ fn build(group: &[Missing]) -> Result<()> {
     Ok(())
 }
 
-/// Copies a folder of a module beside the program, where it can be removed again: in Go's own cache everything is read-only.
+/// Copies a folder of a module beside the program, where it can be deleted: Go's module cache is read-only.
 fn copy_data(pin: &Pin, module: &str, folder: &str, to: &Path) -> Result<()> {
     let mut list = Command::new("go");
     list.current_dir(&pin.directory).args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]).env("GOWORK", "off");
@@ -432,13 +432,13 @@ fn copy_data(pin: &Pin, module: &str, folder: &str, to: &Path) -> Result<()> {
     run(Command::new("chmod").args(["-R", "u+w"]).arg(to.join(folder))).map(drop)
 }
 
-/// How Go calls a program: by the last part of its package that is no version.
+/// Go's name for the executable: the last part of the package path that is no version.
 fn executable(tool: &Tool) -> &'static str {
     let is_version = |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
     tool.package.rsplit('/').find(|part| !is_version(part)).unwrap_or(tool.name)
 }
 
-/// This machine's architecture in Go's, Debian's and the image formats' words.
+/// This machine's architecture in the notation of Go, Debian and image formats.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

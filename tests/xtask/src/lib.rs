@@ -1,5 +1,5 @@
-//! What is done around Cargo, in a program that is built in seconds and has all else built beside each other: `cargo ci` ([`ci`]) and
-//! the beginning of `cargo demo` ([`demo`]).
+//! Tasks around Cargo, in a program that builds in seconds and builds everything else in parallel: `cargo ci` ([`ci`]) and the first part
+//! of `cargo demo` ([`demo`]).
 
 pub mod budgets;
 pub mod cache;
@@ -29,8 +29,7 @@ pub fn root() -> &'static Path {
     here.ancestors().nth(2).unwrap_or(here)
 }
 
-/// Makes everything available that a cluster and its images are made of, with these programs in pods; starts nothing. It may be
-/// killed at any time and called again.
+/// Prepares everything for a cluster and its images, with these programs in pods. Starts nothing. Safe to kill and to call again.
 pub fn prepare(in_pods: &[&str]) -> Result<()> {
     packages::ensure()?;
     packages::base_archive(&cache::Cache::open()?)?;

@@ -1,4 +1,4 @@
-//! Counts the lines of each package, code and comments apart, in rustfmt's default layout, so that the count does not depend on the tree's.
+//! Counts code and comment lines of each package in rustfmt's default layout, so that the count does not depend on the tree's layout.
 
 use std::{
     collections::BTreeMap,
@@ -14,10 +14,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::cache;
 
-/// Rustfmt's defaults, written out so that no other file of that name applies.
+/// Rustfmt's defaults, written to a file so that no other configuration applies.
 const LAYOUT: &str = "style_edition = \"2024\"\nmax_width = 100\nuse_small_heuristics = \"Default\"\n";
 
-/// A line is a comment if it begins as one. Lines of string literals are judged in the same way.
+/// Line counts. A line is a comment if it begins with a comment, even inside a string literal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     pub(crate) code: u64,
@@ -56,7 +56,8 @@ impl AddAssign for Lines {
     }
 }
 
-/// Counts `.rs`, `.ts` and `.svelte` files by the directory of their package, relative to `root`. Writes rustfmt's settings below `scratch`.
+/// Counts `.rs`, `.ts` and `.svelte` files by the directory of their package, relative to `root`. Writes rustfmt's settings below
+/// `scratch`.
 ///
 /// # Errors
 /// When a file cannot be read, or rustfmt cannot parse it.
@@ -82,7 +83,7 @@ pub(crate) fn count(root: &Path, scratch: &Path) -> Result<BTreeMap<String, Line
     Ok(counts.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Source files below a directory, each with its package: the nearest directory above that has a manifest.
+/// Source files below a directory, each with its package: the nearest parent directory with a manifest.
 fn collect(root: &Path, directory: &Path, into: &mut Vec<(String, PathBuf)>) -> Result<()> {
     for entry in fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))? {
         let entry = entry?;
@@ -104,7 +105,7 @@ fn of_file(path: &Path, layout: &Path) -> Result<Lines> {
     if path.extension().is_none_or(|end| end != "rs") {
         return Ok(Lines::of(&fs::read_to_string(path)?));
     }
-    // From stdin, rustfmt does not follow `mod` declarations, so that each file is counted once.
+    // With stdin, rustfmt does not follow `mod` declarations, so each file is counted once.
     let output = Command::new(rustfmt())
         .args(["--edition", "2024", "--emit", "stdout", "--config-path"])
         .arg(layout)
@@ -115,7 +116,7 @@ fn of_file(path: &Path, layout: &Path) -> Result<Lines> {
     Ok(Lines::of(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The rustfmt beside the Cargo that runs: a proxy would look up the toolchain for each file.
+/// The rustfmt next to the running Cargo: rustup's proxy would resolve the toolchain for each file.
 fn rustfmt() -> PathBuf {
     let cargo = std::env::var_os("CARGO").map(PathBuf::from);
     cargo.map(|cargo| cargo.with_file_name("rustfmt")).filter(|path| path.exists()).unwrap_or_else(|| "rustfmt".into())

@@ -14,20 +14,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Everything that has to hold before a change lands; ends with `N passed, N failed`.
+    /// Runs all checks of a change; ends with `N passed, N failed`.
     Ci(ci::Options),
-    /// Pawl on this machine, from nothing to an applied plan.
+    /// Runs Pawl on this machine, from nothing to an applied plan.
     #[command(disable_help_flag = true)]
     Demo {
-        /// What the demo itself understands.
+        /// Arguments of the demo.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Installs and builds what a cluster is made of, and starts nothing.
+    /// Installs and builds the programs of a cluster, and starts nothing.
     Tools,
-    /// Builds the forge whose hooks are received in a test, and what the last suites need besides.
+    /// Builds the forge that sends webhooks in a test, and other tools of the last suites.
     Forge,
-    /// Looks at licences and sources of all that is depended on.
+    /// Checks the licences and sources of all dependencies.
     Dependencies,
     /// Compares lines, fields, bytes and processor time with `design/budgets.toml`.
     Budgets(budgets::Options),
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Task::Commits => commits::check().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        // A person reads this: what failed and what to do, without a trace of our own code.
+        // Print the error and the next step for a user, without a backtrace.
         eprintln!("{error:#}");
         ExitCode::FAILURE
     })

@@ -1,4 +1,4 @@
-//! Debian packages that the node needs, and those that the base of the runner's image is made of.
+//! Debian packages of the node and of the runner's base image.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cache::{self, Cache};
 use crate::{command::run, report};
 
-/// A file that tells whether a package is there, and the package.
+/// Files whose existence shows that a package is installed, and the package.
 const NEEDED: &[(&[&str], &str)] = &[
     (&["/usr/bin/containerd", "/usr/sbin/containerd"], "containerd"),
     (&["/usr/sbin/runc", "/usr/bin/runc"], "runc"),
@@ -26,10 +26,10 @@ const NEEDED: &[(&[&str], &str)] = &[
     (&["/etc/ssl/certs/ca-certificates.crt"], "ca-certificates"),
 ];
 
-/// Those of them that images are built with.
+/// The subset for building images.
 const FOR_IMAGES: &[&str] = &["buildah", "mmdebstrap", "ca-certificates"];
 
-/// Installs the packages of a cluster that are missing, and says so; an error where that cannot be done.
+/// Installs missing packages of a cluster and reports it. Fails where they cannot be installed.
 pub fn ensure() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("the test cluster needs root: it starts containerd, network namespaces and cgroups; run it as root");
@@ -70,10 +70,10 @@ fn apt(args: &[&str]) -> Result<()> {
     run(Command::new("apt-get").arg("-q").args(args).env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
 }
 
-/// Packages of the image that the runner's stands on.
+/// Packages of the runner's base image.
 pub const BASE: &str = "ca-certificates,git,git-lfs,openssh-client";
 
-/// The archive of that image, made from packages where it is not there yet.
+/// The archive of the base image. Built from packages if not cached.
 pub fn base_archive(cache: &Cache) -> Result<PathBuf> {
     let archive = cache.path(format!("images/debian-{}.tar", cache::key([BASE])));
     let _lock = cache::Lock::wait(&cache.path("images/debian.lock"))?;
@@ -90,7 +90,7 @@ pub fn base_archive(cache: &Cache) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The files of packages that are not installed, below one directory of the cache.
+/// The files of packages, unpacked into a cache directory instead of installed.
 pub fn unpacked(cache: &Cache, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let directory = cache.path(format!("packages/{name}-{}", cache::key(packages)));
     let _lock = cache::Lock::wait(&cache.path("packages/unpack.lock"))?;
@@ -101,7 +101,7 @@ pub fn unpacked(cache: &Cache, name: &str, packages: &[&str]) -> Result<PathBuf>
             cache::create_dir(&archives)?;
             let download =
                 || run(Command::new("apt-get").args(["-q", "download"]).args(packages).current_dir(&archives)).map(drop);
-            // A fresh machine has no list of packages.
+            // A fresh machine has no package lists.
             download().or_else(|_| apt(&["update"]).and_then(|()| download()))?;
             for entry in std::fs::read_dir(&archives)? {
                 run(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(temporary))?;

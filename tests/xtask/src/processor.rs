@@ -1,8 +1,8 @@
-//! Measures the processor time of a stage: of its commands, and of all that they start.
+//! Measures the processor time of a stage: of its commands and all their descendants.
 //!
-//! If this program may create cgroups of version 2, each stage has one, so that processes that outlive their parents count as well. Else only
-//! those count that their parents waited for: the shims of containerd are missing then. Pods run in the cgroup of their cluster, which is
-//! read before it is removed ([`tell_pods`]).
+//! If this program may create cgroups of version 2, each stage has one, so that processes that outlive their parents count as well.
+//! Otherwise only processes count that their parents waited for, which excludes the containerd shims. Pods run in the cgroup of their
+//! cluster, which is read before it is removed ([`tell_pods`]).
 
 use std::{
     fs, io,
@@ -18,9 +18,9 @@ use nix::{
 
 use crate::{command, report};
 
-/// Where version 2 is mounted; on a machine with both versions, at the first.
+/// Mount points of version 2. A machine with both versions has it at the first.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-/// `/proc` counts in hundredths of a second on every platform that this runs on.
+/// `/proc` counts in hundredths of a second on every supported platform.
 const TICK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Meter {
         Self { group, waited: Duration::ZERO }
     }
 
-    /// The command, in the cgroup from its first instruction on.
+    /// Wraps the command so that it starts in the cgroup.
     pub(crate) fn measured(&self, command: Command) -> Command {
         let Some(group) = &self.group else { return command };
         let mut outer = Command::new("sh");
@@ -44,10 +44,10 @@ impl Meter {
         command::within(outer, &command)
     }
 
-    /// Waits for the process of a command that is measured.
+    /// Waits for the process of a measured command.
     pub(crate) fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
         let pid = Pid::from_raw(child.id().cast_signed());
-        // The process stays a zombie, whose times can be read.
+        // The process stays a zombie, so its times can still be read.
         if waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).is_ok() {
             self.waited += fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| ticks(&stat)).unwrap_or_default();
         }
@@ -62,21 +62,21 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        // Refused while a process of it lives, such as a part of a cluster that is left up.
+        // Fails while it has a process, such as one of a cluster that stays up.
         if let Some(group) = &self.group {
             let _ = fs::remove_dir(group);
         }
     }
 }
 
-/// Prints the processor time of a cluster's pods, which `cargo ci` adds to the stage. For a cgroup that is about to be removed.
+/// Prints the processor time of a cluster's pods before its cgroup is removed. `cargo ci` adds it to the stage.
 pub fn tell_pods(group: &str) {
     if let Some(took) = root().and_then(|root| usage(&root.join(group))) {
         report::note("cluster", &format!("pods of {group} took {:.1} s of the processor", took.as_secs_f64()));
     }
 }
 
-/// Adds up what [`tell_pods`] printed.
+/// Adds up the output of [`tell_pods`].
 pub(crate) fn told_pods(output: &str) -> Duration {
     let seconds = |line: &str| {
         let (_, rest) = line.strip_prefix("cluster ")?.trim_start().strip_prefix("pods of ")?.split_once(" took ")?;
@@ -85,7 +85,7 @@ pub(crate) fn told_pods(output: &str) -> Duration {
     output.lines().filter_map(seconds).sum()
 }
 
-/// Processor time of the pods of all clusters that are up.
+/// Processor time of the pods of all running clusters.
 pub(crate) fn live_pods() -> Duration {
     let groups = root().and_then(|root| fs::read_dir(root).ok()).into_iter().flatten().flatten();
     let of_cluster = |name: &str| name.strip_prefix("pawl").is_some_and(|rest| rest.parse::<u8>().is_ok());
@@ -97,7 +97,7 @@ fn root() -> Option<&'static Path> {
     ROOTS.map(Path::new).into_iter().find(|root| root.join("cgroup.controllers").exists())
 }
 
-/// Processor time of all processes that are or were in a cgroup or below it.
+/// Processor time of all present and past processes in a cgroup and its descendants.
 fn usage(group: &Path) -> Option<Duration> {
     let text = fs::read_to_string(group.join("cpu.stat")).ok()?;
     let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
@@ -106,7 +106,7 @@ fn usage(group: &Path) -> Option<Duration> {
 
 /// Processor time of a process and of the children that it waited for, from its line in `/proc`.
 fn ticks(stat: &str) -> Option<Duration> {
-    // The name is in parentheses and may hold anything; the times are fields 14 to 17.
+    // The name is in parentheses and may contain any character; the times are fields 14 to 17.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u32 = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().unwrap_or_default()).sum();
     Some(TICK * ticks)

@@ -1,4 +1,4 @@
-//! What a person sees while things are made ready: a spinner with the time on a terminal, a line per step elsewhere.
+//! Progress output: a spinner with the time on a terminal, else one line per step.
 
 use std::io::IsTerminal as _;
 use std::process::{ExitCode, Termination};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// One step under way; it says how long it took when it ends well.
+/// A step in progress. It prints its duration when it succeeds.
 #[derive(Debug)]
 pub struct Step {
     area: &'static str,
@@ -32,12 +32,12 @@ pub fn step(area: &'static str, what: impl Into<String>) -> Step {
     Step { area, what, started: Instant::now(), bar }
 }
 
-/// Prints one line that is no step.
+/// Prints one line that is not a step.
 pub fn note(area: &str, text: &str) {
     eprintln!("{area:9} {text}");
 }
 
-/// How a program ends: what went wrong is for a person, what failed and why without a trace of our own code.
+/// Converts the result to an exit code. Prints an error for users, without a backtrace.
 pub fn exit(program: &str, ended: Result<impl Termination>) -> ExitCode {
     match ended {
         Ok(ended) => ended.report(),
@@ -49,14 +49,14 @@ pub fn exit(program: &str, ended: Result<impl Termination>) -> ExitCode {
 }
 
 impl Step {
-    /// Ends the step and prints what it was and how long it took.
+    /// Ends the step and prints its text and duration.
     pub fn done(self) {
         let took = self.started.elapsed();
         self.finish();
         note(self.area, &format!("{} {}", self.what, duration(took)));
     }
 
-    /// Like [`Step::done`], with a word on what came out of it.
+    /// Like [`Step::done`], with another text for the result.
     pub fn done_with(mut self, what: impl Into<String>) {
         self.what = what.into();
         self.done();
@@ -75,7 +75,7 @@ impl Drop for Step {
     }
 }
 
-/// A duration as a person says it: `340ms`, `4.6s`, `1m12s`.
+/// Formats a duration for people: `340ms`, `4.6s`, `1m12s`.
 pub fn duration(duration: Duration) -> String {
     match duration.as_secs() {
         0 => format!("{}ms", duration.as_millis()),

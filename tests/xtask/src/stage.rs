@@ -1,4 +1,5 @@
-//! Stages: programs whose output goes to a file and, line by line, to whoever looks; each begins when what it needs is there.
+//! Stages: programs whose output goes to a file and, line by line, to the terminal. Each begins when the stages that it needs have
+//! succeeded.
 
 use std::{
     fs::File,
@@ -17,17 +18,17 @@ use crate::{
     processor::{Meter, told_pods},
 };
 
-/// What a stage runs, one after the other; made when it begins.
+/// Creates the commands of a stage when it begins. They run one after the other.
 type Work<'a> = Box<dyn FnOnce() -> Result<Vec<Command>> + Send + 'a>;
-/// What is made of all that was printed, when everything ended well.
+/// Processes the whole output when all commands succeeded.
 type Then<'a> = Box<dyn FnOnce(&str) -> Result<()> + Send + 'a>;
 
 pub(crate) struct Stage<'a> {
     /// Its name in the table.
     pub(crate) name: &'static str,
-    /// Stages that have to succeed before it begins.
+    /// Stages that must succeed before it begins.
     pub(crate) needs: &'static [&'static str],
-    /// A stage that has to end before it begins, however it ends.
+    /// A stage that must end before it begins, with any result.
     pub(crate) after: Option<&'static str>,
     pub(crate) work: Work<'a>,
     pub(crate) then: Option<Then<'a>>,
@@ -36,26 +37,26 @@ pub(crate) struct Stage<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
-    /// From the beginning of all.
+    /// Time since the start of the run.
     pub(crate) began: Duration,
     pub(crate) took: Duration,
     pub(crate) end: End,
     pub(crate) count: Count,
-    /// Processor time of its commands and of all that they started.
+    /// Processor time of its commands and their descendants.
     pub(crate) processor: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Well,
-    /// Why.
+    /// The reason.
     Failed(String),
-    /// For want of a stage that it needs.
+    /// A stage that it needs did not succeed.
     NotRun,
 }
 
 impl End {
-    /// As the table says it.
+    /// The word in the table.
     pub(crate) const fn word(&self) -> &'static str {
         match self {
             Self::Well => "ok",
@@ -65,7 +66,7 @@ impl End {
     }
 }
 
-/// Outcomes so far, and who waits for them.
+/// Outcomes so far, and a condition variable for stages that wait for them.
 struct Board {
     outcomes: Mutex<Vec<Outcome>>,
     changed: Condvar,
@@ -73,11 +74,11 @@ struct Board {
 
 impl Board {
     fn guard(&self) -> MutexGuard<'_, Vec<Outcome>> {
-        // Outcomes are pushed whole.
+        // A push cannot leave the list half-changed, so a poisoned lock is safe to use.
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a stage has ended; whether it did well. A stage that is not among those to run counts as done well.
+    /// Waits until a stage has ended; returns whether it succeeded. A stage that is not selected counts as successful.
     fn wait(&self, name: &str, all: &[&'static str]) -> bool {
         let mut outcomes = self.guard();
         loop {
@@ -92,7 +93,8 @@ impl Board {
     }
 }
 
-/// Runs all stages, each as soon as it may; the outcomes are in the order in which they ended. A stage that lacks what it needs fails.
+/// Runs all stages, each as soon as its dependencies allow. Returns the outcomes in the order of their ends. A stage whose dependency
+/// failed does not run.
 pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
     let all: Vec<&'static str> = stages.iter().map(|stage| stage.name).collect();
     let board = Board { outcomes: Mutex::default(), changed: Condvar::new() };
@@ -125,8 +127,8 @@ pub(crate) fn run_all(stages: Vec<Stage<'_>>, logs: &Path) -> Vec<Outcome> {
     board.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a stage. Its output is kept in `logs`; a terminal sees the last line of it, a log file the lines of tests. The end of what a
-/// stage printed that failed is given back, so that it can stand at the end of everything, where it is not lost among other stages.
+/// Runs a stage. Its output goes to `logs`; a terminal shows the last line, a log the lines of tests. Returns the end of a failed stage's
+/// output, so that it can be printed last, apart from other stages.
 fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> Result<End> {
     println!("==> {}", stage.name);
     let path = logs.join(format!("{}.log", stage.name.replace(' ', "-")));
@@ -145,9 +147,9 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
     Ok(End::Failed(format!("{}\n{left}", lines[from..].join("\n"))))
 }
 
-/// Runs one command and adds what it says to `text`; whether it succeeded.
+/// Runs one command and appends its output to `text`; returns whether it succeeded.
 fn follow(command: Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
-    // One pipe for both, so that lines keep their order.
+    // One pipe for stdout and stderr preserves the order of lines.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let program = command.get_program().display().to_string();
     let mut command = meter.measured(command);
@@ -177,16 +179,16 @@ fn follow(command: Command, name: &str, log: &mut File, text: &mut String, meter
     Ok(meter.wait(&mut child)?.success())
 }
 
-/// What Cargo says to programs.
+/// Cargo's JSON messages.
 fn is_message(line: &str) -> bool {
     line.starts_with(r#"{"reason":"#)
 }
 
-/// Lines that a log shows of a stage that goes well: what tests say, and how long work goes on.
+/// Lines of a successful stage that go to the log: results of tests, and progress.
 fn is_told(line: &str) -> bool {
     let told =
         ["test ", "tools ", "packages ", "cluster ", "images ", "chart ", "left out", "dependencies ", "slowest ", "budget "];
-    // How much the kill loop and the simulator tried.
+    // Counts of the kill loop and the simulator.
     let counts = ["sim: ", "kills ", "Seed ", "| ", "Checked: ", "Layers: "];
     told.iter().chain(&counts).any(|start| line.starts_with(start))
 }

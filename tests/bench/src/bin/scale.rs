@@ -1,4 +1,4 @@
-//! What Pawl costs as layers grow in number: `cargo run --release --bin scale`.
+//! Measures Pawl's cost by the number of layers: `cargo run --release --bin scale`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,10 +11,10 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Parser)]
 #[command(name = "scale", about = "Holds many layers with a real API server and played agents, and prints what grows with them")]
 struct Arguments {
-    /// Measured at so many layers, one after the other.
+    /// Numbers of layers, measured one after the other.
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000])]
     layers: Vec<usize>,
-    /// Repositories at the last step; in proportion at the others.
+    /// Repositories at the last step; proportional at the others.
     #[arg(
         long,
         value_name = "N",
@@ -23,7 +23,7 @@ struct Arguments {
         help = "Repositories at the last step [default: one of 20 layers]"
     )]
     repositories: usize,
-    /// Also writes the table to this file.
+    /// Also write the table to this file.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 }
@@ -35,7 +35,7 @@ async fn main() -> ExitCode {
     report::exit("scale", interruptible(&options).await)
 }
 
-/// Every process that was started ends with the future that is dropped.
+/// Drops the future on a signal, which ends all started processes.
 async fn interruptible(options: &Options) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {

@@ -1,7 +1,8 @@
-//! Played kubelets and agents: whatever pod the controller makes runs at once, and what is in it ends its run by a plan without changes.
+//! Simulated kubelets and agents: each pod that the controller creates runs at once, and its agent ends its run with a plan without
+//! changes.
 //!
-//! An agent's requests are made in the name of its pod, with that pod's rights, so that Role and admission policies have their say. They are
-//! those of the real agent of such a run, but for its watch: read, adopt, two more phases, and the end.
+//! An agent sends its requests as its pod, with that pod's rights, so that Role and admission policies apply. They are those of the real
+//! agent of such a run, except for its watch: read, adopt, two more phases, and the end.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +24,13 @@ use tokio::task::JoinHandle;
 
 use harness::cluster::gobuild::architecture;
 
-/// After this long something is broken, not slow: the API server learns late of a Role when a thousand are made at once, and this program
-/// shares its machine.
+/// A longer wait indicates a defect, not a slow machine. The API server needs long to see a Role when a thousand are created at once, and
+/// this program shares its machine.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Between two tries of what was refused or had no answer.
+/// Delay between retries of a refused or unanswered request.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// All agents; they end with this value.
+/// All agents; drop ends them.
 pub(super) struct Agents {
     shared: Arc<Shared>,
     watching: JoinHandle<()>,
@@ -48,9 +49,9 @@ pub(super) struct Ended {
 
 struct Shared {
     admin: Client,
-    /// How many milliseconds a plan takes.
+    /// Duration of a plan in milliseconds.
     plan: AtomicU64,
-    /// Plans that are under way stay so.
+    /// Whether plans in progress are paused.
     paused: watch::Sender<bool>,
     requests: AtomicU64,
     ended: Mutex<Vec<Ended>>,
@@ -79,7 +80,7 @@ impl Attempt {
         })
     }
 
-    /// Makes a request one of this pod's token.
+    /// Adds this pod's token to a request.
     fn signs(&self, headers: &mut HeaderMap) -> kube::Result<()> {
         let Self { namespace, account, .. } = self;
         let all = [
@@ -113,32 +114,32 @@ impl Agents {
         Self { shared, watching }
     }
 
-    /// From now on a plan takes that long.
+    /// Sets the duration of a plan.
     pub(super) fn plans_take(&self, time: Duration) {
         self.shared.plan.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Lets plans that are under way stay so, or go on.
+    /// Pauses or resumes plans in progress.
     pub(super) fn pause(&self, paused: bool) {
         self.shared.paused.send_replace(paused);
     }
 
-    /// How many requests agents have made, kubelets not counted.
+    /// Number of requests of agents, without those of kubelets.
     pub(super) fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// How many runs they have ended.
+    /// Number of runs that they have ended.
     pub(super) fn count(&self) -> usize {
         lock(&self.shared.ended).len()
     }
 
-    /// The runs that they have ended since there were `from` of them.
+    /// The runs that they have ended after the first `from`.
     pub(super) fn ended(&self, from: usize) -> Vec<Ended> {
         lock(&self.shared.ended).get(from..).unwrap_or_default().to_vec()
     }
 
-    /// What went wrong since this was asked last.
+    /// Failures since the last call.
     pub(super) fn failed(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.shared.failed))
     }
@@ -193,7 +194,7 @@ impl Shared {
         history.push(said("Plan", "no changes"));
         self.agent(of, Some(json!({"phase": "Plan", "history": history}))).await?;
         tokio::time::sleep(Duration::from_millis(self.plan.load(Ordering::Relaxed))).await;
-        // The sender lives in `self`.
+        // The sender is in `self`, so this cannot fail.
         let _ = self.paused.subscribe().wait_for(|paused| !*paused).await;
         self.agent(of, Some(no_changes(&run, of, &history))).await?;
         let message = TerminationMessage {
@@ -211,7 +212,7 @@ impl Shared {
         self.kubelet(of, "Succeeded", &json!({"terminated": ended})).await
     }
 
-    /// What a kubelet says of the pod.
+    /// Writes a kubelet's status of the pod.
     async fn kubelet(&self, of: &Attempt, phase: &str, state: &Value) -> Result<()> {
         let container = json!({"name": pod_env::CONTAINER, "image": "played", "imageID": "", "ready": false, "restartCount": 0,
             "state": state});
@@ -220,7 +221,7 @@ impl Shared {
         patiently(|| pods.patch_status(&of.pod, &params, &patch)).await.with_context(|| format!("pod {}", of.pod)).map(drop)
     }
 
-    /// Reads the run, or merges into its status.
+    /// Reads the run, or patches its status.
     async fn agent(&self, of: &Attempt, status: Option<Value>) -> Result<TerraformRun> {
         let url = Request::new(TerraformRun::url_path(&(), Some(&of.namespace)));
         let wanted = status.as_ref().map(|status| status["phase"].clone());
@@ -238,7 +239,7 @@ impl Shared {
         let tries = AtomicU64::new(0);
         patiently(|| async {
             if let (Some(wanted), 1..) = (&wanted, tries.fetch_add(1, Ordering::Relaxed)) {
-                // What was not answered may have been stored, and a plan is written once.
+                // An unanswered write may have been stored, and a plan can be written only once.
                 let run: TerraformRun = self.admin.request(signed(None)?).await?;
                 if run.status.as_ref().is_some_and(|status| json!(status.phase) == *wanted) {
                     return Ok(run);
@@ -250,7 +251,8 @@ impl Shared {
     }
 }
 
-/// Makes a request until it is answered: rights come late, normal in the first moments of a Role, and on a busy machine connections break.
+/// Retries a request until it succeeds: rights take effect late, usually just after the creation of a Role, and connections break on a busy
+/// machine.
 async fn patiently<T, F: Future<Output = kube::Result<T>>>(request: impl Fn() -> F) -> Result<T> {
     let begun = Instant::now();
     loop {
@@ -269,7 +271,7 @@ fn said(phase: &str, words: &str) -> String {
     format!("{}  {phase}  0.1s  {words}", jiff::Timestamp::now().strftime("%H:%M:%S"))
 }
 
-/// The end of a run whose plan has no changes.
+/// The final status of a run whose plan has no changes.
 fn no_changes(run: &TerraformRun, of: &Attempt, history: &[String]) -> Value {
     let now = jiff::Timestamp::now();
     let revision = run.spec.source.repository.as_ref().map(|repository| &repository.revision);

@@ -1,4 +1,4 @@
-//! Repositories, their layers, and runs that were ended long ago.
+//! Repositories, their layers, and runs that ended long ago.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use super::lab::{self, Lab};
 use servers::repo::Repo;
 
-/// Requests of this program that are under way at once.
+/// Number of concurrent requests of this program.
 const AT_ONCE: usize = 24;
-/// Over so many namespaces repositories are spread.
+/// Number of namespaces over which repositories are spread.
 const NAMESPACES: usize = 20;
-/// After this long a changed definition is in force.
+/// Time after which a changed CRD is in force.
 const IN_FORCE: Duration = Duration::from_secs(3);
-/// Objects of a page of a list.
+/// Page size of a list.
 const PAGE: u32 = 500;
 
-/// A repository and how many layers it has.
+/// A repository and its number of layers.
 struct Followed {
     repo: Repo,
     namespace: String,
@@ -34,7 +34,7 @@ struct Followed {
 pub(super) struct Fleet {
     repositories: Vec<Followed>,
     layers: usize,
-    /// Each commit is another.
+    /// Makes each commit different.
     commits: usize,
 }
 
@@ -47,7 +47,7 @@ impl Fleet {
         self.layers
     }
 
-    /// Adds repositories and layers until there are so many.
+    /// Adds repositories and layers up to these numbers.
     pub(super) async fn grow(&mut self, lab: &Lab, repositories: usize, layers: usize, interval: &str) -> Result<()> {
         if self.repositories.is_empty() {
             for number in 0..NAMESPACES {
@@ -73,7 +73,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Commits to repositories until so many layers, or all, are concerned, and has the repositories looked at; how many are.
+    /// Commits to repositories until `layers`, or all, are affected, and requests the repositories. Returns the number of affected layers.
     pub(super) async fn commit(&mut self, lab: &Lab, layers: usize) -> Result<usize> {
         self.commits += 1;
         let mut concerned = 0;
@@ -149,10 +149,10 @@ async fn all(admin: &Client) -> Result<Vec<TerraformRun>> {
     }
 }
 
-/// Ends what has not ended as `like` has, and stores copies of ended runs of layers until there are so many; how many there are then.
+/// Ends all open runs like the run `like`, and stores copies of ended runs of layers up to `count`. Returns the number of runs.
 ///
-/// This is done by hand, while no controller runs and with a definition without its rules, which would want every phase of each: real
-/// runs would take as long as they take.
+/// The statuses are written directly, without a controller and with a CRD without its rules, which would require every phase of each: real
+/// runs would take their real time.
 pub(super) async fn store(lab: &Lab, like: Option<(&str, &str)>, count: usize) -> Result<usize> {
     without_rules(lab).await?;
     let done = stored(lab, like, count).await;
@@ -185,7 +185,7 @@ fn is_open(run: &TerraformRun) -> bool {
     !run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)
 }
 
-/// The status of a run that has ended as another has.
+/// The status of a run that has ended like another.
 fn status_like(run: &TerraformRun, pattern: &crds::TerraformRunStatus) -> Result<Value> {
     let mut status = pattern.clone();
     if let Some(plan) = &mut status.plan {
@@ -201,7 +201,7 @@ async fn ends(lab: &Lab, run: &TerraformRun, pattern: &crds::TerraformRunStatus)
     write(lab, run, &status).await
 }
 
-/// The attempt first: a plan that none is open for is not admitted.
+/// Writes the attempt first: a plan without an open attempt is not admitted.
 async fn write(lab: &Lab, run: &TerraformRun, status: &Value) -> Result<()> {
     let api: Api<TerraformRun> = Api::namespaced(lab.admin.clone(), &run.namespace().unwrap_or_default());
     for part in [&json!({"attempt": status["attempt"]}), status] {
@@ -225,7 +225,7 @@ async fn copy(lab: &Lab, run: &TerraformRun, number: usize) -> Result<()> {
     write(lab, &made, &status_like(&made, status)?).await
 }
 
-/// Takes the rules of the whole run out of its definition.
+/// Removes the rules at the root from the CRD.
 async fn without_rules(lab: &Lab) -> Result<()> {
     let patch = r#"[{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"}]"#;
     let arguments = ["patch", "crd", "terraformruns.pawl.run", "--type=json", "-p", patch];
@@ -234,7 +234,7 @@ async fn without_rules(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Puts them back.
+/// Restores them.
 async fn with_rules(lab: &Lab) -> Result<()> {
     let file = xtask::root().join("charts/pawl/files/crds/terraformruns.yaml");
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -243,7 +243,7 @@ async fn with_rules(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Creates a run as a person does, and waits until an attempt of it is open.
+/// Creates a run as a person, and waits until it has an open attempt.
 pub(super) async fn person(admin: &Client, name: &str) -> Result<Duration> {
     let api: Api<TerraformRun> = Api::namespaced(admin.clone(), &namespace(0));
     let spec = json!({"operation": "Plan", "source": {"inline": {"files": {"main.tf": ""}}}});

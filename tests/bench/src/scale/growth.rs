@@ -7,12 +7,12 @@ use harness::cluster::report;
 pub(super) struct Figure {
     name: String,
     value: String,
-    /// What it should be, and whether it is.
+    /// The goal, and whether it is met.
     goal: Option<(&'static str, bool)>,
 }
 
 impl Figure {
-    /// A figure that nothing is asked of.
+    /// A figure without a goal.
     pub(super) fn plain(name: &str, value: impl Into<String>) -> Self {
         Self { name: name.to_owned(), value: value.into(), goal: None }
     }
@@ -30,12 +30,12 @@ impl Figure {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Growth {
     heads: Vec<String>,
-    /// Name, goal, and a cell for each head.
+    /// Name, goal, and a cell for each heading.
     rows: Vec<(String, &'static str, Vec<String>)>,
 }
 
 impl Growth {
-    /// One more column. Figures that were not there before begin with it.
+    /// Adds a column. New figures begin with it.
     pub(super) fn add(&mut self, head: &str, figures: &[Figure]) {
         let before = self.heads.len();
         self.heads.push(head.to_owned());
@@ -53,7 +53,7 @@ impl Growth {
         }
     }
 
-    /// All of it, in columns.
+    /// The table, in columns.
     pub(super) fn text(&self) -> String {
         let head = std::iter::once("layers".to_owned()).chain(self.heads.iter().cloned()).chain([String::new()]);
         let rows = self.rows.iter().map(|(name, goal, cells)| {
@@ -71,7 +71,7 @@ impl Growth {
     }
 }
 
-/// Says a figure as soon as it is known.
+/// Prints a figure as soon as it is known.
 pub(super) fn say(layers: usize, figure: Figure) -> Figure {
     report::note("scale", &format!("{layers} layers: {}: {}", figure.name, figure.cell()));
     figure

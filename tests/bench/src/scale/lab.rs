@@ -1,5 +1,5 @@
-//! What the figures are taken on: a real API server with all that the chart installs, a git server, and controller, sources and datastore
-//! as processes of this machine, each by the account that the chart gives it and no other. There is no node.
+//! The environment of the figures: a real API server with the whole chart, a Git server, and controller, sources and datastore as processes
+//! of this machine, each with its account in the chart. There is no node.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,12 +19,11 @@ use harness::cluster::pki::{Identity, Pki};
 use harness::cluster::{ControlPlane, NAMESPACE, Options, command, images, report};
 use servers::git::GitServer;
 
-/// The bound on open attempts that the controller is given.
+/// The controller's limit of open attempts.
 pub(super) const SLOTS: u32 = 40;
-/// After this long something is broken, not slow.
+/// A longer wait indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Requests of Pawl's own processes are written down, without what is in them; those of the program itself, which plays everybody else, are
-/// not.
+/// Logs metadata of the requests of Pawl's processes; the requests of this program, which simulates all other clients, are not logged.
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -34,7 +33,7 @@ rules:
 - {level: None}
 ";
 
-/// All that runs. Its processes end with this value, those first that would miss others.
+/// All processes. Drop ends them, dependents first.
 pub(super) struct Lab {
     controller: Option<Process>,
     pub(super) sources: Process,
@@ -47,12 +46,12 @@ pub(super) struct Lab {
     _directory: tempfile::TempDir,
 }
 
-/// Where what is started finds what.
+/// Files and ports for the processes.
 struct Place {
     program: PathBuf,
     directory: PathBuf,
     datastore: u16,
-    /// Where datastore, sources and controller show their metrics.
+    /// Metrics ports of datastore, sources and controller.
     metrics: [u16; 3],
 }
 
@@ -61,7 +60,7 @@ impl Place {
         self.directory.join(file).display().to_string()
     }
 
-    /// What every process is told that has to do with the datastore.
+    /// The options of every process for the datastore.
     fn of_datastore(&self, name: &str) -> [String; 3] {
         [
             format!("--datastore-url=https://127.0.0.1:{}", self.datastore),
@@ -71,7 +70,7 @@ impl Place {
     }
 
     fn start(&self, name: &'static str, arguments: &[String]) -> Result<Process> {
-        // As in the chart, but for the one that takes the place of a pod's account.
+        // As in the chart, except for the kubeconfig that replaces a pod's account.
         let variables = [
             ("KUBECONFIG", self.path(&format!("{name}.kubeconfig"))),
             ("RUST_LOG", "info".to_owned()),
@@ -124,9 +123,9 @@ impl Lab {
         let directory = held.path().to_owned();
         let policy = directory.join("audit-policy.yaml");
         fs::write(&policy, AUDIT_POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
-        // The last word counts.
+        // The last value of a flag applies.
         let apiserver_flags = vec![format!("--audit-policy-file={}", policy.display())];
-        // Not shared: it holds thousands of layers, and has an audit policy of its own to count requests.
+        // Not shared: it has thousands of layers, and its own audit policy to count requests.
         let plane = ControlPlane::start(Options { apiserver_flags, ..Options::default() }).await?;
         tokio::task::block_in_place(|| install(&plane))?;
         let admin = plane.client().await?;
@@ -151,7 +150,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Starts the controller, and waits until it is ready; returns how long that took.
+    /// Starts the controller, and waits until it is ready; returns the time that took.
     pub(super) async fn start_controller(&mut self) -> Result<Duration> {
         ensure!(self.controller.is_none(), "the controller runs");
         let started = Instant::now();
@@ -165,7 +164,7 @@ impl Lab {
         Ok(started.elapsed())
     }
 
-    /// Ends the controller as the kubelet does.
+    /// Ends the controller with SIGTERM, like the kubelet.
     pub(super) async fn stop_controller(&mut self) -> Result<()> {
         match self.controller.take() {
             Some(controller) => controller.stop().await,
@@ -177,7 +176,7 @@ impl Lab {
         self.controller.as_ref().context("the controller is not running")
     }
 
-    /// An error when one of the processes has ended by itself.
+    /// Fails when one of the processes has ended by itself.
     pub(super) fn check(&mut self) -> Result<()> {
         self.sources.check()?;
         self.datastore.check()?;
@@ -198,7 +197,7 @@ impl Lab {
     }
 }
 
-/// What the chart installs.
+/// Installs the chart.
 fn install(plane: &ControlPlane) -> Result<()> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = xtask::root().join("charts/pawl");
@@ -208,7 +207,7 @@ fn install(plane: &ControlPlane) -> Result<()> {
     plane.kubectl(&["create", "namespace", NAMESPACE])?;
     apply(plane, &rendered)?;
     let definitions = ["crd/terraformruns.pawl.run", "crd/terraformlayers.pawl.run", "crd/terraformrepositories.pawl.run"];
-    // Without any condition yet, `kubectl wait --for=condition` ends with an error at once.
+    // Before it has any condition, `kubectl wait --for=condition` fails at once.
     plane.kubectl(
         &[["wait", "--for=jsonpath={.status.conditions}", "--timeout=60s"].as_slice(), definitions.as_slice()].concat(),
     )?;
@@ -217,7 +216,7 @@ fn install(plane: &ControlPlane) -> Result<()> {
         .map(drop)
 }
 
-/// Applies manifests as the administrator.
+/// Applies manifests as administrator.
 pub(super) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
     let mut child = plane.kubectl_command(&["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     child.stdin.take().context("no standard input")?.write_all(manifests.as_bytes())?;
@@ -225,7 +224,7 @@ pub(super) fn apply(plane: &ControlPlane, manifests: &str) -> Result<()> {
     Ok(())
 }
 
-/// Accounts, keys and certificates, as files.
+/// Writes accounts, keys and certificates to files.
 fn identities(plane: &ControlPlane, place: &Place) -> Result<()> {
     let write = |file: &str, text: &str| fs::write(place.path(file), text).with_context(|| format!("cannot write {file}"));
     let admin = fs::read_to_string(&plane.kubeconfig).context("no kubeconfig of the administrator")?;

@@ -1,6 +1,6 @@
-//! What a process counts of itself, at its `/metrics`.
+//! Reads a process's `/metrics`.
 
-/// The sum of a metric's samples whose labels hold `label`; 0 when there is none.
+/// The sum of a metric's samples whose labels contain `label`; 0 without samples.
 pub(super) fn total(text: &str, metric: &str, label: &str) -> f64 {
     let samples = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.strip_prefix(metric));
     samples

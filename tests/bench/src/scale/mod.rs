@@ -1,7 +1,7 @@
-//! What Pawl costs as layers grow in number, shown with the real API server and etcd, the real controller, sources and datastore, and
-//! played nodes and agents ([`agents`]): nothing but Pawl's own part of the work is left.
+//! Measures Pawl's cost by the number of layers, with the real API server and etcd, the real controller, sources and datastore, and
+//! simulated nodes and agents ([`agents`]): only Pawl's own work is left.
 //!
-//! Nothing here is a test: figures are of the machine that they are taken on, and goals stand beside them.
+//! Nothing here is a test: figures depend on the machine, and are shown next to goals.
 
 mod agents;
 mod fleet;
@@ -23,21 +23,21 @@ use self::lab::Lab;
 
 use harness::cluster::report;
 
-/// Layers of a repository, where nobody says how many repositories there are.
+/// Default number of layers per repository.
 const OF_A_REPOSITORY: usize = 20;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Numbers of layers, each larger than the one before.
+    /// Numbers of layers, ascending.
     pub layers: Vec<usize>,
-    /// Repositories at the last of them; 0 means one for 20 layers.
+    /// Repositories at the last number; 0 means one per 20 layers.
     pub repositories: usize,
-    /// Where to write the table as well.
+    /// File for a copy of the table.
     pub save: Option<PathBuf>,
 }
 
 impl Options {
-    /// Repositories at a number of layers.
+    /// Number of repositories at a number of layers.
     fn repositories(&self, layers: usize) -> usize {
         let last = self.layers.last().copied().unwrap_or(1).max(1);
         let most = if self.repositories == 0 { last / OF_A_REPOSITORY } else { self.repositories };
@@ -48,7 +48,7 @@ impl Options {
 /// Measures at each number of layers, and prints the table.
 ///
 /// # Errors
-/// When something does not come up, or comes to no rest. What was measured before is printed.
+/// When something does not start, or does not come to rest. Earlier results are printed.
 pub async fn run(options: &Options) -> Result<()> {
     ensure!(
         !options.layers.is_empty() && options.layers.is_sorted() && options.layers[0] > 0,

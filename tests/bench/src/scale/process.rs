@@ -1,4 +1,4 @@
-//! A process of Pawl's own that is started here, and what it takes of the machine.
+//! A process of Pawl started here, and its resource usage.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use tokio::process::{Child, Command};
 
 use harness::cluster::command::tail;
 
-/// How long a process may take to end that was asked to.
+/// Time limit for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(30);
-/// Milliseconds of the kernel's tick, as it tells them to programs.
+/// Length of the kernel's clock tick for user space, in milliseconds.
 const TICK: u64 = 10;
 
-/// A process; it is killed with this value.
+/// A process; drop kills it.
 #[derive(Debug)]
 pub(super) struct Process {
     name: &'static str,
@@ -29,25 +29,25 @@ pub(super) struct Process {
 /// Memory of a process in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// Its resident pages.
+    /// Resident pages.
     pub(super) resident: u64,
-    /// The most of them that there ever were.
+    /// Peak of the resident pages.
     pub(super) peak: u64,
-    /// Those of them that are of no file.
+    /// Resident pages without a file.
     pub(super) own: u64,
 }
 
-/// What the kernel counts of a process.
+/// The kernel's accounting of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Whether it works, or would if it had a processor.
+    /// Whether it is running or runnable.
     pub(super) runs: bool,
-    /// Time on processors, with that of its children that have ended.
+    /// Processor time, including that of its ended children.
     pub(super) cpu: Duration,
 }
 
 impl Process {
-    /// Starts a program with these variables alone and `PATH`; what it says is added to `log`.
+    /// Starts a program with only these variables and `PATH`; its output is appended to `log`.
     pub(super) fn start(
         name: &'static str,
         program: &Path,
@@ -72,14 +72,14 @@ impl Process {
         Ok(Self { name, child, pid, log: log.to_owned() })
     }
 
-    /// An error with the end of its log if it has ended.
+    /// Fails with the end of its log if it has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait().with_context(|| format!("cannot look at {}", self.name))? else { return Ok(()) };
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         bail!("{} ended with {status}; the last it said:\n{}", self.name, tail(&log, 12));
     }
 
-    /// Ends it as the kubelet does.
+    /// Ends it with SIGTERM, like the kubelet.
     pub(super) async fn stop(mut self) -> Result<()> {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM).with_context(|| format!("cannot end {}", self.name))?;
         let ended = tokio::time::timeout(GRACE, self.child.wait()).await;
@@ -100,7 +100,7 @@ impl Process {
     }
 }
 
-/// Reads `/proc/PID/status`.
+/// Parses `/proc/PID/status`.
 fn memory(text: &str) -> Option<Memory> {
     let of = |name: &str| -> Option<u64> {
         let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -109,7 +109,7 @@ fn memory(text: &str) -> Option<Memory> {
     Some(Memory { resident: of("VmRSS")?, peak: of("VmHWM")?, own: of("RssAnon")? })
 }
 
-/// Reads `/proc/PID/stat`. The name stands in parentheses and may hold anything; the fields after it do not.
+/// Parses `/proc/PID/stat`. The name is in parentheses and may contain any character; the fields after it may not.
 fn work(text: &str) -> Option<Work> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = fields.get(11..15)?.iter().map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?;

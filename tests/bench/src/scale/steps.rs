@@ -1,4 +1,4 @@
-//! What is measured at a number of layers: first plans, rest, a commit to many at once, and restarts.
+//! The measurements at a number of layers: first plans, idle, a commit to many layers, and restarts.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,25 @@ use super::metrics::total;
 use super::window::{Window, number};
 use harness::cluster::report;
 
-/// So many first plans of a step are played; what is more is ended by hand.
+/// Limit of simulated first plans per step; further runs are ended directly.
 const PLAYED: usize = 1_000;
-/// So many layers a commit concerns at once.
+/// Number of layers that a commit affects.
 const AT_ONCE: usize = 1_000;
-/// How long a plan takes while many wait.
+/// Duration of a plan while many wait.
 const PLAN: Duration = Duration::from_secs(4);
-/// How long layers at rest are looked at.
+/// How long idle layers are observed.
 const REST: Duration = Duration::from_secs(30);
-/// Ended runs that are stored, for each layer.
+/// Stored ended runs per layer.
 const STORED: usize = 2;
-/// After this long without an end something is broken, not slow.
+/// A longer wait for an end indicates a defect, not a slow machine.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Without anything more for so long, something is broken, not slow.
+/// A longer time without progress indicates a defect, not a slow machine.
 const STANDSTILL: Duration = Duration::from_secs(120);
-/// Between two looks at a controller that comes to rest.
+/// Interval of looks at a controller that comes to rest.
 const LOOK: Duration = Duration::from_millis(500);
-/// It is at rest when it does nothing for so many looks.
+/// Number of idle looks after which it is at rest.
 const QUIET: u32 = 6;
-/// Fewer runs more say nothing of what one costs.
+/// Minimum number of further runs that shows the cost of one.
 const ENOUGH: usize = 1_000;
 
 /// Grows to that many layers, and measures.
@@ -190,14 +190,14 @@ async fn restarts(lab: &mut Lab, fleet: &Fleet, figures: &mut Vec<Figure>) -> Re
     Ok(())
 }
 
-/// An error when an agent could not do what it plays.
+/// Fails if an agent could not complete its simulated run.
 fn well(agents: &Agents) -> Result<()> {
     let failed = agents.failed();
     ensure!(failed.is_empty(), "{} played agents failed, among them that of {}", failed.len(), failed[0]);
     Ok(())
 }
 
-/// Starts the controller anew; how long until it was ready, and until it was at rest.
+/// Restarts the controller; returns the times until it was ready, and until it was at rest.
 async fn restart(lab: &mut Lab) -> Result<(Duration, Duration)> {
     lab.stop_controller().await?;
     let begun = Instant::now();
@@ -206,7 +206,7 @@ async fn restart(lab: &mut Lab) -> Result<(Duration, Duration)> {
     Ok((ready, rested - begun))
 }
 
-/// Waits until the controller does nothing any more; since when.
+/// Waits until the controller is idle; returns since when.
 async fn at_work(lab: &mut Lab) -> Result<Instant> {
     let begun = Instant::now();
     let (mut since, mut quiet, mut before) = (begun, 0, lab.controller()?.work()?.cpu);
@@ -214,7 +214,7 @@ async fn at_work(lab: &mut Lab) -> Result<Instant> {
         tokio::time::sleep(LOOK).await;
         lab.check()?;
         let work = lab.controller()?.work()?;
-        // On a busy machine it may wait for a processor, and use none of it.
+        // On a busy machine it may wait for a processor without using any.
         if work.runs || work.cpu.saturating_sub(before) > Duration::from_millis(20) {
             (since, quiet) = (Instant::now(), 0);
         } else {
@@ -226,7 +226,7 @@ async fn at_work(lab: &mut Lab) -> Result<Instant> {
     Ok(since)
 }
 
-/// Waits until every layer is planned, and the controller does nothing any more.
+/// Waits until every layer is planned, and the controller is idle.
 async fn come_to_rest(lab: &mut Lab, agents: &Agents, layers: usize) -> Result<()> {
     until(lab, agents, "layers are at rest", async |lab| {
         let idle = total(&lab.controller_metrics().await?, "pawl_layers", "\"Idle\"");
@@ -238,7 +238,7 @@ async fn come_to_rest(lab: &mut Lab, agents: &Agents, layers: usize) -> Result<(
     at_work(lab).await.map(drop)
 }
 
-/// Waits until there are as many as wanted, and says how far it is.
+/// Waits until the count is reached, and prints the progress.
 async fn until(lab: &mut Lab, agents: &Agents, what: &str, count: impl AsyncFn(&Lab) -> Result<(usize, usize)>) -> Result<()> {
     let (mut said, mut changed, mut before) = (Instant::now(), Instant::now(), usize::MAX);
     loop {
@@ -260,13 +260,13 @@ async fn until(lab: &mut Lab, agents: &Agents, what: &str, count: impl AsyncFn(&
     }
 }
 
-/// How many there are in a second, from the first to the last.
+/// Rate per second, from the first to the last.
 fn per_second(runs: &[Ended], at: impl Fn(&Ended) -> Instant) -> f64 {
     let (Some(first), Some(last)) = (runs.iter().map(&at).min(), runs.iter().map(&at).max()) else { return 0.0 };
     number(runs.len() - 1) / (last - first).as_secs_f64().max(0.001)
 }
 
-/// The share of all slots that had a pod until the last run began.
+/// The share of slots in use until the last run began.
 fn busy(runs: &[Ended]) -> f64 {
     let (Some(first), Some(last)) = (runs.iter().map(|run| run.seen).min(), runs.iter().map(|run| run.seen).max()) else {
         return 0.0;
@@ -275,7 +275,7 @@ fn busy(runs: &[Ended]) -> f64 {
     worked.as_secs_f64() / (f64::from(SLOTS) * (last - first).as_secs_f64()).max(0.001)
 }
 
-/// KiB for people.
+/// Formats KiB for people.
 fn mib(kib: u64) -> String {
     format!("{:.1} MiB", signed(kib) / 1024.0)
 }

@@ -1,4 +1,4 @@
-//! What was asked of the API server, and worked, in a stretch of time.
+//! Requests to the API server, and processor time, within a time window.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use harness::cluster::{NAMESPACE, report};
 
 const CLIENTS: [&str; 3] = ["controller", "sources", "datastore"];
 
-/// A stretch of time that has begun.
+/// An open window.
 pub(super) struct Window {
     begun: Instant,
     log: u64,
@@ -22,12 +22,12 @@ pub(super) struct Window {
     sources: Duration,
 }
 
-/// One that has ended.
+/// A closed window.
 pub(super) struct Spent {
     pub(super) seconds: f64,
     /// Requests of agents.
     pub(super) agents: u64,
-    /// Seconds on processors; of sources with the git that it ran.
+    /// Processor seconds; those of sources include its git processes.
     pub(super) controller: f64,
     pub(super) sources: f64,
     requests: BTreeMap<&'static str, Vec<Request>>,
@@ -57,7 +57,7 @@ impl Window {
 }
 
 impl Spent {
-    /// Requests of a client, watches and what it does for itself left out.
+    /// Requests of a client, without watches and its own.
     pub(super) fn of(&self, client: &str) -> Vec<&Request> {
         let asked = |request: &&Request| !matches!(request.kind, Kind::Watch | Kind::Own);
         self.requests.get(client).into_iter().flatten().filter(asked).collect()
@@ -74,7 +74,7 @@ impl Spent {
         format!("{}, agents {}", clients.join(", "), rate(number(usize::try_from(self.agents).unwrap_or(usize::MAX))))
     }
 
-    /// Says what was asked, for those who look for what is dear.
+    /// Prints the requests, to find expensive ones.
     pub(super) fn details(&self, what: &str) {
         for client in CLIENTS {
             let requests = self.of(client);
@@ -89,7 +89,7 @@ fn cpu(of: &Process) -> Result<Duration> {
     Ok(of.work()?.cpu)
 }
 
-/// Of something that is counted.
+/// Converts a count.
 pub(super) fn number(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }

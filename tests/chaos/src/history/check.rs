@@ -1,14 +1,14 @@
-//! The check: every rule over every run.
+//! Checks every rule for every run.
 
 use jiff::Timestamp;
 
 use super::{History, Missing, rules, shared};
 use played::trace::{self, Step, Violation};
 
-/// Stands in the place of an invariant where the check itself does not have what it needs.
+/// Used instead of an invariant's number when the log itself is incomplete.
 const LOG: &str = "log";
 
-/// Holds a history against the invariants. `ended_by`: until when every run has to have ended; none to leave that open.
+/// Checks a history. All runs must have ended by `ended_by`; `None` skips that check.
 pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
     let mut found = Vec::new();
     for versions in history.runs.values() {

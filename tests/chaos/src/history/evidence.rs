@@ -1,4 +1,4 @@
-//! What is known of one run, for people who look at a violation: the log it was read from goes with the cluster.
+//! Prints the data of one run for the analysis of a violation: the log is removed with the cluster.
 
 use std::fmt::Write as _;
 
@@ -7,8 +7,7 @@ use kube::ResourceExt as _;
 
 use super::{History, Missing, Version, entries};
 
-/// The run `NAMESPACE/NAME`: its versions, its pods, what the ledger has of it, and where a version may be missing; empty for
-/// what is no run.
+/// The run `NAMESPACE/NAME`: its versions, its pods, its ledger entries, and where a version may be missing. Empty for other subjects.
 #[must_use]
 pub fn evidence(history: &History, of: &str) -> String {
     let mut text = String::new();

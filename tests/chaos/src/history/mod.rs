@@ -1,6 +1,5 @@
-//! What really happened to runs, read afterwards from the API server's audit log and the ledger of tools and states, and held
-//! against what must never happen. It believes neither agent nor controller: every version of a run is as the API server
-//! stored it, with who wrote it.
+//! The history of runs, read from the API server's audit log and the ledger of tools and states, and checked against the invariants. It
+//! relies on neither agent nor controller: every version of a run is as the API server stored it, with its writer.
 
 mod check;
 mod evidence;
@@ -25,21 +24,21 @@ pub use played::trace::{Violation, Writer};
 
 use ledger::Entry;
 
-/// One version of a run, as the API server answered with it.
+/// One version of a run, from a response of the API server.
 #[derive(Clone, Debug)]
 pub struct Version {
     /// Position in the order of all writes.
     pub revision: u64,
-    /// The version that the writer said it stood on; the API server took the write, so it was the one before. None when it
-    /// named none.
+    /// The resourceVersion precondition of the write. The API server accepted the write, so it is the previous version. `None` without a
+    /// precondition.
     pub base: Option<u64>,
-    /// When the API server answered.
+    /// Time of the response.
     pub at: Timestamp,
     pub by: Writer,
-    /// Whether the status was written, as opposed to the rest.
+    /// Whether the write was to the status subresource.
     pub of_status: bool,
     pub run: TerraformRun,
-    /// Bytes of its status as JSON.
+    /// Size of its status as JSON.
     pub status_bytes: usize,
 }
 
@@ -49,51 +48,51 @@ impl Version {
         format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any())
     }
 
-    /// Whether it was written on another; none when its writer did not say what it stands on.
+    /// Whether it directly follows another version. `None` if the write had no precondition.
     fn follows(&self, before: &Self) -> Option<bool> {
         self.base.map(|base| base == before.revision)
     }
 }
 
-/// All versions of one run, in their order.
+/// All versions of one run, in order.
 pub type Versions = Vec<Version>;
 
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Versions by UID of the run.
     pub runs: BTreeMap<String, Versions>,
-    /// Successful creations of pods: `NAMESPACE/NAME`, in their order.
+    /// Successful creations of pods: `NAMESPACE/NAME`, in order.
     pub pods: Vec<(Timestamp, String)>,
-    /// What tools and states wrote down.
+    /// Entries of tools and states.
     pub ledger: Vec<Entry>,
-    /// When the API server was killed: a version that was stored then may be missing here.
+    /// Times at which the API server was killed. A version stored then may be missing here.
     pub gaps: Vec<Timestamp>,
-    /// Writes of a run, `NAMESPACE/NAME`, whose answer was an error of the server's: when they came and when they were answered.
-    /// Such a write may have landed, and its version is missing here.
+    /// Writes of a run, `NAMESPACE/NAME`, with a server error as response: time of request and response. Such a write may have landed, and
+    /// its version is missing here.
     pub lost: Vec<(Timestamp, Timestamp, String)>,
-    /// How runs stand at the end, by UID, read live: the last version of a run may be among those that the log has not.
+    /// Final statuses by UID, read live: the log may lack the last version of a run.
     pub last: BTreeMap<String, TerraformRunStatus>,
-    /// The journals of runs that could be read, by `NAMESPACE/NAME`; empty where none is kept.
+    /// Journals of runs that were readable, by `NAMESPACE/NAME`. Empty where none is stored.
     pub journals: BTreeMap<String, String>,
-    /// When something was struck that a journal passes on its way.
+    /// Times at which something on a journal's way to the datastore was struck.
     pub outages: Vec<Timestamp>,
-    /// All that the states know at the end.
+    /// The contents of all states at the end.
     pub states: String,
-    /// Lines of the audit log that hold the secret.
+    /// Lines of the audit log that contain the secret.
     pub leaks: Vec<String>,
-    /// Names of the namespaces that are looked at.
+    /// Names of the checked namespaces.
     pub namespaces: Vec<String>,
 }
 
-/// What is missing between two versions that follow each other in the log.
+/// What is missing between two consecutive versions in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     Nothing,
-    /// Perhaps something: a write was not answered, and the later version does not say what it stands on.
+    /// Perhaps a version: a write had no response, and the later version had no precondition.
     Perhaps,
-    /// A version: the later one stands on one that is not here, and a write was not answered.
+    /// A version: the later one's precondition is not in the log, and a write had no response.
     Explained,
-    /// A version, and no write is known that was not answered.
+    /// A version, although all writes had a response.
     Unexplained,
 }
 
@@ -108,7 +107,7 @@ impl History {
         }
     }
 
-    /// Places where the log is known to lack versions.
+    /// Number of places where the log is known to lack versions.
     pub(crate) fn holes(&self) -> usize {
         let pairs = self.runs.values().flat_map(|versions| versions.windows(2));
         pairs.filter(|pair| pair[1].follows(&pair[0]) == Some(false)).count()
@@ -125,7 +124,7 @@ impl History {
     }
 }
 
-/// The run's own entries of the ledger: its scripts carry its name, or, where it is of a layer, its pods wrote them.
+/// The run's entries of the ledger: its scripts have its name, or its pods wrote them if it belongs to a layer.
 fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a ledger::Entry> {
     let Some(last) = versions.last() else { return Vec::new() };
     let of = last.of();

@@ -1,4 +1,4 @@
-//! The audit log as a history.
+//! Reads the audit log into a history.
 
 use std::{
     fs::File,
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::{History, Version, Writer};
 
-/// The end of an audit log, to read from later.
+/// The present length of an audit log, as a start for a later read.
 pub fn end(file: &Path) -> Result<u64> {
     Ok(std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len())
 }
 
-/// Reads what happened in some namespaces since a place in the log. `secret` is a text that must stand nowhere in it.
+/// Reads the events of some namespaces from an offset of the log. `secret` must not occur in it.
 pub fn read(file: &Path, since: u64, namespaces: &[String], secret: &str) -> Result<History> {
     let mut log = File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     log.seek(SeekFrom::Start(since))?;
@@ -29,7 +29,7 @@ pub fn read(file: &Path, since: u64, namespaces: &[String], secret: &str) -> Res
         if !secret.is_empty() && line.windows(secret.len()).any(|part| part == secret.as_bytes()) {
             history.leaks.push(String::from_utf8_lossy(&line).chars().take(300).collect());
         }
-        // The last line may be half written.
+        // The last line may be incomplete.
         if let Ok(event) = serde_json::from_slice::<Value>(&line) {
             take(&mut history, &event);
         }
@@ -44,7 +44,7 @@ pub fn read(file: &Path, since: u64, namespaces: &[String], secret: &str) -> Res
                 (version.run.spec, version.run.status) = (whole.spec.clone(), whole.status.clone());
             }
         }
-        // A write that changes nothing is answered with the version that stands.
+        // A no-op write returns the present version.
         versions.dedup_by_key(|version| version.revision);
     }
     history.pods.sort();
@@ -84,7 +84,7 @@ fn take(history: &mut History, event: &Value) {
     }
 }
 
-/// The resourceVersion that a write tests: a field of an object or of a merge patch, an operation of a JSON patch.
+/// The resourceVersion precondition of a write: a field of an object or of a merge patch, or a test operation of a JSON patch.
 fn base(request: &Value) -> Option<u64> {
     let test = |operation: &&Value| text(operation, "/op") == "test" && text(operation, "/path") == "/metadata/resourceVersion";
     let value = match request {
@@ -94,7 +94,7 @@ fn base(request: &Value) -> Option<u64> {
     value.as_str()?.parse().ok()
 }
 
-/// Whether the answer had more than metadata. No run is without a source.
+/// Whether the response had more than metadata. Every run has a source.
 fn is_whole(run: &TerraformRun) -> bool {
     run.spec.source != Source::default()
 }
@@ -103,12 +103,12 @@ fn version(event: &Value, at: Timestamp) -> Option<Version> {
     let object = event.get("responseObject")?;
     let run = match text(object, "/kind") {
         "TerraformRun" => serde_json::from_value(object.clone()).ok()?,
-        // Who writes metadata alone is answered with nothing else, which a write changes nothing else of either.
+        // A metadata-only write gets only metadata as response and changes nothing else.
         "PartialObjectMetadata" => {
             let metadata = serde_json::from_value(object.get("metadata")?.clone()).ok()?;
             TerraformRun { metadata, ..TerraformRun::default() }
         }
-        // A deletion that left nothing behind is answered by a Status.
+        // A completed deletion returns a Status.
         _ => return None,
     };
     let extra = |key: &str| {

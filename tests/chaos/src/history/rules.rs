@@ -1,4 +1,4 @@
-//! The rules that need more than two versions of a run: its pods, its end, and the ledger.
+//! Rules that need more than two versions of a run: about its pods, its end, and the ledger.
 
 use crds::{Changed, Claim, TerraformRunStatus, names};
 use kube::ResourceExt as _;
@@ -11,7 +11,7 @@ fn status(version: &Version) -> TerraformRunStatus {
     version.run.status.clone().unwrap_or_default()
 }
 
-/// The run ended; one that was deleted is gone.
+/// The run ended, or was deleted.
 pub(super) fn ended(versions: &Versions, history: &History) -> Option<String> {
     let last = versions.last()?;
     let live = last.run.uid().and_then(|uid| history.last.get(&uid).cloned());
@@ -24,7 +24,7 @@ pub(super) fn ended(versions: &Versions, history: &History) -> Option<String> {
     (!begun).then(|| format!("it did not end: phase {:?}, attempt {:?}, {:?}", status.phase, status.attempt, status.message))
 }
 
-/// The pod of an attempt is created after the one before was closed, and once.
+/// The pod of an attempt is created once, after the previous attempt was closed.
 pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
     let mut found = Vec::new();
     let Some(last) = versions.last() else { return found };
@@ -53,7 +53,7 @@ pub(super) fn pods(versions: &Versions, history: &History) -> Vec<String> {
     found
 }
 
-/// What a run says of itself is what the ledger saw.
+/// The result of a run matches the ledger.
 pub(super) fn truth(versions: &Versions, history: &History) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let Some(last) = versions.last() else { return found };

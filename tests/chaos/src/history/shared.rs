@@ -1,4 +1,4 @@
-//! The rules of what outlives a run: states that others use too, and what was made in them.
+//! Rules about data that outlives a run: shared states, and objects made in them.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use kube::ResourceExt as _;
 use super::{History, Missing, Versions, Violation, entries};
 use ledger::{Entry, what};
 
-/// What is made so short a time before its process is killed may be nowhere.
+/// An object made this shortly before its process is killed may be in no state and no journal.
 const LAST_MOMENT: SignedDuration = SignedDuration::from_secs(2);
-/// So long before something was made what is on the way to the datastore may have been struck, and be away.
+/// An outage on the way to the datastore may last this long, so an object made within this time after a strike may be lost.
 const AWAY: SignedDuration = SignedDuration::from_secs(8);
 
 /// A state: namespace and key.
 type State = (String, String);
 
-/// What happens to a state from one place in an order to another.
+/// An interval in an order of events on a state.
 struct Span {
     of: String,
     from: u64,
@@ -29,7 +29,7 @@ fn state(versions: &Versions) -> Option<State> {
     Some((versions.last()?.run.namespace().unwrap_or_default(), key))
 }
 
-/// The applies, each to its state: from its begin to the last that its process did.
+/// The applies by state, each from its begin to the last action of its process.
 fn applies(history: &History) -> Vec<(State, Span)> {
     let mut found = Vec::new();
     for versions in history.runs.values() {
@@ -46,7 +46,7 @@ fn applies(history: &History) -> Vec<(State, Span)> {
     found
 }
 
-/// For how long each run is known to have the lease on a state: from one version to another, none missing in between.
+/// Intervals in which a run is known to have the lease on a state: between versions, with none missing in between.
 fn leases(history: &History) -> Vec<(State, Span)> {
     let mut found: Vec<(State, Span)> = Vec::new();
     for versions in history.runs.values() {
@@ -67,7 +67,7 @@ fn leases(history: &History) -> Vec<(State, Span)> {
     found
 }
 
-/// Pairs of spans of one state of which the second begins before the first has ended.
+/// Pairs of overlapping spans of one state.
 fn pairs(mut spans: Vec<(State, Span)>) -> Vec<(State, String, String)> {
     spans.sort_by(|(one, a), (other, b)| (one, a.from, a.to).cmp(&(other, b.from, b.to)));
     let overlap = |(one, a): &(State, Span), (other, b): &(State, Span)| one == other && b.from < a.to && a.of != b.of;
@@ -75,7 +75,7 @@ fn pairs(mut spans: Vec<(State, Span)>) -> Vec<(State, String, String)> {
     found.map(|pair| (pair[0].0.clone(), pair[0].1.of.clone(), pair[1].1.of.clone())).collect()
 }
 
-/// Two runs at once on a state: of their applies, and of their leases.
+/// Two runs at once on a state: overlapping applies, and overlapping leases.
 pub(super) fn overlaps(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     for (what, spans) in [("applied a plan", applies(history)), ("had the lease", leases(history))] {
@@ -88,7 +88,7 @@ pub(super) fn overlaps(history: &History) -> Vec<Violation> {
 }
 
 impl History {
-    /// How many states more than one run had planned for, how many runs that were, and how many of these applied.
+    /// Number of states with plans of more than one run, number of those runs, and how many of these applied.
     pub(crate) fn competition(&self) -> (usize, usize, usize) {
         let mut runs: BTreeMap<State, usize> = BTreeMap::new();
         for state in self.runs.values().filter_map(state) {
@@ -100,11 +100,11 @@ impl History {
     }
 }
 
-/// What a run made and neither a state nor its journal knows, but for the last moment of a process that was killed.
+/// Objects that a run made and that are in no state and not in its journal, except for the last moment of a killed process.
 pub(super) fn forgotten(versions: &Versions, history: &History) -> Vec<String> {
     let Some(last) = versions.last() else { return Vec::new() };
     let status = last.run.status.clone().unwrap_or_default();
-    // Where nobody could read it, nothing is known.
+    // Without a readable journal there is nothing to check.
     let Some(journal) = history.journals.get(&last.of()) else { return Vec::new() };
     let lines: Vec<Line> = journal.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let named =

@@ -1,4 +1,4 @@
-//! Each rule catches what it is for: a good history, and what becomes of it when one thing is changed.
+//! Tests each rule: a good history, and one change of it that violates the rule.
 
 use std::io::Write as _;
 
@@ -24,7 +24,7 @@ fn pod(attempt: u32) -> String {
     names::attempt_name("a", "uid", attempt)
 }
 
-/// The versions of a manual run that was applied, each a second after the other.
+/// The versions of an applied manual run, one per second.
 fn applied() -> History {
     let spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
     let mut run = TerraformRun::new("a", serde_json::from_value(spec).unwrap());
@@ -86,7 +86,7 @@ fn applied() -> History {
     }
 }
 
-/// Invariants that are violated once a history was changed.
+/// The invariants that a changed history violates.
 fn after(change: impl FnOnce(&mut History)) -> Vec<&'static str> {
     let mut history = applied();
     change(&mut history);
@@ -161,7 +161,7 @@ fn a_close_may_be_missing_where_the_log_has_a_gap() {
     assert_eq!(after(|h| from(h, 3, becomes(2)))[0], "S9");
     assert!(!after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(2))).1).contains(&"S9"));
     assert!(!after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/a".into()))).1).contains(&"S9"));
-    // That of another run, one at another time, and a count that goes back, which no missing version explains.
+    // Another run's lost write, one at another time, and a decreasing count, which no missing version explains.
     assert!(after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/b".into()))).1).contains(&"S9"));
     assert!(after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(7))).1).contains(&"S9"));
     assert!(after(|h| (from(h, 3, becomes(0)), h.gaps.push(at(2))).1).contains(&"S9"));
@@ -172,9 +172,9 @@ fn what_a_version_stands_on_tells_whether_one_is_missing() {
     let second = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 2;
     let stands_on = |h: &mut History, version: usize, base: u64| h.runs.get_mut("uid").unwrap()[version].base = Some(base);
     let lost = |h: &mut History| h.lost.push((at(2), at(3), "n/a".into()));
-    // Nothing is missing, whatever else happened then.
+    // Nothing is missing, whatever else happened at that time.
     assert_eq!(after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 12)).2)[0], "S9");
-    // One is missing, and a write was not answered; and one that nothing explains.
+    // One version is missing and a write had no response; then one is missing without an explanation.
     assert!(!after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 99)).2).contains(&"S9"));
     assert_eq!(after(|h| stands_on(h, 3, 99)), ["log"]);
     assert_eq!(after(|h| stands_on(h, 3, 12)), NONE);
@@ -182,7 +182,7 @@ fn what_a_version_stands_on_tells_whether_one_is_missing() {
 
 #[test]
 fn a_claim_that_is_missing_is_not_judged_by_the_version_after_it() {
-    // The agent's claim is not in the log: what is seen of it first is the run's cancellation.
+    // The log lacks the agent's claim, which first appears with the run's cancellation.
     let cancelled = |h: &mut History| {
         let versions = h.runs.get_mut("uid").unwrap();
         versions[6].by = Writer { user: "system:serviceaccount:pawl:c".into(), pod: "c".into(), pod_uid: "c1".into() };
@@ -194,13 +194,13 @@ fn a_claim_that_is_missing_is_not_judged_by_the_version_after_it() {
 
 #[test]
 fn a_closed_attempt_writes_nothing() {
-    // Nor is it the agent's to close it, and to open it again.
+    // The agent may neither close nor reopen the attempt.
     assert_eq!(after(|h| status(h, 2).attempt.as_mut().unwrap().open = false), ["S7", "S6", "S7"]);
 }
 
 #[test]
 fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
-    // A second attempt was opened and adopted by another pod; the first one's writes on, and changes neither of the two.
+    // A second attempt was opened and adopted by another pod. The first pod continues to write, and changes neither.
     fn replaced(h: &mut History) {
         from(h, 3, |s| {
             s.attempt = Some(Attempt { number: 2, pod_name: pod(2), open: true, tries: 2, ..Default::default() });
@@ -230,10 +230,10 @@ fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
     assert!(!after(|h| (replaced(h), h.gaps.push(at(2))).1).contains(&"S6"));
     for change in [late as fn(&mut History), follows] {
         assert!(after(change).contains(&"S6"));
-        // No version that the log lacks explains it: attempts only count up.
+        // No missing version explains it: attempts only increase.
         assert!(after(|h| (change(h), h.gaps.push(at(5))).1).contains(&"S6"));
     }
-    // Another pod of the attempt's name is not who adopted it.
+    // A pod with the attempt's name but another UID did not adopt it.
     let other = |h: &mut History| h.runs.get_mut("uid").unwrap()[4].by.pod_uid = "p9".into();
     assert_eq!(after(other), ["S6"]);
 }
@@ -255,7 +255,7 @@ fn a_failure_has_its_words() {
 #[test]
 fn what_did_not_end_is_found() {
     assert_eq!(after(|h| h.runs.get_mut("uid").unwrap().truncate(6)), ["L1", "S1"]);
-    // What stands at the end counts, where the log lacks the last version; and what does not stand there does not.
+    // The final status counts if the log lacks the last version; a result that is not in it does not.
     let ended = |h: &History| h.runs["uid"].last().and_then(|last| last.run.status.clone()).unwrap();
     assert_eq!(after(|h| (h.last = [("uid".into(), ended(h))].into(), h.runs.get_mut("uid").unwrap().truncate(7)).1), NONE);
     assert_eq!(after(|h| h.last = [("uid".into(), TerraformRunStatus::default())].into()), ["L1"]);
@@ -325,7 +325,7 @@ fn the_log_is_read_with_what_each_write_stands_on() {
     assert!(text.contains("2026-11-21T10:00:01Z 16 status") && text.contains("the one before it is missing"), "{text}");
     assert!(text.contains("a write was answered with an error of the server"), "{text}");
     assert_eq!(super::evidence(&history, "n/b"), "");
-    // Its own pods, and not those of a run whose name goes on.
+    // Its own pods, and not those of a run whose name has it as prefix.
     history.pods = vec![(at(0), format!("n/{}", pod(2))), (at(0), format!("n/{}", names::attempt_name("a-1", "uid", 1)))];
     let text = super::evidence(&history, "n/a");
     assert!(text.contains(&format!("pod n/{} created", pod(2))) && text.matches(" created").count() == 1, "{text}");
@@ -336,18 +336,18 @@ fn each_field_has_its_writer() {
     let lease = |s: &mut TerraformRunStatus| {
         s.lease = Some(serde_json::from_value(json!({"stateKey": "k", "name": "n", "at": "2026-11-21T10:00:00Z"})).unwrap());
     };
-    // The agent takes a lease, the controller says something of a run whose agent works, and ends a step.
+    // The agent takes a lease; the controller writes a message while the agent works, and ends a step.
     assert_eq!(after(|h| from(h, 6, lease)), ["S7"]);
     assert_eq!(after(|h| status(h, 5).message = Some("x".into())), ["S7"]);
     let step = json!([{"name": "plan", "attempt": 1, "startedAt": "2026-11-21T10:00:00Z"}]);
     assert_eq!(after(|h| from(h, 8, |s| s.steps = serde_json::from_value(step.clone()).unwrap())), ["S7"]);
-    // What closes an attempt is the controller's, and the words with it.
+    // The controller closes an attempt and writes the message.
     assert_eq!(after(|h| (from(h, 5, lease), status(h, 8).message = Some("x".into())).0), NONE);
-    // A version that is missing may have been anybody's.
+    // A missing version may have had any writer.
     assert_eq!(after(|h| (from(h, 6, lease), h.lost.push((at(5), at(6), "n/a".into()))).0), NONE);
 }
 
-/// Two runs that are applied to one state, one after the other.
+/// Two runs that apply to one state, one after the other.
 fn both(h: &mut History) {
     let lease = json!({"stateKey": "key", "name": "n", "at": "2026-11-21T10:00:00Z"});
     let lease: Option<crds::StateLease> = serde_json::from_value(lease).unwrap();
@@ -390,7 +390,7 @@ fn two_applies_of_one_state_at_once_are_found() {
         }
     };
     assert_eq!(after(|h| (both(h), h.ledger.swap(3, 4), elsewhere(h)).0), NONE);
-    // By what their statuses say: the second has it from its fifth version on, the first until its seventh.
+    // By their statuses: the second run has the lease from its fifth version on, the first until its seventh.
     let late = |h: &mut History| h.runs.get_mut("uid2").unwrap().iter_mut().for_each(|version| version.revision -= 99);
     assert_eq!(after(|h| (both(h), late(h)).0), ["S29"]);
     let gap = |h: &mut History| h.gaps.extend((0..9).map(at));
@@ -429,7 +429,7 @@ fn what_was_made_and_is_nowhere_is_found() {
             .0),
         NONE
     );
-    // A process that was killed: not what it did long before.
+    // A killed process: only its last moment is excepted.
     let killed = |h: &mut History, seconds: i64| {
         failed(h, RunResult::Indeterminate);
         for (entry, second) in h.ledger.iter_mut().zip([0, 0, 0]) {

@@ -1,4 +1,4 @@
-//! What became of layers, held against what was pushed: pure functions of the history, the ledger and what the layers say.
+//! Compares layers with the pushes: pure functions of the history, the ledger and the layers' statuses.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ pub(super) struct Kept {
     id: String,
     /// The round of its newest relevant commit.
     newest: u64,
-    /// The rounds whose apply was begun, in their order, and whether it ended well.
+    /// Rounds whose apply began, in order, and whether it succeeded.
     applied: Vec<(u64, bool)>,
-    /// Whether its state has the object of that round.
+    /// Whether its state contains the object of that round.
     made: bool,
     status: TerraformLayerStatus,
 }
@@ -37,7 +37,7 @@ pub(super) fn layer_of(versions: &Versions) -> Option<&String> {
 }
 
 impl Kept {
-    /// What the ledger has of a layer, and its state, beside what the layer says of itself.
+    /// Combines a layer's ledger entries, state and status.
     pub(super) fn of(id: &str, newest: u64, status: TerraformLayerStatus, ledger: &[Entry], state: &str) -> Self {
         let made = state.contains(&format!("\"index_key\":\"{newest}\""));
         let round = |entry: &Entry| entry.text("script")?.strip_prefix(id)?.strip_prefix('@')?.parse::<u64>().ok();
@@ -52,7 +52,7 @@ impl Kept {
         Self { id: id.to_owned(), newest, applied, made, status }
     }
 
-    /// Whether its newest relevant commit is applied, and it has nothing more to do.
+    /// Whether its newest relevant commit is applied, and it is idle.
     pub(super) fn is_at_rest(&self) -> bool {
         let status = &self.status;
         let at = |run: Option<&LayerRun>| run.map(|run| run.content.clone());
@@ -67,7 +67,7 @@ impl Kept {
     }
 }
 
-/// Everything that must never happen to layers and did.
+/// All violations of layers.
 pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut add = |invariant, of: &str, text: String| found.push(Violation { invariant, of: of.to_owned(), text });
@@ -124,7 +124,7 @@ mod tests {
         Entry::new(pod, kind, detail)
     }
 
-    /// Rounds that were applied well, one after the other.
+    /// Rounds that were applied successfully, one after the other.
     fn ledger(rounds: &[u64]) -> Vec<Entry> {
         let both = |round: &u64| [what::COMMAND_START, what::COMMAND_END].map(|kind| entry(&format!("p{round}"), kind, *round));
         rounds.iter().flat_map(both).collect()
@@ -174,7 +174,7 @@ mod tests {
         history
     }
 
-    /// The state of a layer whose rounds were applied well, as the ledger has it.
+    /// The state of a layer after the successful applies in the ledger.
     fn state(ledger: &[Entry]) -> String {
         let ended =
             ledger.iter().rfind(|entry| entry.what == what::COMMAND_END && entry.text("script").unwrap().starts_with("n/l0@"));
@@ -193,7 +193,7 @@ mod tests {
     fn what_is_applied_and_at_rest_is_good() {
         let runs = [("a", Trigger::Commit, "w"), ("b", Trigger::Commit, "x"), ("c", Trigger::Retry, "x")];
         assert_eq!(judged(2, idle(), &ledger(&[0, 2]), &history(&runs)), NONE);
-        // One that was interrupted, and made again.
+        // An interrupted apply that was repeated.
         let mut twice = vec![entry("p", what::COMMAND_START, 2)];
         twice.extend(ledger(&[2]));
         assert_eq!(judged(2, idle(), &twice, &History::default()), NONE);
@@ -202,11 +202,11 @@ mod tests {
     #[test]
     fn a_lost_commit_is_found() {
         assert_eq!(judged(2, idle(), &ledger(&[0, 1]), &History::default()), ["L30"]);
-        // It was begun, and did not end well.
+        // An apply began and did not succeed.
         let mut begun = ledger(&[0, 1]);
         begun.push(entry("p2", what::COMMAND_START, 2));
         assert_eq!(judged(2, idle(), &begun, &History::default()), ["L30"]);
-        // Another layer's is not its own.
+        // Ignores another layer's entries.
         let other: Vec<_> = ledger(&[2])
             .into_iter()
             .map(|mut entry| {
@@ -241,7 +241,7 @@ mod tests {
     fn two_runs_of_one_cause_are_found() {
         let twice = [("a", Trigger::Commit, "x"), ("b", Trigger::Commit, "x")];
         assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&twice)), ["S82"]);
-        // Under one name, after the first was deleted.
+        // Two runs with one name, after the first was deleted.
         let again = [("a", Trigger::Drift, "x"), ("a", Trigger::Drift, "x")];
         assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&again)), ["S82"]);
     }

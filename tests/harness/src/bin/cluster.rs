@@ -1,4 +1,4 @@
-//! Real Kubernetes on this machine, with Pawl in it: `cluster up`, `down`, `status`, `env`.
+//! Runs real Kubernetes with Pawl on this machine: `cluster up`, `down`, `status`, `env`.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use harness::cluster::{Audit, Cluster, gobuild, prepare, report};
 #[derive(Parser)]
 #[command(about = "Real Kubernetes on this machine, with Pawl in it")]
 struct Arguments {
-    /// Which cluster: several can be up, each with its own addresses and directory.
+    /// Name of the cluster. Several can be up, each with its own addresses and directory.
     #[arg(long, default_value = "pawl", global = true)]
     name: String,
     #[command(subcommand)]
@@ -21,20 +21,20 @@ struct Arguments {
 enum Action {
     /// Brings the cluster up, imports Pawl's images and installs its chart.
     Up {
-        /// Leave Pawl out: Kubernetes alone.
+        /// Start Kubernetes only, without Pawl.
         #[arg(long)]
         bare: bool,
         /// Values for the chart, as PATH=VALUE.
         #[arg(long = "set", value_name = "PATH=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
     },
-    /// Ends the cluster and removes all that it left.
+    /// Stops the cluster and removes all its files and networks.
     Down,
-    /// Installs and builds what a cluster is made of, and starts nothing.
+    /// Installs and builds the programs of a cluster, and starts nothing.
     Tools,
-    /// Prints what runs; ends with 1 if the cluster is not up.
+    /// Prints the running processes; exits with 1 if the cluster is not up.
     Status,
-    /// Prints the lines that make a shell use the cluster: eval "$(… env)".
+    /// Prints shell variables for the cluster: eval "$(… env)".
     Env,
 }
 

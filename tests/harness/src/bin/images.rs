@@ -1,4 +1,4 @@
-//! The images of Pawl, built and pushed: `cargo images`.
+//! `cargo images`: builds Pawl's images and pushes them.
 
 use std::process::ExitCode;
 
@@ -11,13 +11,13 @@ use harness::cluster::report;
 #[derive(Parser)]
 #[command(name = "cargo images", about = "Builds the images of controller, runner and sources, and pushes them to a registry")]
 struct Arguments {
-    /// Where they go: REGISTRY/PATH, to which /controller, /runner-agent and /sources are added. Without it nothing is pushed
+    /// Destination: REGISTRY/PATH, to which /controller, /runner-agent and /sources are added. Without it nothing is pushed
     #[arg(long, value_name = "REGISTRY/PATH")]
     push: Option<String>,
     /// Their tag
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
     tag: String,
-    /// The registry speaks HTTP, or has a certificate that nobody knows
+    /// Allow a registry that speaks HTTP, or whose certificate has an unknown authority
     #[arg(long)]
     insecure: bool,
 }
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<()> {
     let built = publish::build(Profile::Dist)?;
     if let Some(registry) = &options.push {
-        // To a file, as a rule; all else is said beside it.
+        // Only the values go to stdout, which is usually redirected to a file.
         print!("{}", publish::push(&built, registry, options)?.values());
         return Ok(());
     }

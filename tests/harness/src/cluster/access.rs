@@ -1,4 +1,4 @@
-//! Ways into a cluster's API: as its administrator, as someone else, or by `kubectl`.
+//! Access to a cluster's API: as administrator, as another user, or with `kubectl`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +14,13 @@ use crate::wait;
 
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// The administrator's kubeconfig; it holds its certificates and may be copied.
+    /// The administrator's kubeconfig. It embeds its certificates, so it may be copied.
     pub kubeconfig: PathBuf,
     /// The API server's address.
     pub server: String,
-    /// Where every request is written down, one JSON object per line.
+    /// The audit log: one JSON object per line for each request.
     pub audit_log: PathBuf,
-    /// The `kubectl` that fits the API server.
+    /// A `kubectl` of the API server's version.
     pub kubectl: PathBuf,
 }
 
@@ -45,7 +45,7 @@ impl Access {
         make(config)
     }
 
-    /// The administrator's configuration, to be changed by those who need a client of another kind.
+    /// The administrator's configuration, for callers that need a client with other settings.
     pub async fn config(&self) -> Result<Config> {
         crypto();
         let kubeconfig =
@@ -55,19 +55,19 @@ impl Access {
             .context("the administrator's kubeconfig is not usable")
     }
 
-    /// Runs `kubectl` as the administrator and returns what it printed.
+    /// Runs `kubectl` as administrator and returns its stdout.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         run(self.kubectl_command(args)).with_context(|| format!("`kubectl {}` failed", args.join(" ")))
     }
 
-    /// `kubectl` as the administrator, for those who want its input, exit code or stderr.
+    /// `kubectl` as administrator, for callers that need stdin, the exit code or stderr.
     pub fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.kubectl);
         command.env("KUBECONFIG", &self.kubeconfig).args(args);
         command
     }
 
-    /// Whether the API server says that it is ready.
+    /// Whether the API server reports that it is ready.
     pub async fn is_ready(&self) -> bool {
         let Ok(mut config) = self.config().await else { return false };
         config.connect_timeout = Some(Duration::from_secs(1));
@@ -76,7 +76,7 @@ impl Access {
         ready(&client).await
     }
 
-    /// Waits until the API server is ready, or says why it ended.
+    /// Waits until the API server is ready. Fails with the end of the log if a process exits.
     pub(super) async fn wait_ready(&self, processes: &Processes, started: &[Record]) -> Result<()> {
         let client = self.client().await?;
         let what = format!("kube-apiserver is ready; see {}", processes.log("kube-apiserver").display());
@@ -103,7 +103,7 @@ fn make(config: Config) -> Result<Client> {
     Client::try_from(config).context("cannot make a client of the cluster")
 }
 
-/// Chooses the one TLS implementation of this program; it is no error if that was done before.
+/// Installs the TLS provider of this process. A second call has no effect.
 fn crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

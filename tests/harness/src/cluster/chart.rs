@@ -1,4 +1,4 @@
-//! Pawl itself in a cluster: its images imported, its chart installed by Helm.
+//! Installs Pawl in a cluster: imports its images and installs its chart with Helm.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,22 +18,22 @@ use super::report;
 use super::whole::{Cluster, NAMESPACE};
 use crate::wait;
 
-/// Values of the chart, by their path: what `--set` takes.
+/// Chart values by path, as for `--set`.
 pub type Values = BTreeMap<String, String>;
 
 impl Cluster {
-    /// Builds Pawl from this checkout, imports its images and installs the chart; what has not changed costs little. In pods are the
-    /// tools of the tests.
+    /// Builds Pawl from this checkout, imports its images and installs the chart. Unchanged parts are cached. The runner's image contains
+    /// the test tools.
     pub async fn install(&self, values: &Values) -> Result<()> {
         self.install_images(&PawlImages::build(IN_PODS, Profile::Same)?, values).await
     }
 
-    /// Imports images of Pawl and installs the chart.
+    /// Imports the given images and installs the chart.
     pub async fn install_images(&self, images: &PawlImages, values: &Values) -> Result<()> {
         self.install_images_of(images::root(), images, values).await
     }
 
-    /// The same with the chart of another checkout.
+    /// Like [`Self::install_images`], with the chart of another checkout.
     pub async fn install_images_of(&self, checkout: &Path, images: &PawlImages, values: &Values) -> Result<()> {
         self.import(&images.runner)?;
         self.import(&images.controller)?;
@@ -57,7 +57,7 @@ impl Cluster {
         self.install_chart_of(images::root(), values).await
     }
 
-    /// The same with the chart of another checkout.
+    /// Like [`Self::install_chart`], with the chart of another checkout.
     pub async fn install_chart_of(&self, checkout: &Path, values: &Values) -> Result<()> {
         let step = report::step("pawl", "installing the chart");
         self.make_datastore_volume()?;
@@ -69,7 +69,7 @@ impl Cluster {
                 command.arg(format!("--set-json={path}={value}"));
                 continue;
             }
-            // Numbers that the schema wants as such.
+            // The schema requires numbers for these values.
             let flag = if path.ends_with("replicas") { "--set" } else { "--set-string" };
             command.arg(format!("{flag}={path}={}", value.replace(',', "\\,")));
         }
@@ -79,10 +79,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Real Helm as the administrator.
+    /// Helm, run as administrator.
     pub fn helm(&self, args: &[&str]) -> Result<Command> {
         let mut command = Command::new(self.tools().path("helm")?);
-        // Helm's own notes belong to the cluster too.
+        // Helm's cache, config and data stay in the cluster's directory.
         for (variable, directory) in [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")] {
             command.env(variable, self.state().join("helm").join(directory));
         }
@@ -105,7 +105,7 @@ impl Cluster {
     }
 }
 
-/// Whether every replica is of the newest generation and available.
+/// Whether all replicas are available and of the newest generation.
 pub fn is_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     deployment.status.as_ref().is_some_and(|status| {
@@ -116,24 +116,24 @@ pub fn is_rolled_out(deployment: &Deployment) -> bool {
     })
 }
 
-/// The images of Pawl, built from this checkout.
+/// Pawl's images, built from this checkout.
 #[derive(Clone, Debug)]
 pub struct PawlImages {
-    /// The runner, with tools for tests.
+    /// The runner, with test tools.
     pub runner: Image,
     pub controller: Image,
-    /// What follows repositories; none of a release that had none.
+    /// The image that follows repositories. `None` for a release that had none.
     pub sources: Option<Image>,
 }
 
 impl PawlImages {
-    /// Builds them; the runner holds these tools, and the scripted one, which is built like the program that runs in any case.
+    /// Builds the images. The runner contains these tools and the scripted tool, which always has the profile of the calling program.
     pub fn build(in_pods: &[&str], profile: Profile) -> Result<Self> {
         let scripted = images::programs(&["scripted-tool"], Profile::Same)?.pop();
         Self::holding(in_pods, scripted.as_deref(), profile)
     }
 
-    /// Builds them without the scripted tool, so that it need not be compiled.
+    /// Like [`Self::build`], without the scripted tool, so that it is not compiled.
     pub fn with_real_tools(in_pods: &[&str]) -> Result<Self> {
         Self::holding(in_pods, None, Profile::Same)
     }
@@ -149,11 +149,11 @@ impl PawlImages {
         })
     }
 
-    /// The chart's values that name them.
+    /// The chart's values for these images.
     pub fn values(&self) -> Values {
-        // No test cluster has a network beyond this machine; whoever has a mirror says so.
+        // Test clusters have no network outside this machine. A test with a mirror overrides this.
         let mut values = Values::from([("runner.tools".to_owned(), r#"{"offline":true}"#.to_owned())]);
-        // Kubelets of tests do not count what is on the disk.
+        // The kubelets of tests do not measure disk usage.
         values.insert("runner.ephemeralStorage".to_owned(), String::new());
         let sources = self.sources.iter().map(|image| ("sources.image", image));
         for (place, image) in [("controller.image", &self.controller), ("runner.image", &self.runner)].into_iter().chain(sources)

@@ -1,4 +1,4 @@
-//! etcd and kube-apiserver: enough for everything that the API server itself decides. It needs no root.
+//! etcd and kube-apiserver, for tests of what the API server itself decides. Needs no root.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,13 +16,14 @@ use super::gobuild::{CONTROL_PLANE, Toolset};
 use super::pki::{self, Identity, Pair, Pki};
 use super::processes::{self, Processes, Record};
 
-/// What of each request is written down.
+/// Level of the audit log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Audit {
-    /// Who asked for what; of our own API the whole objects as well, for whoever checks their history. No Secret gets into the log.
+    /// Logs metadata of all requests, and the whole objects of Pawl's own API, for tests that check their history. Secrets are never
+    /// logged.
     #[default]
     Objects,
-    /// Who asked for what: so that a request for a run costs what one for a pod does, where both are measured.
+    /// Logs metadata only, so that a request for a run costs the same as one for a pod. For benches that compare both.
     Requests,
 }
 
@@ -40,7 +41,7 @@ impl Audit {
     }
 }
 
-/// Controllers that have nothing to do on such a cluster. Each would fetch a token of its own before the rest may begin.
+/// Controllers without work in such a cluster. Each would fetch its own token and so delay the others.
 const IDLE_CONTROLLERS: &[&str] = &[
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
@@ -63,17 +64,17 @@ const IDLE_CONTROLLERS: &[&str] = &[
     "volumeattributesclass-protection-controller",
 ];
 
-/// What a lone control plane is to be like.
+/// Options of a control plane without nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Run kube-controller-manager too: garbage collection, namespaces, service accounts.
     pub controllers: bool,
-    /// Where requests are written down; by default in the control plane's own directory, which goes with it.
+    /// Path of the audit log. By default it is in the control plane's own directory, which is removed with it.
     pub audit_log: Option<PathBuf>,
     pub apiserver_flags: Vec<String>,
 }
 
-/// An API server of its own, on the loopback address. Its processes end with this value.
+/// A private API server on the loopback address. Drop ends its processes.
 #[derive(Debug)]
 pub struct ControlPlane {
     access: Access,
@@ -82,7 +83,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts etcd and kube-apiserver and waits until they are ready, about four seconds.
+    /// Starts etcd and kube-apiserver and waits until they are ready, which takes about 4 s.
     pub async fn start(options: Options) -> Result<Self> {
         let mut names = CONTROL_PLANE.to_vec();
         if options.controllers {
@@ -105,10 +106,10 @@ impl ControlPlane {
         };
         let pki = Pki::create(&state.join("pki"))?;
         let access = place.access(&tools)?;
-        // From here on an early return ends what runs.
+        // From here on, drop ends the processes on an early return.
         let plane = Self { access, state: state.clone(), processes };
         let mut flags = options.apiserver_flags;
-        // Nothing could reach a loopback address by the `kubernetes` service.
+        // The `kubernetes` service cannot forward to a loopback address.
         flags.push("--endpoint-reconciler-type=none".to_owned());
         let started = place.start(&tools, &pki, &plane.processes, &flags)?;
         if options.controllers {
@@ -129,7 +130,7 @@ impl ControlPlane {
     }
 }
 
-/// A control plane is used by the ways into it.
+/// Gives access to the API server.
 impl Deref for ControlPlane {
     type Target = Access;
 
@@ -148,13 +149,13 @@ impl Drop for ControlPlane {
 
 fn end(processes: &Processes) -> Result<()> {
     for name in ["kube-controller-manager", "kube-apiserver", "etcd"] {
-        // Nothing in it is to be kept.
+        // Kill at once: no data is needed.
         processes.end(name, Duration::ZERO)?;
     }
     Ok(())
 }
 
-/// A new directory, after those whose owners were killed are cleared away with what still runs of them.
+/// Creates a new directory. First removes the directories, and ends the processes, of owners that were killed.
 fn claim_directory() -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let root = cache::state_root()?.join("control-planes");
@@ -172,14 +173,14 @@ fn claim_directory() -> Result<PathBuf> {
     Ok(state)
 }
 
-/// Ports of the loopback address that nobody listens on, for servers that are told theirs.
+/// Unused loopback ports for servers that take the port as an option.
 ///
-/// They lie below those that the kernel gives to connections and to whoever binds port 0: one of these could be taken
-/// between this answer and the server's start, or while a server that was struck starts again.
+/// They are below the ephemeral range. The kernel assigns ephemeral ports to connections and to binds of port 0, so it could take one of
+/// these before the server starts, or while a killed server restarts.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let below = ephemeral_ports_begin();
-    // Where to begin is by chance, so that another process of the tests finds others.
+    // Begin at random, so that a second test process gets other ports.
     let begin = rand::random_range(FIRST_PORT..below);
     let candidates = (begin..below).chain(FIRST_PORT..begin);
     let free = |port: &u16| !given.contains(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
@@ -189,13 +190,13 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// What `free_ports` gave in this process: its servers may not listen yet.
+/// Ports that `free_ports` returned in this process. Their servers may not listen yet.
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// Below are ports that people and well-known servers use.
+/// Ports below are in use by people and well-known servers.
 const FIRST_PORT: u16 = 20_000;
 
-/// The first port that the kernel chooses by itself (ip(7), `ip_local_port_range`); 32768 where it does not say.
+/// The first ephemeral port (ip(7), `ip_local_port_range`), or 32768 if it cannot be read.
 fn ephemeral_ports_begin() -> u16 {
     std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()
@@ -212,11 +213,11 @@ pub(super) struct Ports {
     pub(super) controllers: u16,
 }
 
-/// Where a control plane runs.
+/// Addresses, ports and directory of a control plane.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     pub(super) state: &'a Path,
-    /// The address that others know the API server by.
+    /// The address at which clients reach the API server.
     pub(super) address: Ipv4Addr,
     pub(super) bind: Ipv4Addr,
     pub(super) services: String,
@@ -235,7 +236,7 @@ impl Place<'_> {
         Ok(Access::new(self.state, self.server(), self.audit_log.clone(), tools.path("kubectl")?))
     }
 
-    /// A kubeconfig for one more part of the cluster, and its path.
+    /// Writes a kubeconfig for another component and returns its path.
     pub(super) fn identity(&self, pki: &Pki, identity: Identity<'_>) -> Result<PathBuf> {
         let pair = pki.issue(identity)?;
         self.kubeconfig(pki, identity.file, &pair)
@@ -273,7 +274,7 @@ impl Place<'_> {
                 format!("--listen-peer-urls={peers}"),
                 format!("--initial-advertise-peer-urls={peers}"),
                 format!("--initial-cluster=default={peers}"),
-                // The data does not outlive the cluster.
+                // The data does not outlive the cluster, so it need not survive a crash.
                 "--unsafe-no-fsync".to_owned(),
                 "--log-level=warn".to_owned(),
             ],
@@ -295,9 +296,9 @@ impl Place<'_> {
             "--allow-privileged=true".to_owned(),
             format!("--kubelet-client-certificate={}", pki.path("admin.crt")),
             format!("--kubelet-client-key={}", pki.path("admin.key")),
-            // By name would mean a look-up that nothing answers.
+            // No DNS server resolves the node's name.
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
-            // The aggregation layer: requests for other API servers are passed on, in the name of who sent them.
+            // The aggregation layer: the API server forwards requests to extension API servers on behalf of the user.
             format!("--requestheader-client-ca-file={}", pki.path("front-proxy-ca.crt")),
             format!("--requestheader-allowed-names={}", pki::FRONT_PROXY),
             "--requestheader-username-headers=X-Remote-User".to_owned(),
@@ -305,11 +306,11 @@ impl Place<'_> {
             "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             format!("--proxy-client-cert-file={}", pki.path(&format!("{}.crt", pki::FRONT_PROXY))),
             format!("--proxy-client-key-file={}", pki.path(&format!("{}.key", pki::FRONT_PROXY))),
-            // Straight to the pods, which are reached from here, services or not.
+            // Route directly to pods: this machine reaches them, but not always services.
             "--enable-aggregator-routing=true".to_owned(),
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", self.audit_log.display()),
-            // One file for the whole life of the cluster: readers need not follow a rotation.
+            // Never rotate, so that readers can use one file for the cluster's lifetime.
             "--audit-log-maxsize=100000".to_owned(),
         ];
         flags.extend_from_slice(more);

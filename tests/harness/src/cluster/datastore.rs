@@ -1,4 +1,4 @@
-//! The datastore of a cluster, as whoever holds a token of a pod reaches it.
+//! Access to a cluster's datastore with a pod's token.
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -15,30 +15,30 @@ use super::{
     whole::{Cluster, NAMESPACE},
 };
 
-/// The claim of the datastore's volume.
+/// The PersistentVolumeClaim of the datastore.
 pub const CLAIM: &str = "pawl-data";
 pub const SERVICE: &str = "pawl-datastore";
 
-/// A way to the datastore from this machine.
+/// A connection from this machine to the datastore.
 #[derive(Debug)]
 pub struct Datastore {
     connection: Connection,
-    /// The certificate authority, as PEM.
+    /// The certificate authority, in PEM.
     pub authority: String,
     pub address: SocketAddr,
 }
 
 impl Cluster {
-    /// Where the datastore of this cluster keeps its objects on this machine.
+    /// The directory on this machine where the datastore stores its objects.
     pub fn datastore(&self) -> PathBuf {
         self.state().join("datastore")
     }
 
-    /// Makes the volume that the datastore keeps its objects on: a directory of this machine, where tests can look.
+    /// Creates the datastore's volume: a directory of this machine, so that tests can read it.
     pub(super) fn make_datastore_volume(&self) -> Result<()> {
         let dir = self.datastore();
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        // The datastore runs as a user of its own.
+        // The datastore runs as an unprivileged user.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).with_context(|| format!("cannot open {}", dir.display()))?;
         let size = json!({"storage": "10Gi"});
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
@@ -55,7 +55,7 @@ impl Cluster {
         self.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]).map(drop)
     }
 
-    /// A way to the datastore; nothing is sent yet.
+    /// Prepares access to the datastore. Sends no request to it.
     pub async fn reach_datastore(&self) -> Result<Datastore> {
         let client = self.client().await?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
@@ -73,7 +73,7 @@ impl Cluster {
         Ok(Datastore { connection, authority, address })
     }
 
-    /// A token of a pod's account, bound to that pod, for an audience; none for the API server's own.
+    /// Requests a token of a service account, bound to a pod if given. Without `audience` the token is for the API server.
     pub fn pod_token(&self, namespace: &str, account: &str, pod: Option<&str>, audience: Option<&str>) -> Result<String> {
         let mut args = vec!["-n", namespace, "create", "token", account];
         if let Some(pod) = pod {
@@ -85,10 +85,10 @@ impl Cluster {
         Ok(self.kubectl(&args)?.trim().to_owned())
     }
 
-    /// The same token, which is good until another second of the epoch, or was.
+    /// Signs the same token again with the expiry `second` (Unix time), which may be in the past.
     ///
     /// # Errors
-    /// When it is none, or cannot be signed.
+    /// When the token cannot be parsed or signed.
     pub fn until(&self, token: &str, second: i64) -> Result<String> {
         let payload = token.split('.').nth(1).context("a token without a payload")?;
         let mut payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
@@ -102,7 +102,7 @@ impl Cluster {
 }
 
 impl Datastore {
-    /// A request in the name of a token's bearer.
+    /// Builds a request that is authenticated by the token.
     pub fn request(&self, method: Method, path: &str, token: &str, nonce: &str) -> Result<RequestBuilder> {
         let request = self.connection.request(method, path)?;
         Ok(request.bearer_auth(token).header(crds::datastore::HEADER_NONCE, nonce))

@@ -1,4 +1,4 @@
-//! What is in etcd, by itself: how a single object comes back as it once was, past the API server that would refuse it.
+//! Direct access to etcd, to restore an object to an earlier state, which the API server would reject.
 
 use std::{
     io::Write as _,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::whole::{Cluster, ETCD};
 
 impl Cluster {
-    /// Puts an object back as it was at a revision: a resourceVersion that it had. Everybody sees it come, as any other change.
+    /// Restores an object to its state at a revision (a former resourceVersion). Watchers see it as an ordinary update.
     pub fn restore_object(&self, key: &str, revision: &str) -> Result<()> {
         let key = serde_json::to_value(ByteString(key.as_bytes().to_vec()))?;
         let read = self.etcd("range", &json!({"key": key, "revision": revision}))?;
@@ -20,7 +20,7 @@ impl Cluster {
         self.etcd("put", &json!({"key": key, "value": value})).map(drop)
     }
 
-    /// A request to etcd's own JSON gateway, which listens in the cluster's network only. Bytes are base64 there.
+    /// Sends a request to etcd's JSON gateway, which listens only in the cluster's network. Bytes are base64 there.
     fn etcd(&self, what: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
         let request = format!(

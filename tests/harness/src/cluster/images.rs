@@ -1,5 +1,5 @@
-//! Images, built with no registry: a Debian base made from packages, our own Containerfiles on top of it, and the way
-//! into a cluster's containerd.
+//! Builds images without a registry, from a Debian base made of packages and Pawl's Containerfiles, and imports them into a cluster's
+//! containerd.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use super::command::{cargo, executables, run};
 use super::gobuild::{OBJECT_PROVIDER, Toolset, architecture};
 use super::{node, packages, report};
 
-/// The name that `images/runner-agent/Containerfile` has for its base.
+/// The base image's name in `images/runner-agent/Containerfile`.
 const BASE: &str = "docker.io/library/debian:bookworm-slim";
 
-/// After which time nobody imports an archive any more that he was given: another program may have been, which runs beside this one.
+/// Age after which an archive is deleted. A younger one may still be imported by another program that runs in parallel.
 const UNUSED: Duration = Duration::from_secs(3600);
 
 /// An image that is ready to be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// What pods call it. The tag changes with the content, so that a changed image is a changed pod.
+    /// The name in pod specs. The tag depends on the content, so that a changed image changes the pod.
     pub name: String,
     pub archive: PathBuf,
 }
 
-/// Builds images; what has not changed is not built again.
+/// Builds images. Unchanged images are cached.
 #[derive(Debug)]
 pub struct Builder {
     cache: Cache,
@@ -37,20 +37,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder that keeps everything in the cache, apart from the machine's own images.
+    /// A builder whose images are in the cache, separate from the machine's own images.
     pub fn new() -> Result<Self> {
         Self::of(root(), "pawl")
     }
 
-    /// A builder by the Containerfiles of a checkout. An image takes the place of older ones of its name, so those of each checkout
-    /// have a prefix of their own.
+    /// A builder for the Containerfiles of a checkout. A new image replaces older ones of the same name, so each checkout needs its own
+    /// prefix.
     pub fn of(checkout: &Path, prefix: &'static str) -> Result<Self> {
         Ok(Self { cache: Cache::open()?, checkout: checkout.to_owned(), prefix })
     }
 
-    /// The image of the runner: the agent, and files for tests at paths of the image, such as tools.
+    /// Builds the runner's image: the agent, and extra files for tests, such as tools, at the given paths.
     ///
-    /// The files lie below the agent's layer, so that a changed agent is all that is built again.
+    /// The extra files are in a layer below the agent, so that a changed agent rebuilds one layer only.
     pub fn runner(&self, agent: &Path, extra_files: &[(PathBuf, String)]) -> Result<Image> {
         let _lock = self.cache.lock("images")?;
         let file = self.checkout.join("images/runner-agent/Containerfile");
@@ -71,7 +71,7 @@ impl Builder {
         self.with_controller("controller", binary)
     }
 
-    /// The image of what follows repositories: the controller's binary beside git and ssh.
+    /// Builds the sources image: the controller's binary with git and ssh.
     pub fn sources(&self, binary: &Path) -> Result<Image> {
         self.with_controller("sources", binary)
     }
@@ -89,7 +89,7 @@ impl Builder {
         })
     }
 
-    /// The image of the container that holds a pod's namespaces; a shell for pods of tests too.
+    /// Builds the image of the pause container. It contains a shell for test pods too.
     pub fn pause(&self) -> Result<Image> {
         let _lock = self.cache.lock("images")?;
         let busybox = Path::new("/bin/busybox");
@@ -109,7 +109,7 @@ impl Builder {
         Ok(Image { name: node::PAUSE.to_owned(), ..image })
     }
 
-    /// The Debian base, from packages, under the name that Containerfiles use.
+    /// Builds the Debian base from packages, with the name that the Containerfiles reference.
     fn base(&self) -> Result<()> {
         let mark = self.cache.path("images/base");
         if read(&mark).is_ok_and(|made| made == packages::BASE) && run(self.buildah(&["inspect", "--type=image", BASE])).is_ok() {
@@ -127,7 +127,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The base with files on it, and the digests of the tools among them; its name.
+    /// Builds the base with extra files and the digests of the tools among them. Returns its name.
     fn base_with(&self, files: &[(PathBuf, String)], agent: &Path) -> Result<String> {
         self.base()?;
         if files.is_empty() {
@@ -145,7 +145,7 @@ impl Builder {
             for (from, to) in files {
                 context.add(from, &format!("root/{}", to.trim_start_matches('/')))?;
             }
-            // An agent of an older commit states none, and reads its tools instead.
+            // An agent of an older commit writes no digests and hashes the tools at run time instead.
             let tools = context.path().join("root").join(pod_env::TOOLS_DIR.trim_start_matches('/'));
             let _ = run(Command::new(agent).args(["tool", "digests"]).arg(tools));
             let file = context.path().join("Containerfile");
@@ -158,19 +158,19 @@ impl Builder {
         Ok(name)
     }
 
-    /// The archive of an image with this content, made by `make` if there is none; older ones that nobody uses go.
+    /// The archive of an image with this content. Calls `make` if it does not exist, and deletes unused older ones.
     fn archive(&self, name: &str, key: &str, make: impl FnOnce(&str, &Path) -> Result<()>) -> Result<Image> {
         let image =
             Image { name: format!("localhost/{name}:{key}"), archive: self.cache.path(format!("images/{name}-{key}.tar")) };
         if let Ok(archive) = File::open(&image.archive) {
-            // It is in use: whoever clears away older ones is to see that.
+            // Mark it as used, so that no other process deletes it.
             archive.set_modified(SystemTime::now()).with_context(|| format!("cannot touch {}", image.archive.display()))?;
             return Ok(image);
         }
         let step = report::step("images", name);
         Cache::install(&image.archive, |temporary| make(&image.name, temporary))
             .with_context(|| format!("cannot build the image {name}"))?;
-        // Only now: the layers below what changed were taken from the older ones.
+        // After the build, because it reuses the unchanged layers of older images.
         let prefix = format!("{name}-");
         for entry in fs::read_dir(self.cache.path("images")).into_iter().flatten().flatten() {
             let file = entry.file_name().to_string_lossy().into_owned();
@@ -178,7 +178,7 @@ impl Builder {
             let unused = entry.metadata().and_then(|archive| archive.modified()).map(|used| used.elapsed().unwrap_or_default());
             if let Some(older) = older.filter(|_| unused.is_ok_and(|unused| unused > UNUSED)) {
                 cache::remove(&entry.path())?;
-                // It may be gone already; what matters is that the store does not grow for ever.
+                // It may be deleted already. This only bounds the size of Buildah's store.
                 let _ = run(self.buildah(&["rmi", &format!("localhost/{name}:{older}")]));
             }
         }
@@ -195,11 +195,11 @@ impl Builder {
         run(command.arg(context)).map(drop)
     }
 
-    /// Pushes an image to a registry; the digest of its manifest there.
+    /// Pushes an image to a registry and returns the digest of its manifest.
     pub(super) fn publish(&self, image: &Image, to: &str, insecure: bool, credentials: Option<&Path>) -> Result<String> {
         let _lock = self.cache.lock("images")?;
         if run(self.buildah(&["inspect", "--type=image", &image.name])).is_err() {
-            // The archive outlived Buildah's own store.
+            // Buildah's store was removed, but the archive was not.
             run(self.buildah(&["pull", "-q"]).arg(format!("docker-archive:{}", image.archive.display())))?;
         }
         let file = tempfile::NamedTempFile::new().context("no file for the digest of an image")?;
@@ -219,7 +219,7 @@ impl Builder {
         run(self.buildah(&["push", "-q", image]).arg(format!("docker-archive:{}:{image}", archive.display()))).map(drop)
     }
 
-    /// Buildah with a store of its own: the machine's images are not ours to touch.
+    /// Buildah with its own store, so that the machine's images are not changed.
     fn buildah(&self, args: &[&str]) -> Command {
         let mut command = Command::new("buildah");
         command
@@ -229,20 +229,20 @@ impl Builder {
             .arg(self.cache.path("images/run"))
             .args(["--storage-driver", "overlay"])
             .args(args)
-            // A container runtime proper is neither needed nor allowed everywhere.
+            // `chroot` needs no container runtime, which is not allowed everywhere.
             .env("BUILDAH_ISOLATION", "chroot");
         command
     }
 }
 
-/// A directory to build from; it goes with this value.
+/// A build directory. Drop removes it.
 struct BuildContext {
     directory: tempfile::TempDir,
 }
 
 impl BuildContext {
     fn new() -> Result<Self> {
-        // In the cache, so that files can be linked instead of copied.
+        // In the cache, so that files can be hard-linked instead of copied.
         let parent = Cache::open()?.path("images");
         cache::create_dir(&parent)?;
         let directory = tempfile::Builder::new()
@@ -256,7 +256,7 @@ impl BuildContext {
         self.directory.path()
     }
 
-    /// One of our own programs, without its line tables: three quarters of its size, and nobody debugs inside an image.
+    /// Adds one of our programs without its line tables, which are three quarters of its size.
     fn add_program(&self, from: &Path, name: &str) -> Result<()> {
         let to = self.path().join("linux").join(architecture()).join(name);
         cache::create_dir(to.parent().context("a program lies in a directory")?)?;
@@ -274,8 +274,8 @@ impl BuildContext {
     }
 }
 
-/// What the runner of tests holds besides the agent: real tools, providers in a filesystem mirror, and the
-/// configuration that names the mirror (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
+/// Extra files of the test runner: real tools, providers in a filesystem mirror, and the CLI configuration that references the mirror
+/// (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
 pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for (name, directory) in [("tofu", "opentofu"), ("terraform", "terraform")] {
@@ -294,19 +294,19 @@ pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathB
     Ok(files)
 }
 
-/// Where programs of this workspace lie that were built just now; whoever sets it built them.
+/// Directory of programs of this workspace that the caller has just built.
 pub const PROGRAMS: &str = "PAWL_PROGRAMS";
 
-/// How programs of this workspace are built.
+/// Cargo profile for programs of this workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Like the program that runs: for suites and the demo.
+    /// The profile of the running program: for suites and the demo.
     Same,
-    /// `dist`, for speed: for published images and for programs that are measured. It takes minutes.
+    /// `dist`, optimised: for published images and programs under measurement. Takes minutes to build.
     Dist,
 }
 
-/// Builds programs of this workspace, and returns their paths in the order of `names`.
+/// Builds programs of this workspace and returns their paths in the order of `names`.
 pub fn programs(names: &[&str], profile: Profile) -> Result<Vec<PathBuf>> {
     if let Some(directory) = std::env::var_os(PROGRAMS).filter(|_| profile == Profile::Same) {
         return Ok(names.iter().map(|name| Path::new(&directory).join(name)).collect());
@@ -336,13 +336,13 @@ impl Profile {
         }
         let program = std::env::current_exe()?;
         let directories = program.ancestors().skip(1).filter_map(|directory| directory.file_name()?.to_str());
-        // Programs of tests lie a directory deeper.
+        // Test programs are one directory deeper.
         let name = directories.into_iter().find(|name| *name != "deps").context("a program lies in a directory")?;
         Ok(if name == "debug" { "dev" } else { name }.to_owned())
     }
 }
 
-/// Imports an image into the containerd of the cluster in this state directory; false if it is there already.
+/// Imports an image into the containerd of the cluster in this state directory. Returns false if it was imported before.
 pub fn import(state: &Path, image: &Image) -> Result<bool> {
     let mark = state.join("images").join(image.name.replace(['/', ':'], "_"));
     let key = cache::file_key(&image.archive)?;
@@ -350,7 +350,7 @@ pub fn import(state: &Path, image: &Image) -> Result<bool> {
         return Ok(false);
     }
     let socket = node::socket(state).display().to_string();
-    // The whole import is refused if the archive holds another name than the one that pods will ask for.
+    // The import fails if the archive's image has another name than pods use.
     let output = run(Command::new("ctr").args(["-a", &socket, "-n", "k8s.io", "images", "import"]).arg(&image.archive))
         .with_context(|| format!("cannot import the image {}", image.name))?;
     if !output.contains(&image.name) {

@@ -1,4 +1,4 @@
-//! Ending a cluster, whatever state it is in: the same steps for `down` and for what a killed one left behind.
+//! Removes a cluster in any state, with the same steps for `down` and for a cluster whose owner was killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use super::processes::Processes;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Ends everything that belongs to a state directory and removes it. Nothing of it is kept; it may be called again.
+/// Ends all processes of a state directory and removes it. Idempotent.
 pub fn clear(state: &Path) -> Result<()> {
     let processes = Processes::new(state, None);
     let network = Network::of(state);
-    // Kubelet first: it would start again what is ended below.
+    // Kubelet first: it would restart the others.
     processes.end("kubelet", Duration::from_secs(5))?;
     for name in ["kube-proxy", "coredns", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"] {
         processes.end(name, Duration::ZERO)?;
@@ -29,7 +29,7 @@ pub fn clear(state: &Path) -> Result<()> {
     processes.end("containerd-shim-runc-v2", Duration::ZERO)?;
     processes.end("nsenter", Duration::ZERO)?;
     if let Some(network) = network {
-        // What ran in containers outlives their shims; it is found by the cgroup that was made for this cluster.
+        // Container processes outlive their shims. They are found by the cluster's cgroup.
         end_cgroup(&network.name())?;
     }
     unmount_below(state)?;
@@ -40,12 +40,12 @@ pub fn clear(state: &Path) -> Result<()> {
     cache::remove(state)
 }
 
-/// Makes the cgroup that all pods of a cluster are below, in each hierarchy of the machine.
+/// Creates the parent cgroup of all pods of a cluster, in each hierarchy of the machine.
 pub fn create_cgroup(name: &str) -> Result<()> {
     for root in hierarchies()? {
         let path = root.join(name);
         cache::create_dir(&path)?;
-        // In the first version of cgroups nothing can run in a new group until these are set.
+        // cgroup v1: no process can be added to a new group until these are set.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             let (from, to) = (root.join(file), path.join(file));
             if let (Ok(value), Ok(own)) = (fs::read_to_string(&from), fs::read_to_string(&to))
@@ -55,10 +55,10 @@ pub fn create_cgroup(name: &str) -> Result<()> {
                 cache::write(&to, value.trim())?;
             }
         }
-        // In the second, what the root gives has to be passed on.
+        // cgroup v2: delegate all controllers of the root.
         if let Ok(controllers) = fs::read_to_string(path.join("cgroup.controllers")) {
             let all: Vec<String> = controllers.split_whitespace().map(|name| format!("+{name}")).collect();
-            // A controller that cannot be passed on is reported by kubelet, in better words.
+            // Kubelet reports missing controllers with a better message.
             let _ = fs::write(path.join("cgroup.subtree_control"), all.join(" "));
         }
     }
@@ -88,7 +88,7 @@ fn end_cgroup(name: &str) -> Result<()> {
                         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                     }
                 }
-                // Refused while a process of it still ends; tried again below.
+                // Fails while a process is still ending; retried below.
                 let _ = fs::remove_dir(group);
             }
             if started.elapsed() > Duration::from_secs(10) {
@@ -102,7 +102,7 @@ fn end_cgroup(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A group and those below it, the deepest first.
+/// Collects a group and its descendants, deepest first.
 fn collect(group: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -127,8 +127,8 @@ fn mount_points() -> Result<Vec<String>> {
     Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| point.replace("\\040", " ")).collect())
 }
 
-/// What lies outside the state directory for each container: the socket of its shim, in a directory that all
-/// containerds share, and the network namespace of its pod. The container's own directory names both.
+/// Removes the files of containers outside the state directory: the socket of the shim, in a directory that all containerds share, and the
+/// network namespace of the pod. The container's directory names both.
 fn remove_shared(state: &Path) -> Result<()> {
     let containers = state.join("containerd/run/io.containerd.runtime.v2.task/k8s.io");
     for entry in fs::read_dir(containers).into_iter().flatten().flatten() {
@@ -147,7 +147,7 @@ fn remove_shared(state: &Path) -> Result<()> {
         let namespaces = config["linux"]["namespaces"].as_array().into_iter().flatten();
         for path in namespaces.filter(|one| one["type"] == "network").filter_map(|one| one["path"].as_str()) {
             if Path::new(path).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"cni-")) {
-                // It is a mount on an empty file; an error means that only the file is left.
+                // A mount on an empty file. On an error only the file is left.
                 let _ = umount2(path, MntFlags::MNT_DETACH);
                 cache::remove(Path::new(path))?;
             }

@@ -1,8 +1,7 @@
-//! Real Kubernetes on one machine, without any container registry: an API server alone ([`ControlPlane`]), or a whole
-//! node that runs pods ([`Cluster`]).
+//! Real Kubernetes on one machine without a registry: an API server alone ([`ControlPlane`]), or a whole node that runs pods ([`Cluster`]).
 //!
-//! Programs come from a cache outside the checkout and are built from Go modules when they are not in it; each cluster
-//! has a state directory, a network namespace and a cgroup of its own, so that several can be up side by side.
+//! Programs come from a cache outside the checkout and are built from Go modules when missing. Each cluster has its own state directory,
+//! network namespace and cgroup, so that several can run in parallel.
 
 pub mod access;
 pub mod chart;

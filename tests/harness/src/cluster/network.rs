@@ -1,7 +1,7 @@
-//! The network of one cluster: a namespace of its own, joined to the machine by one pair of interfaces.
+//! The network of one cluster: a network namespace, connected to the machine by one veth pair.
 //!
-//! kube-proxy owns tables by fixed names, and kubelet and its kind listen on fixed ports, per network namespace. With
-//! a namespace for each, clusters cannot meet, and what a killed one leaves behind goes with its namespace.
+//! kube-proxy owns tables with fixed names, and kubelet and others listen on fixed ports, per network namespace. Separate namespaces keep
+//! clusters apart, and removing one removes all that a killed cluster left in it.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,11 +12,11 @@ use anyhow::{Context, Result, bail};
 use super::cache;
 use super::command::sh;
 
-/// Which cluster uses which number, for all state directories of the machine. Gone after a reboot, as the networks are.
+/// Links from number to state directory, for all clusters of the machine. On a tmpfs, so a reboot removes them with the networks.
 const SLOTS: &str = "/run/pawl/slots";
 const MOST: u8 = 100;
 
-/// The network of the cluster with this number: all its addresses lie in `10.(88+N).0.0/16`.
+/// The network of the cluster with this number. All its addresses are in `10.(88+N).0.0/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     slot: u8,
@@ -28,7 +28,7 @@ impl Network {
         (0..MOST).find(|slot| holder(*slot).as_deref() == Some(state)).map(|slot| Self { slot })
     }
 
-    /// Takes the first number that is free and whose addresses this machine does not use.
+    /// Claims the first free number whose addresses this machine does not use.
     pub fn claim(state: &Path) -> Result<Self> {
         if let Some(network) = Self::of(state) {
             return Ok(network);
@@ -41,11 +41,11 @@ impl Network {
             if used.split_whitespace().any(|word| word.starts_with(&prefix)) {
                 continue;
             }
-            // A slot of a state directory that is gone belongs to no one.
+            // The state directory was removed, so the slot is free.
             if holder(slot).is_some_and(|holder| !holder.exists()) {
                 network.remove()?;
             }
-            // A link is made whole or not at all, and only if there is none.
+            // Creating a link is atomic and fails if it exists.
             let draft = Path::new(SLOTS).join(format!(".{}", std::process::id()));
             cache::write(&draft, state.as_os_str().as_encoded_bytes())?;
             let claimed = fs::hard_link(&draft, slot_file(slot));
@@ -59,7 +59,7 @@ impl Network {
         bail!("all {MOST} networks for clusters are in use; end one with `cluster down --name NAME`, or remove {SLOTS}")
     }
 
-    /// Makes the namespace and the interfaces.
+    /// Creates the namespace and the interfaces.
     pub fn create(self) -> Result<()> {
         let (name, host, node) = (self.name(), self.host(), self.node());
         let inside = |args: &[&str]| sh("ip", &[&["-n", &name], args].concat());
@@ -71,14 +71,14 @@ impl Network {
         inside(&["addr", "add", &format!("{node}/30"), "dev", "eth0"])?;
         inside(&["link", "set", "eth0", "up"])?;
         inside(&["route", "add", "default", "via", &host.to_string()])?;
-        // Programs on this machine reach pods and services by way of the node, as kube-proxy translates there.
+        // Programs on this machine reach pods and services through the node, where kube-proxy translates addresses.
         sh("ip", &["route", "add", &format!("10.{}.0.0/16", self.second()), "via", &node.to_string()])?;
         sh("nsenter", &[&format!("--net={}", self.netns().display()), "sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
         self.open_way_out();
         Ok(())
     }
 
-    /// Lets pods reach what this machine reaches. Without it a cluster works all the same, so nothing fails here.
+    /// Lets pods reach the networks of this machine. Failures are ignored: a cluster works without it.
     fn open_way_out(self) {
         let (name, second) = (self.name(), self.second());
         let own = format!("10.{second}.0.0/16");
@@ -92,7 +92,7 @@ impl Network {
         }
     }
 
-    /// Removes all of it, in whatever state it is, and gives the number back.
+    /// Removes the network in any state and releases the number.
     pub fn remove(self) -> Result<()> {
         let name = self.name();
         // The pair goes with either end; the namespace's tables and bridge go with the namespace.
@@ -108,7 +108,7 @@ impl Network {
         cache::remove(&slot_file(self.slot))
     }
 
-    /// The name of namespace, interface and cgroup.
+    /// The name of the namespace, the interface and the cgroup.
     pub fn name(self) -> String {
         format!("pawl{}", self.slot)
     }
@@ -118,7 +118,7 @@ impl Network {
         Path::new("/run/netns").join(self.name())
     }
 
-    /// This machine's address in the cluster's network: servers of a test bind to it, and pods reach them there.
+    /// This machine's address in the cluster's network. Test servers bind to it so that pods can reach them.
     pub fn host(self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.second(), 255, 1)
     }
@@ -127,12 +127,12 @@ impl Network {
         Ipv4Addr::new(10, self.second(), 255, 2)
     }
 
-    /// The addresses of pods.
+    /// CIDR of pods.
     pub fn pods(self) -> String {
         format!("10.{}.0.0/17", self.second())
     }
 
-    /// The addresses of services.
+    /// CIDR of services.
     pub fn services(self) -> String {
         format!("10.{}.128.0/18", self.second())
     }

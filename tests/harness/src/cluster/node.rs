@@ -1,4 +1,4 @@
-//! The one node of a cluster: containerd, kubelet, kube-proxy, and the name server.
+//! The node of a cluster: containerd, kubelet, kube-proxy and CoreDNS.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::pki::{Identity, Pki};
 use super::processes::{Processes, Record};
 use crate::wait;
 
-/// Where the kubelet keeps the logs of pods, in the state directory.
+/// Directory of pod logs, below the state directory.
 pub(super) const POD_LOGS: &str = "pod-logs";
 pub const NODE: &str = "node1";
-/// The image of the container that holds a pod's namespaces.
+/// The image of the pause container.
 pub const PAUSE: &str = "localhost/pawl-pause:1";
 
-/// Where the parts of the node lie.
+/// Directories and network of the node.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {
     pub(super) state: &'a Path,
@@ -36,7 +36,7 @@ impl Node<'_> {
     /// Starts containerd, which needs no API server.
     pub(super) fn start_containerd(&self) -> Result<Record> {
         let socket = socket(self.state);
-        // The kernel refuses longer names of sockets, and containerd adds to this one.
+        // The kernel limits the length of a socket's path, and containerd adds to this one.
         if socket.as_os_str().len() > 90 {
             bail!("the state directory {} has too long a name; set $PAWL_STATE to a shorter one", self.state.display());
         }
@@ -102,9 +102,9 @@ state = {run}
         .map(drop)
     }
 
-    /// Starts the name server on the node's address, for names of services and for those outside.
+    /// Starts CoreDNS on the node's address. It resolves services and external names.
     pub(super) fn start_names(&self, place: &Place<'_>, pki: &Pki) -> Result<Record> {
-        // It reads much and changes nothing; the group has no use but this.
+        // Needs broad read access and no write access. Only CoreDNS is in this group.
         let user = Identity { file: "coredns", user: "system:coredns", group: NAMES_GROUP, hosts: &[] };
         let kubeconfig = place.identity(pki, user)?;
         let forward = match upstream() {
@@ -151,11 +151,11 @@ state = {run}
             "tlsPrivateKeyFile": pki.path("kubelet.key"),
             "clusterDomain": "cluster.local",
             "clusterDNS": [address],
-            // Names of the machine's own domain have no business in a pod.
+            // Keep the search domains of the machine out of pods.
             "resolvConf": resolv,
             "containerRuntimeEndpoint": format!("unix://{}", socket(self.state).display()),
             "cgroupDriver": "cgroupfs",
-            // Below its own group, or the kubelets of two clusters would each end the other's pods.
+            // A cgroup of its own: otherwise the kubelets of two clusters would kill each other's pods.
             "cgroupRoot": format!("/{}", self.network.name()),
             "cgroupsPerQOS": true,
             "enforceNodeAllocatable": [],
@@ -165,7 +165,7 @@ state = {run}
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "maxPods": 110,
             "podLogsDir": self.state.join(POD_LOGS),
-            // There is nowhere to pull an image from again.
+            // Images cannot be pulled again.
             "imageGCHighThresholdPercent": 100,
         });
         cache::write(&config, serde_json::to_vec_pretty(&content)?)?;
@@ -193,7 +193,7 @@ state = {run}
                 format!("--hostname-override={NODE}"),
                 "--proxy-mode=nftables".to_owned(),
                 format!("--cluster-cidr={}", self.network.pods()),
-                // These limits are the machine's, not the namespace's, and not to be changed from here.
+                // These limits belong to the machine, not to the namespace; do not change them.
                 "--conntrack-max-per-core=0".to_owned(),
                 "--conntrack-tcp-timeout-established=0".to_owned(),
                 "--conntrack-tcp-timeout-close-wait=0".to_owned(),
@@ -216,7 +216,7 @@ state = {run}
         )
     }
 
-    /// Waits until the node takes pods.
+    /// Waits until the node accepts pods.
     pub(super) async fn wait_ready(&self, client: Client, started: &[Record]) -> Result<()> {
         let nodes: Api<NodeObject> = Api::all(client);
         let what = format!("the node is ready; see {}", self.processes.log("kubelet").display());
@@ -229,10 +229,10 @@ state = {run}
     }
 }
 
-/// The group of the name server's user, for its ClusterRoleBinding.
+/// The group of CoreDNS's user, for its ClusterRoleBinding.
 pub(super) const NAMES_GROUP: &str = "pawl:coredns";
 
-/// Whether a node says that it is ready and bears no taint that keeps pods away.
+/// Whether a node is Ready and has no taint that keeps pods away.
 pub fn is_ready(node: &NodeObject) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let tainted = node
@@ -248,7 +248,7 @@ pub fn socket(state: &Path) -> PathBuf {
     state.join("containerd/containerd.sock")
 }
 
-/// Name servers of this machine that can be reached from the cluster's network.
+/// DNS servers of this machine that are reachable from the cluster's network.
 fn upstream() -> Option<String> {
     let text = std::fs::read_to_string("/etc/resolv.conf").ok()?;
     let servers: Vec<&str> = text
@@ -260,7 +260,7 @@ fn upstream() -> Option<String> {
     (!servers.is_empty()).then(|| servers.join(" "))
 }
 
-/// A program of the system, by its full path.
+/// Finds a system program in `PATH`.
 fn find(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

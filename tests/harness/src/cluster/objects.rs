@@ -1,4 +1,4 @@
-//! Objects that are made in any cluster.
+//! Helpers that create and patch objects.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Namespace;
@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Creates what a manifest says.
+/// Creates an object from a manifest.
 pub async fn create<K>(api: &Api<K>, manifest: Value) -> Result<K>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
@@ -16,12 +16,12 @@ where
     Ok(api.create(&PostParams::default(), &object).await?)
 }
 
-/// Merges into an object.
+/// Applies a merge patch.
 pub async fn merge<K: Clone + std::fmt::Debug + DeserializeOwned>(api: &Api<K>, name: &str, patch: &Value) -> kube::Result<K> {
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// Merges into the status of an object.
+/// Applies a merge patch to the status.
 pub async fn merge_status<K: Clone + std::fmt::Debug + DeserializeOwned>(
     api: &Api<K>,
     name: &str,
@@ -30,7 +30,7 @@ pub async fn merge_status<K: Clone + std::fmt::Debug + DeserializeOwned>(
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await
 }
 
-/// Makes a namespace whose pods may do no more than those of Pawl need.
+/// Creates a namespace with the `restricted` Pod Security Standard.
 pub async fn namespace(client: &Client, name: &str) -> Result<()> {
     let manifest = json!({"metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
     create(&Api::<Namespace>::all(client.clone()), manifest).await.with_context(|| format!("cannot make namespace {name}"))?;

@@ -1,4 +1,4 @@
-//! Certificates and keys of one cluster: its own authority, made anew each time.
+//! Certificates and keys of one cluster, from a new authority each time.
 
 use std::path::{Path, PathBuf};
 
@@ -12,27 +12,27 @@ use serde_json::{Value, json};
 
 use super::cache;
 
-/// Files and user of the certificate by which the API server is known to servers behind it.
+/// File name and user of the client certificate with which the API server authenticates to extension API servers.
 pub const FRONT_PROXY: &str = "front-proxy-client";
 
-/// The certificate authority of a cluster and the directory that its files lie in.
+/// The certificate authority of a cluster, and the directory of its files.
 pub struct Pki {
     directory: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// Who a certificate is for.
+/// The subject of a certificate.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// The name of the files.
+    /// File name without extension.
     pub file: &'a str,
     pub user: &'a str,
     pub group: &'a str,
-    /// Host names and addresses that it may serve.
+    /// Subject alternative names: host names and addresses.
     pub hosts: &'a [&'a str],
 }
 
-/// A certificate and its key, as PEM text.
+/// A certificate and its key, in PEM.
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub certificate: String,
@@ -40,12 +40,12 @@ pub struct Pair {
 }
 
 impl Pki {
-    /// Makes an authority, the key that signs the tokens of service accounts (`sa.key`, `sa.pub`), and what the API server proves
-    /// itself with when it passes requests on to servers behind it (`front-proxy-ca.crt`, `front-proxy-client.crt`).
+    /// Creates an authority, the signing key of service account tokens (`sa.key`, `sa.pub`), and the API server's client certificate for
+    /// extension API servers (`front-proxy-ca.crt`, `front-proxy-client.crt`).
     pub fn create(directory: &Path) -> Result<Self> {
         cache::create_dir(directory)?;
         let tokens = KeyPair::generate()?;
-        // An authority of its own: whoever has a certificate of it may speak for anybody.
+        // A separate authority: a holder of its certificates can impersonate every user.
         let front = Self { directory: directory.to_owned(), issuer: authority("pawl-test-front-proxy")? };
         front.write("front-proxy-ca.crt", &front.issuer.pem())?;
         front.issue(Identity { file: FRONT_PROXY, user: FRONT_PROXY, group: "pawl", hosts: &[] })?;
@@ -56,7 +56,7 @@ impl Pki {
         Ok(pki)
     }
 
-    /// Makes an authority of that name and nothing else.
+    /// Creates an authority with that name and nothing else.
     pub fn bare(directory: &Path, name: &str) -> Result<Self> {
         cache::create_dir(directory)?;
         let pki = Self { directory: directory.to_owned(), issuer: authority(name)? };
@@ -64,7 +64,7 @@ impl Pki {
         Ok(pki)
     }
 
-    /// Issues a certificate, good for serving and for authenticating, and writes it and its key.
+    /// Issues a certificate for server and client authentication, and writes it and its key.
     pub fn issue(&self, identity: Identity<'_>) -> Result<Pair> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, identity.user);
@@ -86,7 +86,7 @@ impl Pki {
         Ok(pair)
     }
 
-    /// The authority's certificate, as PEM text.
+    /// The authority's certificate, in PEM.
     pub fn authority(&self) -> String {
         self.issuer.pem()
     }
@@ -104,16 +104,16 @@ impl Pki {
     }
 }
 
-/// A token of a service account with this payload, signed with the key in a PEM as the API server signs them.
+/// Signs a service account token with this payload and a PEM key, as the API server does.
 ///
 /// # Errors
-/// When the key is none, or the payload no JSON.
+/// When the key is invalid, or the payload cannot be serialised.
 pub fn token(key: &str, payload: &Value) -> Result<String> {
     let key = KeyPair::from_pem(key).context("`sa.key` is no key")?;
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signed = format!("{}.{}", part(&json!({"alg": "ES256", "typ": "JWT"})), part(payload));
     let signature = key.sign(signed.as_bytes())?;
-    // Two integers, each of which may have a zero before it or lack some, in place of two times 32 bytes.
+    // Convert the DER signature, whose two integers may be padded or shortened, to twice 32 bytes.
     let (mut fixed, mut rest) = (Vec::new(), signature.get(2..).unwrap_or_default());
     while let [2, length, more @ ..] = rest {
         let (integer, after) = more.split_at_checked(usize::from(*length)).context("a signature that is none")?;
@@ -132,7 +132,7 @@ fn authority(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
     CertifiedIssuer::self_signed(params, KeyPair::generate()?).with_context(|| format!("cannot make the authority {name}"))
 }
 
-/// A kubeconfig with everything in it, so that the file can be copied anywhere.
+/// A kubeconfig with embedded certificates, so that the file can be copied.
 pub fn kubeconfig(server: &str, authority: &str, pair: &Pair) -> String {
     let encode = |text: &str| base64(text.as_bytes());
     serde_json::json!({

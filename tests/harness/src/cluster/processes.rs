@@ -1,4 +1,4 @@
-//! Long-running processes of a cluster: started into the background, recorded, and ended by that record alone.
+//! Background processes of a cluster: started, recorded, and ended by that record only.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::cache;
 use super::command::tail;
 
-/// Names that a process of ours may have. A process is found by name *and* state directory, so that an editor or a
-/// pager that a person has open on one of the cluster's files is never taken for a part of the cluster.
+/// Possible names of our processes. A process is matched by name *and* state directory, so that an editor or a pager with an open file of
+/// the cluster is never ended.
 const PROGRAMS: &[&str] = &[
     "etcd",
     "kube-apiserver",
@@ -31,13 +31,13 @@ const PROGRAMS: &[&str] = &[
     "nsenter",
 ];
 
-/// A process that was started here. The start time tells it from a later one with the same id.
+/// A started process. The start time distinguishes it from a later process with the same id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What it is, such as `kubelet`.
+    /// Component name, such as `kubelet`.
     pub name: String,
     pub pid: i32,
-    /// When it started, in the kernel's ticks since boot.
+    /// Start time, in kernel ticks since boot.
     pub started: u64,
 }
 
@@ -49,19 +49,19 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// The processes below `state`; new ones are started in the network namespace, if one is named.
+    /// The processes below `state`. New ones start in the network namespace `netns`, if given.
     pub fn new(state: &Path, netns: Option<PathBuf>) -> Self {
         Self { state: state.to_owned(), netns }
     }
 
-    /// Starts a process in the background. Its output goes to `log/NAME.log`; an argument must name the state
-    /// directory, since that is what tells the process as ours later.
+    /// Starts a background process with its output in `log/NAME.log`. An argument must contain the state directory, by which
+    /// [`Self::living`] finds the process.
     pub fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<Record> {
         let log_path = self.log(name);
         cache::write(&log_path, "")?;
         let log = File::options().append(true).open(&log_path).context("cannot open a log file")?;
         let mut command = match &self.netns {
-            // It only enters the network namespace, and then becomes the program: same process id, same mounts.
+            // `nsenter` enters the network namespace and then executes the program: same process id, same mounts.
             Some(netns) => {
                 let mut command = Command::new("nsenter");
                 command.arg(format!("--net={}", netns.display())).arg("--").arg(program);
@@ -75,7 +75,7 @@ impl Processes {
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share a log file")?)
             .stderr(log)
-            // Ctrl-C at the terminal is for the one who started the cluster, not for the cluster.
+            // Keeps Ctrl-C of the terminal from the cluster's processes.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name} ({})", program.display()))?;
@@ -90,7 +90,7 @@ impl Processes {
         self.state.join(format!("log/{name}.log"))
     }
 
-    /// An error with the end of the log if the process has ended.
+    /// Fails with the end of the log if the process has ended.
     pub fn check(&self, record: &Record) -> Result<()> {
         if record.is_alive() {
             return Ok(());
@@ -99,7 +99,7 @@ impl Processes {
         bail!("{} has ended; the last lines of {}:\n{}", record.name, self.log(&record.name).display(), tail(&log, 12));
     }
 
-    /// Every process that was recorded, alive or not.
+    /// All recorded processes, living or not.
     pub fn recorded(&self) -> Vec<Record> {
         let Ok(entries) = fs::read_dir(self.state.join("run")) else { return Vec::new() };
         let mut records: Vec<Record> =
@@ -108,8 +108,8 @@ impl Processes {
         records
     }
 
-    /// Every living process of this state directory: recorded, or started in the instant before a kill kept the
-    /// record from being written; the shims of containerd too.
+    /// All living processes of this state directory, including the shims of containerd, and processes whose record was never written
+    /// because their starter was killed.
     pub fn living(&self) -> Vec<Record> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         entries
@@ -131,7 +131,7 @@ impl Processes {
         ours.then_some(Record { name, pid, started: stat.started })
     }
 
-    /// Ends every living process of that name: asks, waits, and insists.
+    /// Ends all living processes of that name: SIGTERM, wait, SIGKILL.
     pub fn end(&self, name: &str, grace: Duration) -> Result<()> {
         let records: Vec<Record> = self.living().into_iter().filter(|record| record.name == name).collect();
         for record in &records {
@@ -150,14 +150,14 @@ impl Processes {
 }
 
 impl Record {
-    /// Whether this very process still runs.
+    /// Whether this process still runs.
     pub fn is_alive(&self) -> bool {
-        // A child of this process stays as a zombie until it is asked for; it is an error if it is no child.
+        // A child stays a zombie until it is reaped. Fails for processes that are not children.
         let _ = waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG));
         Stat::read(self.pid).is_some_and(|stat| stat.started == self.started && !stat.ended)
     }
 
-    /// Sends a signal, if the process is still the one that was recorded.
+    /// Sends a signal, if the recorded process still runs.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         if !self.is_alive() {
             return Ok(());
@@ -168,7 +168,7 @@ impl Record {
         }
     }
 
-    /// Waits until the process has ended; false if it has not in time.
+    /// Waits until the process has ended. Returns false after `limit`.
     pub fn wait_end(&self, limit: Duration) -> bool {
         let started = Instant::now();
         while self.is_alive() {
@@ -181,7 +181,7 @@ impl Record {
     }
 }
 
-/// What the kernel says of a process.
+/// Fields of `/proc/PID/stat`.
 struct Stat {
     started: u64,
     ended: bool,
@@ -190,13 +190,13 @@ struct Stat {
 impl Stat {
     fn read(pid: i32) -> Option<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name stands in parentheses and may hold anything; the fields after it do not.
+        // The name is in parentheses and may contain any character; the fields after it may not.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         Some(Self { started: fields.get(19)?.parse().ok()?, ended: matches!(*fields.first()?, "Z" | "X") })
     }
 }
 
-/// Whether a process that wrote down its own id and start time is still there.
+/// Whether the process that wrote this record is still alive.
 pub fn owner_alive(text: &str) -> bool {
     serde_json::from_str::<Record>(text).is_ok_and(|record| record.is_alive())
 }

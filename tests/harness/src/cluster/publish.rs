@@ -1,4 +1,4 @@
-//! `cargo images`: the images of Pawl that a cluster of one's own runs, built and pushed to a registry.
+//! `cargo images`: builds Pawl's images for users' clusters and pushes them to a registry.
 
 use std::path::PathBuf;
 
@@ -11,16 +11,16 @@ use super::{
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Registry and path that the images' names begin with; without it they are built and nothing is pushed.
+    /// Registry and path of the image names. Without it the images are built and not pushed.
     pub push: Option<String>,
     pub tag: String,
-    /// The registry speaks HTTP, or its certificate is not looked at.
+    /// Allow HTTP, and do not verify the certificate.
     pub insecure: bool,
-    /// A `config.json` of Docker's with credentials; otherwise where Buildah looks for one.
+    /// A Docker `config.json` with credentials. Without it Buildah uses its defaults.
     pub credentials: Option<PathBuf>,
 }
 
-/// An image, where it was pushed to.
+/// A pushed image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
     /// Registry, path and name, without a tag.
@@ -30,19 +30,17 @@ pub struct Pushed {
     pub digest: String,
 }
 
-/// The images of controller, runner and sources.
+/// One value each for controller, runner and sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images<T> {
-    /// The controller's, which is the datastore's as well.
+    /// The controller's, which the datastore uses as well.
     pub controller: T,
-    /// The runner's.
     pub runner: T,
-    /// That of what follows repositories.
     pub sources: T,
 }
 
 impl Images<Pushed> {
-    /// The chart's values that name them.
+    /// The chart's values for these images.
     pub fn values(&self) -> String {
         let of = |name, Pushed { repository, tag, digest }: &Pushed| {
             format!("{name}:\n  image:\n    repository: \"{repository}\"\n    tag: \"{tag}\"\n    digest: \"{digest}\"\n")
@@ -59,11 +57,11 @@ impl Images<Pushed> {
 /// Builds all images from this checkout for this machine's architecture.
 ///
 /// # Errors
-/// Without root, and when a package, a program or an image cannot be made; nothing was pushed then.
+/// Without root, and when a package, a program or an image cannot be built. Nothing was pushed then.
 pub fn build(profile: Profile) -> Result<Images<Image>> {
     packages::ensure_for_images()?;
     let programs = images::programs(&["runner-agent", "controller"], profile)?;
-    // Apart from the images of tests, whose runner holds tools.
+    // Separate from the test images, whose runner contains tools.
     let builder = Builder::of(root(), "pawl-published")?;
     Ok(Images {
         controller: builder.controller(&programs[1])?,
@@ -72,10 +70,10 @@ pub fn build(profile: Profile) -> Result<Images<Image>> {
     })
 }
 
-/// Pushes all images. What is there of them already is not sent again, so that it may be called again after an error.
+/// Pushes all images. Existing layers are not sent again, so it can be retried after an error.
 ///
 /// # Errors
-/// When the registry cannot be reached or refuses them.
+/// When the registry is unreachable or refuses an image.
 pub fn push(built: &Images<Image>, registry: &str, options: &Options) -> Result<Images<Pushed>> {
     let builder = Builder::of(root(), "pawl-published")?;
     let registry = registry.trim_end_matches('/');
@@ -89,7 +87,7 @@ pub fn push(built: &Images<Image>, registry: &str, options: &Options) -> Result<
         step.done();
         Ok(Pushed { repository, tag: options.tag.clone(), digest })
     };
-    // The names that the chart's values have.
+    // The names in the chart's values.
     Ok(Images {
         controller: one(&built.controller, "controller")?,
         runner: one(&built.runner, "runner-agent")?,
@@ -97,7 +95,7 @@ pub fn push(built: &Images<Image>, registry: &str, options: &Options) -> Result<
     })
 }
 
-/// The `config.json` in the directory that Docker's own variable names, which not every Buildah reads.
+/// The `config.json` in `$DOCKER_CONFIG`, which not every version of Buildah reads.
 pub fn credentials() -> Option<PathBuf> {
     let directory = std::env::var_os("DOCKER_CONFIG").filter(|directory| !directory.is_empty())?;
     Some(PathBuf::from(directory).join("config.json")).filter(|file| file.is_file())

@@ -1,4 +1,4 @@
-//! What can be killed: the processes of a pod as this machine sees them, and the API server.
+//! Processes to kill: those of a pod as seen from this machine, and the API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use super::{
 
 const APISERVER: &str = "kube-apiserver";
 
-/// A command that lasts until [`open_gate`], so that no test has to be faster than what it looks at.
+/// A command that runs until [`open_gate`], so that a test controls when it ends.
 pub const GATE: &str = "until [ -e /tmp/open ]; do sleep 0.2; done";
 
-/// Lets what waits at a [`GATE`] in the pod of an agent go on, now or when it comes there; false while no agent runs in it.
+/// Opens the [`GATE`] in an agent's pod, now or before it is reached. Returns false if no agent runs in the pod.
 pub fn open_gate(pod: &Pod) -> Result<bool> {
     let agent = of_pod(pod)?.into_iter().find(|(_, line)| line.contains("runner-agent run"));
     Ok(agent.is_some_and(|(pid, _)| std::fs::write(format!("/proc/{pid}/root/tmp/open"), "").is_ok()))
 }
 
-/// The same as [`processes`].
+/// Like [`processes`], for a pod object.
 pub fn of_pod(pod: &Pod) -> Result<Vec<(i32, String)>> {
     processes(pod.metadata.uid.as_deref().context("a pod without UID")?)
 }
 
-/// Processes in the control groups of a pod: id and command line.
+/// Processes in the cgroups of a pod: id and command line.
 pub fn processes(pod_uid: &str) -> Result<Vec<(i32, String)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").context("cannot read /proc")? {
@@ -44,37 +44,37 @@ pub fn processes(pod_uid: &str) -> Result<Vec<(i32, String)>> {
     Ok(found)
 }
 
-/// Whether no container of a pod runs any more.
+/// Whether all containers of a pod have ended.
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Sends a signal to the processes of a pod whose command line holds a text. How many there were.
+/// Signals the processes of a pod whose command line contains `text`. Returns their number.
 pub fn signal_in_pod(pod_uid: &str, text: &str, signal: Signal) -> Result<usize> {
     let mut reached = 0;
     for (pid, _) in processes(pod_uid)?.into_iter().filter(|(_, line)| line.contains(text)) {
-        // It may have ended since.
+        // The process may have ended already.
         reached += usize::from(kill(Pid::from_raw(pid), signal).is_ok());
     }
     Ok(reached)
 }
 
-/// A kubelet that hears and says nothing, until this goes.
+/// A stopped kubelet, which accepts connections but answers none. Drop resumes it.
 #[derive(Debug)]
 pub struct HeldKubelet(Vec<Record>);
 
 impl Drop for HeldKubelet {
     fn drop(&mut self) {
         for record in &self.0 {
-            // It may have been ended with its cluster.
+            // It may have ended with its cluster.
             let _ = record.signal(Signal::SIGCONT);
         }
     }
 }
 
 impl Cluster {
-    /// Stops the kubelet in the middle of whatever it does; what runs on its node runs on.
+    /// Stops the kubelet with SIGSTOP. Containers on its node continue to run.
     pub fn hold_kubelet(&self) -> Result<HeldKubelet> {
         let found: Vec<Record> = self.processes().living().into_iter().filter(|record| record.name == "kubelet").collect();
         for record in &found {
@@ -83,14 +83,14 @@ impl Cluster {
         Ok(HeldKubelet(found))
     }
 
-    /// Kills the API server, leaves it away for a while, and starts it again as it was, with these flags besides.
+    /// Kills the API server and restarts it after `away` with the same flags and `more`.
     pub async fn restart_apiserver(&self, away: Duration, more: &[String]) -> Result<()> {
         let processes = self.processes();
         let (program, mut flags) = command_line(processes, APISERVER)?;
         flags.extend(more.iter().filter(|flag| !flags.contains(flag)).cloned().collect::<Vec<_>>());
         processes.end(APISERVER, Duration::ZERO)?;
         tokio::time::sleep(away).await;
-        // A process of many threads is a zombie before the last of them has let go of the port.
+        // A multi-threaded process becomes a zombie before its last thread releases the port.
         let address = self.server.strip_prefix("https://").context("the API server's address is no URL")?;
         while tokio::net::TcpStream::connect(address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -99,14 +99,14 @@ impl Cluster {
         self.wait_ready(processes, &[started]).await
     }
 
-    /// Starts again those parts of Kubernetes that back off for up to a minute after their API server was away: what waits for a
-    /// pod to be scheduled tests nothing of ours.
+    /// Restarts the components that back off for up to a minute after the API server was away. A wait for the scheduler would test nothing
+    /// of Pawl.
     pub async fn restart_watchers(&self) -> Result<()> {
         let processes = self.processes();
         for name in ["kube-scheduler", "kube-controller-manager"] {
             let (program, flags) = command_line(processes, name)?;
             processes.end(name, Duration::ZERO)?;
-            // Until the one before has let go of its port.
+            // The old process may not have released its port yet.
             let mut tries = 0;
             loop {
                 let started = processes.spawn(name, Path::new(&program), &flags)?;
@@ -123,7 +123,7 @@ impl Cluster {
     }
 }
 
-/// Program and flags of a part of the cluster that runs.
+/// Program and flags of a running component.
 fn command_line(processes: &Processes, name: &str) -> Result<(String, Vec<String>)> {
     let record = processes.living().into_iter().find(|record| record.name == name).with_context(|| format!("no {name} runs"))?;
     let line = std::fs::read(format!("/proc/{}/cmdline", record.pid))

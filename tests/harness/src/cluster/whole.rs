@@ -1,4 +1,4 @@
-//! A whole cluster: up, found again, and down.
+//! A whole cluster: up, attach and down.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -25,16 +25,16 @@ use super::processes::{Processes, Record};
 use super::{images, leftovers, packages, report};
 use crate::wait;
 
-/// The namespace that the chart is installed to.
+/// The namespace of the chart's release.
 pub const NAMESPACE: &str = "pawl-system";
 
 /// The port of etcd in the cluster's network.
 pub(super) const ETCD: u16 = 2379;
 
-/// In a network namespace of their own, all clusters have the usual ports.
+/// The usual ports: each cluster has its own network namespace.
 const PORTS: Ports = Ports { etcd: ETCD, peers: 2380, apiserver: 6443, controllers: 10257 };
 
-/// A cluster with one node. It stays up when this value goes; [`Cluster::down`] ends it.
+/// A cluster with one node. It stays up after drop; [`Cluster::down`] removes it.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     name: String,
@@ -47,19 +47,16 @@ pub struct Cluster {
 
 #[derive(Debug)]
 pub struct Status {
-    /// Its directory.
     pub state: PathBuf,
-    /// Whether its API server is ready.
     pub ready: bool,
-    /// The processes that run, containers aside.
+    /// Running processes, without containers.
     pub running: Vec<Record>,
-    /// Parts that were started and have ended.
+    /// Components that were started and have ended.
     pub ended: Vec<String>,
 }
 
 impl Cluster {
-    /// Brings the cluster of that name up, or takes it over if it is up and whole. What a killed one left behind is
-    /// cleared away first.
+    /// Starts the cluster of that name, or attaches to it if it is up and complete. Removes what a killed one left behind first.
     pub async fn up(name: &str, audit: Audit) -> Result<Self> {
         packages::ensure()?;
         let tools = Toolset::ensure(NODE)?;
@@ -83,7 +80,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Finds a cluster that is up.
+    /// Attaches to a running cluster.
     pub async fn attach(name: &str) -> Result<Self> {
         let state = directory(name)?;
         Self::open(name, &state)
@@ -91,14 +88,14 @@ impl Cluster {
             .with_context(|| format!("cluster {name} is not up; bring it up with `cluster up --name {name}`"))
     }
 
-    /// Ends the cluster of that name and removes all that it left; it is no error if there is none.
+    /// Removes the cluster of that name. It is no error if there is none.
     pub fn down_by_name(name: &str) -> Result<()> {
         let state = directory(name)?;
         let _lock = lock(name)?;
         leftovers::clear(&state).with_context(|| format!("cluster {name} is not down yet; try again"))
     }
 
-    /// Ends this cluster and removes all that it left.
+    /// Removes this cluster.
     pub fn down(self) -> Result<()> {
         Self::down_by_name(&self.name)
     }
@@ -153,7 +150,7 @@ impl Cluster {
         allow_names(&client).await?;
         started.push(node.start_names(&place, &pki)?);
         node.wait_ready(client.clone(), &started).await?;
-        // Pods are refused in a namespace until its account is there.
+        // A namespace rejects pods until its default service account exists.
         wait_account(&client).await?;
         tools.link_into(&state.join("bin"))?;
         cache::write(&state.join("complete"), serde_json::to_vec(&tools)?)?;
@@ -174,7 +171,7 @@ impl Cluster {
         self.state.join("bin")
     }
 
-    /// Runs a line in a shell that has the cluster's programs, as a person does who pastes it.
+    /// Runs a line in a shell with the cluster's programs in `PATH`, as a user would.
     pub fn shell(&self, line: &str) -> Result<Output> {
         let path = format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("sh");
@@ -191,7 +188,7 @@ impl Cluster {
         &self.tools
     }
 
-    /// This machine's address in the cluster's network: what listens there is reached from pods.
+    /// This machine's address in the cluster's network, reachable from pods.
     pub fn host(&self) -> Ipv4Addr {
         self.network.host()
     }
@@ -204,14 +201,14 @@ impl Cluster {
         &self.processes
     }
 
-    /// Lines for a shell: `eval` of them makes `kubectl` and `helm` use this cluster.
+    /// Shell code: after `eval`, `kubectl` and `helm` use this cluster.
     pub fn env(&self) -> String {
         let quote = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
         format!("export KUBECONFIG={}\nexport PATH={}:\"$PATH\"\n", quote(&self.access.kubeconfig), quote(&self.programs()))
     }
 }
 
-/// A cluster is used by the ways into it.
+/// Gives access to the API server.
 impl Deref for Cluster {
     type Target = Access;
 
@@ -228,7 +225,7 @@ fn directory(name: &str) -> Result<PathBuf> {
     Ok(cache::state_root()?.join("clusters").join(name))
 }
 
-/// Beside the state directory, which comes and goes.
+/// Next to the state directory, because that is removed and created again.
 fn lock(name: &str) -> Result<Lock> {
     Lock::wait(&cache::state_root()?.join("clusters").join(format!(".{name}.lock")))
 }
@@ -246,7 +243,7 @@ fn place(state: &Path, network: Network, audit: Audit) -> Place<'_> {
     }
 }
 
-/// Lets the name server read what it needs.
+/// Grants CoreDNS its read access.
 async fn allow_names(client: &Client) -> Result<()> {
     let name = "pawl:coredns";
     let role: ClusterRole = serde_json::from_value(json!({

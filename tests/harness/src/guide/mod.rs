@@ -1,4 +1,4 @@
-//! README and the guide, as tests read them: the blocks of commands and manifests, each with what becomes of it.
+//! Parses README and the guide for tests: blocks of commands and manifests, each with the mark that tells how it is tested.
 
 #[cfg(test)]
 mod tests;
@@ -11,14 +11,14 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use xtask::root;
 
-/// What the comment above a block says of it.
+/// The mark in the comment above a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// `run: NAME`: a test takes it by this name, and runs it as it stands.
+    /// `run: NAME`: a test selects it by this name and runs it unchanged.
     Run(String),
     /// `accepted`: an API server accepts the manifest.
     Accepted,
-    /// `values: NAME`: Helm renders the chart with it.
+    /// `values: NAME`: Helm renders the chart with these values.
     Values(String),
     /// `not run: WHY`.
     NotRun(String),
@@ -41,17 +41,17 @@ impl Mark {
 /// A fenced block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// File and line of its fence, from the top of the checkout.
+    /// File, relative to the checkout, and line of its fence.
     pub place: String,
-    /// The word behind the fence: `sh`, `yaml`, `text`.
+    /// The info string of the fence: `sh`, `yaml`, `text`.
     pub language: String,
-    /// The comment right above the fence, where it is a mark.
+    /// The mark in the comment directly above the fence.
     pub mark: Option<Mark>,
-    /// Its lines, each with an end.
+    /// Its lines, each with a newline.
     pub text: String,
 }
 
-/// README and all pages of the guide, from the top of the checkout.
+/// README and all pages of the guide, relative to the checkout.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -68,18 +68,18 @@ pub fn pages() -> Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// The text of a page.
+/// Reads a page.
 ///
 /// # Errors
-/// When there is no such page.
+/// When it does not exist.
 pub fn read(page: &Path) -> Result<String> {
     fs::read_to_string(root().join(page)).with_context(|| format!("cannot read {}", page.display()))
 }
 
-/// All blocks of a page.
+/// Parses all blocks of a page.
 ///
 /// # Errors
-/// When a block does not end.
+/// When a block is not closed.
 pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -103,7 +103,7 @@ pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
-/// All blocks of README and guide.
+/// Parses all blocks of README and guide.
 ///
 /// # Errors
 /// When a page cannot be read.
@@ -115,7 +115,7 @@ pub fn all() -> Result<Vec<Block>> {
     Ok(all)
 }
 
-/// The block that is marked `run: NAME`.
+/// The block with the mark `run: NAME`.
 ///
 /// # Errors
 /// When there is none, or more than one.

@@ -1,13 +1,13 @@
-//! The pages themselves: every command and manifest is run or says why not, every link leads somewhere.
+//! Tests of the pages: every command and manifest is tested or states why not, and every link has a target.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// Blocks that nobody runs. Whoever adds one changes this number, and says in the page why.
+/// Number of blocks marked `not run`. Whoever adds one changes this number and gives the reason in the page.
 const NOT_RUN: usize = 10;
 
-/// What the tests' own code says, of all suites that run blocks.
+/// The source code of all suites that run blocks.
 fn suites() -> String {
     let mut text = String::new();
     for suite in ["pods", "local", "api"] {
@@ -67,7 +67,7 @@ fn a_block_is_seen_with_its_mark_and_without() {
     }
 }
 
-/// Code that is only indented would not be seen by the checks above.
+/// The checks above do not see indented code blocks.
 #[test]
 fn no_code_stands_outside_of_a_fence() {
     for page in pages().unwrap() {
@@ -101,12 +101,12 @@ fn manifests_and_values_can_be_read() {
         let mut manifest: serde_json::Value =
             serde_saphyr::from_str(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.place));
         if matches!(&block.mark, Some(Mark::Run(name)) if name.starts_with("pawl.yaml")) {
-            // Its source is the folder that it is in.
+            // Its source is the folder that contains it.
             manifest["spec"]["source"] = serde_json::json!({});
             manifest["metadata"] = serde_json::json!({});
         }
         if manifest["kind"] == "TerraformRun" {
-            // By the types: a field that they do not know is no error to serde, and is missing when it is written again.
+            // Round trip through the types: serde ignores unknown fields, so they are missing in the output.
             let run: crds::TerraformRun =
                 serde_json::from_value(manifest.clone()).unwrap_or_else(|e| panic!("{}: {e}", block.place));
             holds(&block.place, &serde_json::to_value(&run.spec).unwrap(), &manifest["spec"]);
@@ -114,7 +114,7 @@ fn manifests_and_values_can_be_read() {
     }
 }
 
-/// Fails where `part` has a field that `whole` has not.
+/// Fails if `part` has a field that `whole` lacks.
 fn holds(place: &str, whole: &serde_json::Value, part: &serde_json::Value) {
     match part {
         serde_json::Value::Object(fields) => {
@@ -128,7 +128,7 @@ fn holds(place: &str, whole: &serde_json::Value, part: &serde_json::Value) {
     }
 }
 
-/// The words of a heading as a link names them.
+/// The anchor of a heading, as links name it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -184,7 +184,7 @@ fn every_page_is_in_the_list_and_in_readme() {
     }
 }
 
-/// Annotations, roles, metrics and exit codes stand in pages that people write.
+/// Annotations, roles, metrics and exit codes in the handwritten pages.
 #[test]
 fn what_people_look_up_is_there() {
     let guide: String = pages().unwrap().iter().map(|page| read(page).unwrap()).collect();

@@ -1,37 +1,37 @@
-//! What the tool did for a run, in its order, and what of it must never happen.
+//! The actions of the tool for a run, in order, and checks of them.
 
 use crds::{Phase, RunResult};
 
-/// Something that was done for a run.
+/// An action for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Its apply was begun: under a claim of the process that did it (`Some(true)`), of another, or under none.
+    /// Its apply began. `Some(true)`: under a claim of the same process, `Some(false)`: of another; `None`: without a claim.
     Applies(Option<bool>),
-    /// An object was touched.
+    /// An object was changed.
     Changed,
-    /// The apply ended, well or not.
+    /// The apply ended; `true` if successful.
     Ended(bool),
-    /// It was asked to end, by SIGINT.
+    /// It received SIGINT.
     Interrupted,
     Killed,
 }
 
-/// All that was done for a run so far.
+/// All actions for a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deeds {
-    /// How often an apply was begun.
+    /// Number of applies that began.
     pub applies: u32,
-    /// Objects that were touched.
+    /// Number of changed objects.
     pub changed: u32,
-    /// Whether it ended, and one ended well.
+    /// Whether it ended, and whether any ended successfully.
     pub ended: Option<bool>,
-    /// Whether it was killed before that.
+    /// Whether it was killed before its end.
     pub killed: bool,
     interrupts: u32,
 }
 
 impl Deeds {
-    /// Takes what was done next, while the run said that it had ended so; the invariants that this violates.
+    /// Adds the next action, with the run's result at that time. Returns the violated invariants.
     pub fn add(&mut self, deed: Deed, result: Option<RunResult>) -> Vec<(&'static str, &'static str)> {
         let is_over = self.ended.is_some();
         let found = match deed {

@@ -1,5 +1,5 @@
-//! The invariants of every run, one function each, and one function that checks them all. The simulator checks them as a life goes
-//! on, the kill loop afterwards in the audit log. The numbers are those of `design/invariants.md`.
+//! The invariants of every run, one function each, and functions that check all of them. The simulator checks them during a life, the kill
+//! loop afterwards in the audit log. The numbers are those of `design/invariants.md`.
 
 mod deeds;
 mod rules;
@@ -10,12 +10,12 @@ use crds::{Changed, RunResult, TerraformRun};
 
 pub use deeds::{Deed, Deeds};
 
-/// Something that must never happen, and did.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Number of the invariant in `design/invariants.md`, or `log`: the log itself cannot be relied on.
+    /// Number of the invariant in `design/invariants.md`, or `log` if the log itself is unreliable.
     pub invariant: &'static str,
-    /// `NAMESPACE/NAME` of the run, or what else it is about.
+    /// `NAMESPACE/NAME` of the run, or another subject.
     pub of: String,
     pub text: String,
 }
@@ -29,26 +29,25 @@ impl fmt::Display for Violation {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Writer {
     pub user: String,
-    /// Name of the pod whose token it was; empty for others.
+    /// Name of the pod whose token was used. Empty for other writers.
     pub pod: String,
     /// UID of that pod.
     pub pod_uid: String,
 }
 
-/// A version of a run, and the one before it.
+/// A version of a run, and the previous one.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// None where this is the first that is known.
+    /// `None` for the first known version.
     pub before: Option<&'a TerraformRun>,
-    /// The version.
     pub after: &'a TerraformRun,
-    /// Who wrote its status, where that is known.
+    /// The writer of its status, if known.
     pub by: Option<&'a Writer>,
     /// Whether no version between the two is missing.
     pub whole: bool,
 }
 
-/// The invariants that a step violates, each with what happened.
+/// The invariants that a step violates, each with a description.
 pub fn step(step: &Step) -> Vec<(&'static str, String)> {
     let Step { before, after, by, whole } = *step;
     let mut found = Vec::new();
@@ -70,13 +69,13 @@ pub fn step(step: &Step) -> Vec<(&'static str, String)> {
     found
 }
 
-/// The invariants that a version violates by itself; `bytes` is the size of its status as JSON.
+/// The invariants that a single version violates. `bytes` is the size of its status as JSON.
 pub fn version(run: &TerraformRun, bytes: usize) -> Vec<(&'static str, String)> {
     let found = [("S16", rules::size(bytes)), ("L1", rules::named(run))];
     found.into_iter().filter_map(|(invariant, text)| Some((invariant, text?))).collect()
 }
 
-/// The invariant that a run violates whose result differs from what its tool did. `changes` is from its failure.
+/// The invariant violated by a run whose result differs from its tool's actions. `changes` is from its failure.
 pub fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
     rules::truth(result, changes, claimed, deeds)
 }

@@ -1,4 +1,4 @@
-//! The rules, one function each; what they say is a sentence on what happened.
+//! The rules, one function each. A rule returns a sentence about the violation.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -22,7 +22,7 @@ fn number(run: &TerraformRun) -> u32 {
     status(run).attempt.as_ref().map_or(0, |attempt| attempt.number)
 }
 
-/// Whether a phase follows another, at once or by way of phases that nobody saw.
+/// Whether a phase can follow another, directly or through unobserved phases.
 fn reaches(from: Phase, to: Phase) -> bool {
     let mut seen = HashSet::from([from]);
     let mut next = vec![from];
@@ -35,7 +35,7 @@ fn reaches(from: Phase, to: Phase) -> bool {
     false
 }
 
-/// Phases move along their table.
+/// Phases follow their transition table.
 pub(super) fn phase(before: &TerraformRun, after: &TerraformRun, whole: bool) -> Option<String> {
     let (Some(from), Some(to)) = (status(before).phase, status(after).phase) else {
         let lost = status(before).phase.is_some() && status(after).phase.is_none();
@@ -45,7 +45,7 @@ pub(super) fn phase(before: &TerraformRun, after: &TerraformRun, whole: bool) ->
     (!legal).then(|| format!("phase {from} was followed by {to}"))
 }
 
-/// What ended, and what was claimed, stays.
+/// The result of an ended run and a claim never change.
 pub(super) fn frozen(before: &TerraformRun, after: &TerraformRun) -> Option<String> {
     let (old, new) = (status(before), status(after));
     if before.spec != after.spec {
@@ -60,7 +60,7 @@ pub(super) fn frozen(before: &TerraformRun, after: &TerraformRun) -> Option<Stri
     (old.claim.is_some() && old.claim != new.claim).then(|| "the claim changed".to_owned())
 }
 
-/// Attempts count up one by one, and the one before is closed. Where a version may be missing, so may the one that closed it.
+/// Attempts increase by one, and the previous one is closed. A missing version may be the one that closed it.
 pub(super) fn attempts(before: &TerraformRun, after: &TerraformRun, whole: bool) -> Option<String> {
     let (old, new) = (number(before), number(after));
     if new < old || (whole && new > old + 1) {
@@ -75,8 +75,8 @@ pub(super) fn claimed_is_last(before: &TerraformRun, after: &TerraformRun) -> Op
     (status(before).claim.is_some() && number(after) > number(before)).then(|| "a claimed run got a further attempt".to_owned())
 }
 
-/// The pod of an attempt writes the status while that attempt is open, and no other pod writes what is the agent's. Whose pod it was
-/// its name says, whoever adopted the run or wrote it since.
+/// The pod of an attempt writes the status only while that attempt is open, and no other pod writes the agent's fields. The attempt is
+/// derived from the pod's name, independently of adoption and later writes.
 pub(super) fn writer(before: &TerraformRun, after: &TerraformRun, by: &Writer, whole: bool) -> Option<String> {
     if by.pod_uid.is_empty() {
         return None;
@@ -85,9 +85,9 @@ pub(super) fn writer(before: &TerraformRun, after: &TerraformRun, by: &Writer, w
     let (name, uid) = (before.name_any(), before.uid().unwrap_or_default());
     let own = (1..=newest).find(|number| names::attempt_name(&name, &uid, *number) == by.pod);
     let wrong = match own {
-        // The controller, or a pod that has no business here.
+        // The controller, or an unrelated pod.
         None => whole && (new.adopted != old.adopted || new.claim != old.claim),
-        // Attempts only count up, so that no missing version explains it.
+        // No missing version explains it, because attempts only increase.
         Some(own) if own < newest => true,
         Some(own) => {
             let open = old.attempt.as_ref().is_some_and(|attempt| attempt.open);
@@ -98,8 +98,8 @@ pub(super) fn writer(before: &TerraformRun, after: &TerraformRun, by: &Writer, w
     wrong.then(|| format!("the pod {} ({}) wrote while the attempt was {:?}", by.pod, by.pod_uid, old.attempt))
 }
 
-/// Every field is written by whom it belongs to: the agent's by a pod of the run, the controller's by none, and those of the attempt by
-/// its pod from the adoption to the write that closes it, otherwise by none.
+/// Every field is written by its owner: the agent's by a pod of the run, the controller's by no pod. Fields of the attempt are written by
+/// its pod from the adoption to the write that closes it, otherwise by no pod.
 pub(super) fn fields(before: &TerraformRun, after: &TerraformRun, by: &Writer) -> Option<String> {
     let (old, new, uid) = (status(before), status(after), before.uid().unwrap_or_default());
     let agent = (1..=number(before)).any(|number| names::attempt_name(&before.name_any(), &uid, number) == by.pod);
@@ -118,12 +118,12 @@ pub(super) fn fields(before: &TerraformRun, after: &TerraformRun, by: &Writer) -
     Some(format!("`{}` was written by {}", wrong.name, if agent { &by.pod } else { &by.user }))
 }
 
-/// A status fits.
+/// A status stays within its size limit.
 pub(super) fn size(bytes: usize) -> Option<String> {
     (bytes > MAX_STATUS_BYTES).then(|| format!("its status had {bytes} bytes"))
 }
 
-/// A run that ended says how, and one that failed says why and what to do next.
+/// An ended run has a result, and a failed one a reason and a next step.
 pub(super) fn named(run: &TerraformRun) -> Option<String> {
     let status = status(run);
     if !status.is_terminal() {
@@ -140,8 +140,8 @@ pub(super) fn named(run: &TerraformRun) -> Option<String> {
         .then(|| "it failed and says not what to do next".to_owned())
 }
 
-/// A claim stands on a live approval of the plan, by the pod that had adopted the open attempt. With `whole` this is the write that
-/// made it, of which more is known.
+/// A claim requires a valid approval of the plan, and the pod that adopted the open attempt. With `whole` this is the write that made it,
+/// so more can be checked.
 pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whole: bool) -> Vec<(&'static str, String)> {
     let (new, annotations) = (status(run), run.annotations());
     let record = new.approval.as_ref();
@@ -149,7 +149,7 @@ pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whol
     let approved = match run.spec.approval.mode {
         ApprovalMode::Manual => record.is_some_and(|record| record.checksum.as_ref() == Some(&claim.checksum)),
         ApprovalMode::Automatic if !harmless => record.is_some_and(|record| record.checksum.as_ref() == Some(&claim.checksum)),
-        // Where a plan may turn out to need a person, that it needs none is recorded with its end.
+        // If a plan may need a person, `automatic` is recorded at its end.
         ApprovalMode::Automatic => {
             run.spec.approval.automatic_when.is_some() || record.is_some_and(|record| record.by == "automatic")
         }
@@ -173,7 +173,7 @@ pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whol
         ("S2", !run.spec.operation.applies(), "a run was claimed that only plans"),
         ("S6", !adopted, "the claim is of a process that did not adopt the attempt"),
     ];
-    // The claim itself may be what is missing: who wrote this, what was asked for since and what was given back says nothing of it.
+    // Only for the claiming write itself: a later version tells neither its writer, nor later requests, nor a returned lease.
     let at_once = [
         ("S6", !open, "the claim is of an attempt that is not open"),
         ("S6", other.is_some(), "the claim was written by another pod"),
@@ -189,7 +189,7 @@ pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whol
     found.filter(|(_, wrong, _)| *wrong).map(|(invariant, _, text)| (invariant, text.to_owned())).collect()
 }
 
-/// What a run says of itself at its end is what the tool did.
+/// The result of a run matches its tool's actions.
 pub(super) fn truth(result: RunResult, changes: Changed, claimed: bool, deeds: &Deeds) -> Option<(&'static str, String)> {
     let touched = deeds.changed > 0;
     let (invariant, lie) = match result {

@@ -1,4 +1,4 @@
-//! A mirror of releases on this machine, for tools to be got from.
+//! A mirror of releases on this machine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,19 +19,19 @@ Without --real and --scripted, OpenTofu 1.10.6 and Terraform 1.5.7 are real prog
 #[derive(Parser)]
 #[command(name = "mirror", about = "A mirror of releases, signed by a key of tests", after_help = EXPLAINED)]
 struct Arguments {
-    /// All are real programs: what is missing is built from source, minutes each
+    /// Use only real programs: missing ones are built from source, minutes each
     #[arg(long, conflicts_with = "scripted")]
     real: bool,
-    /// All are the scripted tool, under real names
+    /// Use only the scripted tool, under real names
     #[arg(long)]
     scripted: bool,
-    /// Where it listens
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8700")]
     listen: SocketAddr,
-    /// By HTTPS, with an authority of its own
+    /// Serve by HTTPS, with an own authority
     #[arg(long)]
     tls: bool,
-    /// Where the files are, which stay there; else they are gone at the end
+    /// Directory of the files, which stay there; without it they are removed at the end
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-// A provider of one resource: a text at a URL. Whoever changes the text by hand has made drift, with a real provider and nothing else.
+// A provider with one resource: a text at a URL. Changing the text by hand makes drift with a real provider, without other services.
 package main
 
 import (
@@ -60,7 +60,7 @@ func (text) Schema(_ context.Context, _ resource.SchemaRequest, answer *resource
 	}}
 }
 
-// send asks the server; the text is what it has, and found is false where it has none.
+// send sends a request and returns the server's text; found is false if there is none.
 func send(ctx context.Context, method, url, content string) (text string, found bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewBufferString(content))
 	if err != nil {

@@ -1,4 +1,4 @@
-// A registry of images in memory, by plain HTTP, that lets in who has the name and the password of its environment.
+// An in-memory image registry, by plain HTTP, with the user and password of its environment variables.
 package main
 
 import (
@@ -18,7 +18,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Whoever started it reads the address.
+	// The parent process reads the address.
 	fmt.Println(listener.Addr())
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	same := func(one, other string) bool { return subtle.ConstantTimeCompare([]byte(one), []byte(other)) == 1 }
