@@ -169,7 +169,8 @@ impl Server {
 
 /// Waits for a request other than `not`.
 async fn requested(repositories: &Api<TerraformRepository>, not: &str) -> Result<String> {
-    let request = async || Ok(repositories.get("net").await?.annotations().get(names::RECONCILE).cloned().filter(|request| request != not));
+    let request =
+        async || Ok(repositories.get("net").await?.annotations().get(names::RECONCILE).cloned().filter(|request| request != not));
     wait::until("a request", PATIENCE, request).await
 }
 
