@@ -153,7 +153,7 @@ pub(crate) fn podded(world: &mut World, pod: &Value) {
     }
 }
 
-/// Checks that no effective pod runs when a further attempt is opened.
+/// Checks that no pod that can still act runs when a further attempt is opened.
 fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     for pod in world.store.list("pods", NS, &selector) {

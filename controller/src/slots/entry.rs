@@ -61,8 +61,8 @@ impl Entry {
         Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, kept: None })
     }
 
-    /// Takes over the class from the entry before. An attempt that changed from plans to applies, or returned its slot, does not return to
-    /// the plans when its approval is removed: another run may have its former place by then.
+    /// Keeps the class of the previous entry of the same attempt. An attempt that counts as an apply, or has returned its slot, is not
+    /// counted as a plan again when its approval is removed: another run may have taken that slot.
     pub(super) fn follows(&mut self, before: &Self) {
         if self.attempt.is_some() && self.attempt == before.attempt && self.open == Some(Class::Plan) {
             self.open = before.open;

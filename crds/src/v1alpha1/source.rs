@@ -41,8 +41,8 @@ pub struct RepositorySource {
     /// Name of the `TerraformRepository`.
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"))]
     pub name: String,
-    /// Its namespace, whose repository must list this namespace in `allowedNamespaces`. Default: the run's own; at most
-    /// 63 characters.
+    /// Namespace of the `TerraformRepository`. If it is not the run's own, the repository must list the run's namespace in
+    /// `allowedNamespaces`. Default: the run's own; at most 63 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
     pub namespace: Option<String>,

@@ -8,7 +8,7 @@
 //! | [`lock`] | the stack's lock file |
 //! | [`dirhash`] | the `h1:` hash of a package |
 //! | [`cache`] | the cache and the mirror of a run |
-//! | [`keep`] | storing packages in the cache |
+//! | [`populate`] | storing packages in the cache |
 //! | [`package`] | the files of a package and the check that they are unchanged |
 //! | [`prune`] | removal of the least recently used |
 //! | [`user_config`] | the run's additions to the tool's CLI configuration |

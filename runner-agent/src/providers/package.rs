@@ -180,7 +180,7 @@ pub(super) fn runs_here(package: &Path, provider: &str, record: &Record) -> io::
     Ok(false)
 }
 
-/// The package's directory below its place in the cache, beside its record.
+/// The directory with the package's files, `PLACE/package`, next to the record.
 pub(super) fn in_place(place: &Path) -> PathBuf {
     place.join("package")
 }

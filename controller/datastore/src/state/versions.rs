@@ -142,7 +142,7 @@ impl States {
         let written = self.receive(key, body, None).await?;
         for attempt in 0..TRIES {
             let now = self.newest(key).await?;
-            // A concurrent version would have another serial, and this one would hide it.
+            // If another version was written meanwhile, `above` does not count its serial, and the restored version would hide it.
             if now.head.lock.is_some() || now.head.newest() != newest.head.newest() {
                 self.give_up(written).await;
                 return Err(if now.head.lock.is_some() { now.head.locked() } else { busy() });

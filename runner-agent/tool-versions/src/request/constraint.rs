@@ -39,8 +39,8 @@ pub struct Constraints {
 }
 
 impl Constraints {
-    /// Whether a version satisfies all of them for the choice of a version: a prerelease satisfies a constraint only if that
-    /// names a prerelease of the same numbers.
+    /// Whether this version may be chosen: it satisfies all constraints. A prerelease satisfies a constraint only if the constraint
+    /// names a prerelease of the same MAJOR.MINOR.PATCH.
     pub fn allow(&self, version: &Version) -> bool {
         self.parts.iter().all(|(operator, wanted)| allows(*operator, version, wanted))
     }
