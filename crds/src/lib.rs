@@ -49,6 +49,7 @@ pub mod outputs;
 pub mod pod_env;
 pub mod reason;
 pub mod release;
+pub mod state_id;
 pub mod state_key;
 pub mod status_limit;
 pub mod termination;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::controller::server::{self, deliveries::Verdict, notifier, receiver::Receiver};
+use ::controller::server::{self, delivery_log::Verdict, notifier, receiver::Receiver};
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRepository, clock::ServerClock, names};
 use harness::{cluster::objects, guide::block, wait};

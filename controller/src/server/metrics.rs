@@ -10,7 +10,7 @@ use prometheus_client::{
 
 use serving::metrics::{Exposition, exposition, opened};
 
-use super::{deliveries::Verdict, refusal::Refusal};
+use super::{delivery_log::Verdict, refusal::Refusal};
 use crate::error::Error;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

@@ -10,7 +10,7 @@
 //! | [`keys`] | secrets, compared in constant time | no |
 //! | [`verify`] | authentication of deliveries | no |
 //! | [`refusal`] | reasons for rejections | no |
-//! | [`deliveries`] | the last deliveries, for people | no |
+//! | [`delivery_log`] | the last deliveries, for people | no |
 //! | [`pending`] | pending requests, one per repository at a time | no |
 //! | [`body`] | bodies, bounded in size and time | no |
 //! | [`repositories`] | the known repositories | by a watch |
@@ -20,7 +20,7 @@
 //! | [`metrics`], [`settings`] | metrics; command line | no |
 
 pub mod body;
-pub mod deliveries;
+pub mod delivery_log;
 pub mod forges;
 pub mod keys;
 pub mod metrics;

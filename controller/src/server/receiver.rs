@@ -22,7 +22,7 @@ use serving::{
 
 use super::{
     body::Incoming,
-    deliveries::{Deliveries, Delivery, Verdict},
+    delivery_log::{Deliveries, Delivery, Verdict},
     metrics::Metrics,
     pending::Pending,
     refusal::Refusal,

@@ -7,8 +7,8 @@ use futures::channel::mpsc::UnboundedSender;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::{
+    admission::{Bounds, Full, Line, Open, Place, Scope, admitted, ask},
     entry::{Entry, Until},
-    line::{Bounds, Full, Line, Open, Place, Scope, admitted, ask},
 };
 use crate::cluster::index::{Index, Seen};
 

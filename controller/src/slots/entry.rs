@@ -4,7 +4,7 @@ use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, names, reason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::line::{Class, Place, Rank, Scope};
+use super::admission::{Class, Place, Rank, Scope};
 use crate::requests;
 
 /// A run as a watch showed it last.

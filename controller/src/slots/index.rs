@@ -16,9 +16,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt, runtime::watcher};
 
 use super::{
+    admission::{Bounds, Class, Place, Slot, wanted},
     allocations::{Allocations, Repository, Run},
     entry::{Kept, Until, place},
-    line::{Bounds, Class, Place, Slot, wanted},
 };
 use crate::{
     cluster::index::{Feed, Feeds},
@@ -205,7 +205,7 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::{
-        slots::line::{Full, Scope},
+        slots::admission::{Full, Scope},
         testing,
     };
     use crds::{Attempt, Phase, TerraformRunStatus, conditions, names, reason, whole_seconds};

@@ -7,10 +7,10 @@
 //! | [`allocations`] | the counts and the line behind the index |
 //! | [`entry`] | the part of a run that concerns slots |
 
+pub mod admission;
 pub mod allocations;
 pub mod entry;
 pub mod index;
-pub mod line;
 
+pub use admission::{Class, Full, Slot};
 pub use index::Slots;
-pub use line::{Class, Full, Slot};

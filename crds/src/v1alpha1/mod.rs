@@ -2,6 +2,7 @@
 //!
 //! This version only ever gains fields. A reader that meets an unknown value waits instead of guessing.
 
+mod approval;
 mod attempt;
 mod credentials;
 mod failure;
@@ -13,7 +14,6 @@ mod layer_status;
 mod outputs;
 mod phase;
 mod plan;
-mod policy;
 mod repository;
 mod run;
 mod runner;
@@ -22,6 +22,7 @@ mod status;
 mod template;
 mod values;
 
+pub use approval::{Approval, ApprovalMode, AutomaticWhen, Retry, Timeouts};
 pub use attempt::{Adopted, Attempt, Claim, FormerAttempt, Settled};
 pub use credentials::{CliConfig, Credentials, GitCredential, RegistryCredential};
 pub use failure::{Changed, Diagnostic, Failure, FailureClass};
@@ -35,7 +36,6 @@ pub use layer_status::{Drift, LayerFailures, LayerRun, LayerSource, LayerState, 
 pub use outputs::{OnDestroy, OutputItem, OutputRef, Outputs, OutputsObject, OutputsStatus};
 pub use phase::{Phase, RunResult};
 pub use plan::{Changes, PlanStatus};
-pub use policy::{Approval, ApprovalMode, AutomaticWhen, Retry, Timeouts};
 pub use repository::{
     Commit, RefFailure, RefStatus, TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus, Webhook,
 };

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::{names, text::clip};
 
 use super::{
+    approval::{Approval, ApprovalMode, Retry, Timeouts},
     credentials::Credentials,
     hooks::{Hook, HookWhen, OnFailure},
     inputs::{Arguments, EnvFrom, FilePlace, InputFile, VariableFile},
     outputs::{OnDestroy, Outputs},
     phase::{Phase, RunResult},
-    policy::{Approval, ApprovalMode, Retry, Timeouts},
     runner::Runner,
     source::Source,
     status::TerraformRunStatus,

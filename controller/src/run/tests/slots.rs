@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cluster::freeze::Frozen,
-    slots::{Class, line::Scope},
+    slots::{Class, admission::Scope},
     state_queue::lease::Taken,
 };
 
