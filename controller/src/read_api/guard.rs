@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the datastore may be silent.
+/// Silence of the datastore after which the APIService is removed.
 const SILENCE: Duration = Duration::from_secs(6);
-/// How long the API server may take to reach the datastore.
+/// Time for the API server to reach the datastore.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of checks of the APIService: until it works, and afterwards.
 const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
@@ -38,9 +38,9 @@ pub(super) enum Seen {
 pub(super) struct Guard {
     /// Time of the datastore's last response, or of the start.
     answered: Instant,
-    /// Whether it is known to exist, or known not to.
+    /// Whether the APIService exists; `None` while unknown.
     pub(super) stands: Option<bool>,
-    /// Since when the API server does not reach the datastore.
+    /// Since when the API server has not reached the datastore.
     unreached: Option<Instant>,
     /// Time of the next check.
     look: Instant,

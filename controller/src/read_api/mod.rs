@@ -85,7 +85,7 @@ impl Registration {
     }
 }
 
-/// Maintains the APIService until `stop`, then removes it, since nothing would monitor it any more.
+/// Maintains the APIService until `stop`, then removes it, since no process would monitor it any more.
 pub async fn run(what: Registration, datastore: Option<Arc<Datastore>>, client: Client, mut stop: watch::Receiver<bool>) {
     let keeper = Keeper { api: Api::all(client.clone()), roles: Api::all(client), owner: what.owner };
     let (Some(place), Some(datastore)) = (what.service, datastore) else {
@@ -192,7 +192,7 @@ impl Keeper {
         Ok(if works { Seen::Works } else { Seen::Unreached })
     }
 
-    /// Removes it, if it is ours.
+    /// Removes it, if this release created it.
     async fn remove(&self) -> Result<Seen, Error> {
         let name = format!("{VERSION}.{GROUP}");
         let Some(there) = error::call_opt("read APIService", self.api.get(&name)).await? else { return Ok(Seen::Gone) };

@@ -1,4 +1,4 @@
-//! A run as the cache keeps it: as it is while something may still become of it, and packed once it is finished for good.
+//! The cached form of a run: the object itself while the run may still change, packed text once it is finished.
 
 use crds::{TerraformRun, conditions};
 
@@ -9,11 +9,11 @@ use crate::{
     settings::Settings,
 };
 
-/// Runs that are finished, each with what its layer reads of it.
+/// Packs finished runs, each with the summary that its layer reads.
 static FINISHED: Alike = Alike::new();
 
-/// Keeps a run that was trimmed; `wakes` is a hash of what is a reason to look at it. Of one that is finished the cache and its layer, if it
-/// is one's, keep one text.
+/// Caches a trimmed run. `wakes` is a hash of the fields whose change causes a reconcile. A finished run and its layer's summary share one
+/// packed text.
 pub(super) fn kept(
     run: TerraformRun,
     of: Option<LayerRun>,
@@ -36,7 +36,7 @@ pub(super) fn kept(
     (cached, of)
 }
 
-/// Nothing more becomes of it by itself, but that it goes.
+/// Whether the run changes no more until it is deleted.
 fn is_finished(run: &TerraformRun) -> bool {
     let Some(status) = &run.status else { return false };
     let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
@@ -57,10 +57,10 @@ mod tests {
     use serde_json::json;
     use sha2::{Digest as _, Sha256};
 
-    /// A run that a layer made and that has ended, as the API server has it.
+    /// A run of a layer that has ended, as the API server returns it.
     fn ended(number: usize) -> TerraformRun {
         let at = "2026-01-01T00:00:00Z";
-        // No run's are those of another.
+        // Hashes differ from run to run.
         let hash = |what: &str| hex::encode(Sha256::digest(format!("{what} {number}")));
         let sum = |what: &str| format!("sha256:{}", hash(what));
         let mut run = testing::run();
@@ -113,7 +113,7 @@ mod tests {
         run
     }
 
-    /// As the watch keeps it.
+    /// The cached form, made as the watch makes it.
     fn cached(number: usize, settings: &Settings) -> (Cached<TerraformRun>, Option<LayerRun>) {
         kept(trimmed(number), LayerRun::of(&ended(number)), 0, settings)
     }
@@ -161,18 +161,18 @@ mod tests {
         }
     }
 
-    /// What the store of the runtime needs for one is in it: the key, which has the name and namespace again. So is what its layer has.
+    /// Counts the key of kube's store, which repeats name and namespace, and the entry of the layer.
     #[test]
     fn a_finished_run_costs_little() {
         const RUNS: usize = 2_000;
         const BOUND: usize = 1_000;
         let of = |text: usize| text.next_multiple_of(16) + 16;
-        // As the store has it: a clone.
+        // A clone, as the store holds it.
         let kept: Vec<_> = (0..RUNS).map(|number| cached(number, &Settings::default()).0.clone()).collect();
         let texts = kept.iter().map(|run| run.text().unwrap().size()).sum::<usize>() / RUNS;
         let (run, layer) = (trimmed(0), size_of::<CachedLayerRun>() + 40);
         let key = size_of::<kube::runtime::reflector::ObjectRef<Cached<TerraformRun>>>() + size_of::<usize>() + 1;
-        // A table is between half and all of seven eighths full, a node of a tree half.
+        // A hash table is 7/16 to 7/8 full, a tree node half.
         let tables = key * 16 / 10 + layer * 2;
         let bytes = of(size_of::<Cached<TerraformRun>>()) + of(texts) + of(run.name_any().len()) + of(4) + tables;
         println!("{bytes} bytes for each, {texts} of them text");

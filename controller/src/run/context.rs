@@ -1,4 +1,4 @@
-//! What the reconciler works with.
+//! The reconciler's context: clients, caches and in-memory state.
 
 use std::{
     collections::HashMap,
@@ -21,13 +21,13 @@ use crate::{
 pub struct Context {
     pub cluster: Arc<Cluster>,
     pub memory: Memory,
-    /// Proofs of the admission policies.
+    /// Probes whether the admission policies are enforced.
     pub policies: Arc<Prober>,
     /// Runs that have made their plan, by workspace.
     pub newer_plans: NewerPlans,
     /// Runs by the state that they apply to.
     pub queue: Queue,
-    /// Layers, and which runs are theirs.
+    /// Layers and their runs.
     pub layers: Arc<Layers>,
     pub slots: Arc<Slots>,
     /// Locks that runs were told to release.
@@ -61,7 +61,7 @@ impl Deref for Context {
     }
 }
 
-/// Which run was told to release which lock, by namespace, name and UID: two at once could remove a lock that the first of them took
-/// afterwards.
+/// The run that was told to release each lock: namespace, name and UID by lock ID. A second release could remove a lock that the first run
+/// took afterwards.
 #[derive(Default)]
 pub struct Released(pub(super) Mutex<HashMap<String, (String, String, String)>>);

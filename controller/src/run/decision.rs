@@ -1,4 +1,4 @@
-//! Decisions on a run: plain values, so that they can be tested without a cluster.
+//! Decisions on a run: plain values, so tests need no cluster.
 
 use std::time::Duration;
 
@@ -8,59 +8,58 @@ use serde_json::{Map, Value};
 use crate::{events::Note, runner_pod::status::PodView, slots::Class};
 use crds::{Operation, RunResult};
 
-/// The kind of a status write. It determines whether a live read is needed, and which metric counts.
+/// The kind of a status write. It determines whether a live read is needed and which metric counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Makes the run Pending without an attempt.
     Begin,
     /// Opens an attempt.
     Open,
-    /// Tells why an attempt that no pod has adopted does not start, or that it goes on.
+    /// Reports why an unadopted attempt does not start, or that it starts after all.
     Start,
-    /// Closes an attempt, and the run may go on or have ended already.
+    /// Closes an attempt. The run continues or has ended already.
     Close,
-    /// Ends the run, and closes its attempt when one is open.
+    /// Ends the run, and closes its attempt if one is open.
     End,
     /// Records or removes an approval.
     Approval,
     /// Conditions only.
     Conditions,
-    /// Names the wait for a claimed attempt's pod that is gone.
+    /// Starts the wait for the vanished pod of a claimed attempt.
     Gone,
     /// Names the run that answers a rerun or a recovery.
     Rerun,
     /// Accounts for the objects of an apply whose agent could not.
     Journal,
-    /// Records how an Indeterminate run ended after all.
+    /// Records how an Indeterminate run ended, once proven.
     Settled,
-    /// Records or returns the lease on a state, or tells which run has it.
+    /// Records or returns the lease on a state, or names the run that holds it.
     Lease,
-    /// Permits that a lock is released.
+    /// Permits the release of a lock.
     Lock,
 }
 
-/// One write of the status: a merge patch with the run's resourceVersion, or with tests of fields where the run is contended.
+/// One write of the status: a merge patch with the run's resourceVersion, or with tests of fields if the run is contended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     pub kind: Kind,
     /// The patch of `status`.
     pub status: Map<String, Value>,
-    /// Events to publish when it succeeded.
+    /// Events to publish after the write succeeded.
     pub notes: Vec<Note>,
-    /// The run is finished for good with this write.
+    /// The result, if this write finishes the run.
     pub finished: Option<(Operation, RunResult)>,
-    /// It was drafted on a cached run, and lacks what only the whole one has.
+    /// Drafted on a cached run that lacks fields the write needs.
     pub incomplete: bool,
 }
 
-/// An order to the executor. `W` is a status write: an outcome while it is decided, a [`Write`] for the executor.
+/// A command for the executor. `W` is a status write: an outcome during the decision, a [`Write`] for the executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<W = Write> {
-    /// Read the run: the decision depends on fields that the cache drops.
+    /// Read the run live: the decision depends on fields that the cache drops.
     Read,
-    /// Add the run's finalizer, and probe the policies at the same time when that is needed next.
+    /// Add the run's finalizer, and probe the policies at the same time if the next step needs it.
     AddFinalizer {
-        /// Whether the policies are probed at the same time.
         prove: bool,
     },
     /// Prove that the admission policies are enforced.
@@ -73,16 +72,16 @@ pub enum Action<W = Write> {
     TakeSlot {
         class: Class,
     },
-    /// Ask whether the node of a pod that is gone has ended its processes.
+    /// Ask whether the node of a vanished pod has ended the pod's processes.
     AskNodes,
     /// Release the lock that the run left on its managed state.
     ReleaseLock,
-    /// Find the process that left the lock which the run waits for.
+    /// Find the process that left the lock which blocks the run.
     AskLock,
     Write(W),
     /// Create account and pod of the open attempt, as far as they do not exist.
     CreatePod,
-    /// Delete a pod, which then ends within its grace.
+    /// Delete a pod, which then ends within its grace period.
     DeletePod {
         name: String,
         /// Its UID, a precondition.
@@ -92,20 +91,20 @@ pub enum Action<W = Write> {
     DeleteAccount {
         name: String,
     },
-    /// Remove our finalizer from a pod.
+    /// Remove Pawl's finalizer from a pod.
     ReleasePod {
         name: String,
         /// Its UID, a precondition.
         uid: String,
     },
-    /// Delete everything that carries the run's UID.
+    /// Delete all objects that carry the run's UID.
     Cleanup,
     RemoveFinalizer,
     /// Create the run that answers `pawl.run/rerun=true`.
     CreateRerun,
     /// Create the run that answers `pawl.run/recover=true`.
     CreateRecovery,
-    /// Take off annotations that were answered or refused.
+    /// Remove annotations that were answered or refused.
     TakeOff(&'static [&'static str]),
     Prune,
 }
@@ -115,7 +114,7 @@ impl<W> Action<W> {
         Self::DeletePod { name: pod.name.clone(), uid: pod.uid.clone() }
     }
 
-    /// The same order with the write in another form; `None` where that form has nothing to write.
+    /// The same command with the write converted; `None` if there is nothing to write.
     fn map<V>(self, write: impl FnOnce(W) -> Option<V>) -> Option<Action<V>> {
         Some(match self {
             Self::Write(this) => Action::Write(write(this)?),
@@ -143,8 +142,8 @@ impl<W> Action<W> {
 }
 
 impl Action {
-    /// Whether the decision has to be made on a live read. The others hold for good once they were true, or their
-    /// precondition says that nothing has changed since the cached read.
+    /// Whether the decision needs a live read. The other actions rest on facts that never become false again, or have a precondition that
+    /// proves that nothing has changed since the cached read.
     pub const fn needs_live(&self) -> bool {
         match self {
             Self::Write(write) => match write.kind {
@@ -184,23 +183,23 @@ impl Action {
     }
 }
 
-/// The orders to carry out now, and when to reconcile again though nothing changes.
+/// The actions to execute now, and when to reconcile again without an event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision<W = Write> {
-    /// In this order; an error ends the sequence.
+    /// In order; an error ends the sequence.
     pub actions: Vec<Action<W>>,
     pub requeue: Option<Duration>,
 }
 
 impl<W> Decision<W> {
-    /// Nothing to do until something changes.
+    /// Nothing to do until an event.
     pub fn wait() -> Self {
         Self::all(Vec::new())
     }
 
     /// Nothing to do before that time.
     pub fn until(at: Timestamp, now: Timestamp) -> Self {
-        // A little late rather than a little early, when nothing could be done yet.
+        // A little late rather than early, when nothing could be done yet.
         let millis = at.as_millisecond().saturating_sub(now.as_millisecond()).max(0);
         Self { actions: Vec::new(), requeue: Some(Duration::from_millis(millis.unsigned_abs() + 20)) }
     }
@@ -217,14 +216,14 @@ impl<W> Decision<W> {
         Self { actions, requeue: None }
     }
 
-    /// The same decision with each write in another form.
+    /// The same decision with each write converted.
     pub(super) fn map<V>(self, write: impl Fn(W) -> Option<V>) -> Decision<V> {
         Decision { actions: self.actions.into_iter().filter_map(|action| action.map(&write)).collect(), requeue: self.requeue }
     }
 }
 
 impl Decision {
-    /// Whether any of the actions has to be decided on a live read.
+    /// Whether any of the actions needs a live read.
     pub fn needs_live(&self) -> bool {
         self.actions.iter().any(Action::needs_live)
     }

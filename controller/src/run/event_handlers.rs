@@ -1,5 +1,5 @@
-//! What watches of runs and of their pods tell everybody but the loop that looks at runs: the indexes, and whoever lets go of pods that no look
-//! at a run will see to. A watch that lists anew has missed what happened meanwhile, ends of runs and of pods among it.
+//! Handles watch events of runs and pods outside the reconcile loop: updates the indexes, and releases held pods that no reconcile of a run
+//! will release. A relist hides what happened before it, including ends of runs and pods.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::{
     runner_pod::status::PodView,
 };
 
-/// Where runs are sent that are to be looked at.
+/// The channel of runs to reconcile.
 pub type Wake = UnboundedSender<ObjectRef<TerraformRun>>;
 type Known = Option<Arc<TerraformRun>>;
 
-/// One watch of runs.
+/// The handler of one watch of runs.
 pub struct Runs {
     ctx: Arc<Context>,
     wake: Wake,
@@ -36,7 +36,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// A watch of one namespace, or of all.
+    /// For a watch of one namespace, or of all (`None`).
     pub fn new(scope: Option<String>, wake: &Wake, ctx: &Arc<Context>) -> Self {
         ctx.nodes.wakes(scope.clone(), wake.clone());
         Self {
@@ -48,7 +48,7 @@ impl Runs {
         }
     }
 
-    /// Takes an event, whole as the API server sent it.
+    /// Handles an event with the untrimmed run.
     pub fn handle(&mut self, event: &Event<TerraformRun>) {
         let ctx = &self.ctx;
         ctx.queue.apply(&mut self.line, event);
@@ -59,20 +59,20 @@ impl Runs {
             let_go(run.namespace().unwrap_or_default(), pod, ctx.cluster.clone());
         }
         for older in ctx.newer_plans.apply(&mut self.plans, event) {
-            // Nobody listens any more when the controller ends.
+            // The receiver is gone once the controller stops.
             let _ = self.wake.unbounded_send(older);
         }
     }
 }
 
-/// The cache has what a listing of runs has shown: looks after pods whose run has gone meanwhile, or come to a later attempt.
+/// The cache is complete after a listing of runs: releases held pods whose run is gone or has a later attempt.
 pub fn listed(scope: Option<&str>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known, ctx: &Context) {
     for (namespace, pod) in ctx.pods.held(scope) {
         orphaned(namespace, pod, &known, ctx);
     }
 }
 
-/// One watch of pods.
+/// The handler of one watch of pods.
 pub struct Pods {
     ctx: Arc<Context>,
     wake: Wake,
@@ -80,12 +80,12 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// A watch of one namespace, or of all.
+    /// For a watch of one namespace, or of all.
     pub fn new(wake: &Wake, ctx: &Arc<Context>) -> Self {
         Self { feed: ctx.pods.feed(), wake: wake.clone(), ctx: ctx.clone() }
     }
 
-    /// Takes an event. Returns whether it has filled the cache for the first time.
+    /// Handles an event. Returns whether it filled the cache for the first time.
     pub fn handle(&mut self, event: &Event<Pod>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known) -> bool {
         let filled = self.ctx.pods.apply(&mut self.feed, event);
         if let Apply(pod) | InitApply(pod) = event
@@ -96,8 +96,8 @@ impl Pods {
         filled
     }
 
-    /// A listing of pods has ended: of these runs those are looked at whose pod it did not show. It may have come, and gone, while nobody
-    /// watched, of which no event tells.
+    /// After a listing of pods: reconciles those of these runs whose pod is missing. The pod may have come and gone while no watch was
+    /// open, without an event.
     pub fn listed<'a>(&self, known: impl IntoIterator<Item = &'a TerraformRun>) {
         for run in known {
             let (namespace, attempt) =
@@ -109,7 +109,7 @@ impl Pods {
     }
 }
 
-/// Looks after a pod whose run the cache does not know, or knows at a later attempt.
+/// Releases a pod whose run is not in the cache or has a later attempt.
 fn orphaned(namespace: String, pod: PodView, known: impl Fn(&ObjectRef<TerraformRun>) -> Known, ctx: &Context) {
     let run = known(&ObjectRef::new(&pod.run).within(&namespace));
     if is_left(&pod, run.as_deref()) {

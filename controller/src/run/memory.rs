@@ -1,4 +1,4 @@
-//! The memory of this process of runs that are worked on.
+//! In-memory notes on active runs.
 
 use std::{
     collections::HashMap,
@@ -12,38 +12,38 @@ use crds::Journal;
 use super::timing::{CREATION_LAG, after};
 use crate::{cluster::freeze::Frozen, runner_pod::status::Trouble, slots::Full};
 
-/// The memory of this process of a run. Losing it costs time or a request, never safety.
+/// Notes on one run. Losing them costs time or a request, never safety.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notes {
-    /// When a cancel, deny or deletion was first seen.
+    /// When a cancel, deny or deletion was first observed.
     pub asked_at: Option<Timestamp>,
     /// The API server's last refusal of the pod.
     pub refused: Option<Refused>,
-    /// The pod that was created last: its attempt, and when.
+    /// The pod that was created last: its attempt, and the time.
     pub created: Option<(u32, Timestamp)>,
-    /// resourceVersion after the last write of ours.
+    /// The resourceVersion after this process's last write.
     pub version: u64,
-    /// Errors in a row.
+    /// Consecutive errors.
     pub errors: u32,
     /// When the datastore was asked how a claimed run ended.
     pub datastore_asked: Option<DatastoreAsked>,
-    /// Its account of the objects of a claimed run, and whether the run was settled by then.
+    /// The datastore's account of the objects of a claimed run, and whether the run was settled then.
     pub journal: Option<(bool, Box<Journal>)>,
-    /// Why the lease on its state could not be taken.
+    /// Why the lease on the state could not be taken.
     pub waits: Option<Waits>,
     /// When the nodes were asked, and which could not answer.
     pub nodes_asked: Option<(Timestamp, String)>,
-    /// When the lock on the managed state could not be released, and why.
+    /// When and why the release of the lock on the managed state failed.
     pub unlock_failed: Option<(Timestamp, String)>,
-    /// The node of the pod that was seen last: its attempt, and the name.
+    /// The node of the pod that was observed last: its attempt, and the name.
     pub node: Option<(u32, String)>,
-    /// The attempt whose node was written; an older definition of a run does not keep it, and it is not written again and again.
+    /// The attempt whose node was written. An older CRD drops the field; the note prevents that it is written over and over.
     pub node_told: Option<u32>,
-    /// Which lock was asked about, and when.
+    /// The lock whose holder was looked up, and when.
     pub lock_asked: Option<(String, Timestamp)>,
 }
 
-/// Questions to the datastore that had no answer.
+/// Consecutive questions to the datastore without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatastoreAsked {
     pub times: u32,
@@ -59,37 +59,37 @@ pub struct Refused {
     pub retry_at: Timestamp,
 }
 
-/// Why a run has to wait for the lease, and when it is tried again.
+/// Why a run waits for the lease, and when it is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// The state.
+    /// The state key.
     pub key: String,
     pub why: WaitReason,
     pub retry_at: Timestamp,
 }
 
-/// Why a run has to wait before it begins something.
+/// Why a run waits before its next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// Other runs come first on the state: the first of them, and the place behind them.
+    /// Other runs come first on the state: the first of them, and the place in the line.
     Turn {
         first: String,
         place: usize,
     },
-    /// The Lease could not be taken.
+    /// The Lease object could not be taken.
     Refused(String),
     Frozen(Frozen),
     SlotsFull(Full),
 }
 
 impl Notes {
-    /// Whether the attempt's pod was created a moment ago, so that it may be missing from the cache.
+    /// Whether the attempt's pod was created within the creation lag, so that the cache may not show it yet.
     pub(super) fn just_created(&self, attempt: u32, now: Timestamp) -> bool {
         self.created.is_some_and(|(number, at)| number == attempt && now < after(at, CREATION_LAG))
     }
 }
 
-/// The memory of this process of runs that are worked on, by UID.
+/// Notes on active runs, by UID.
 #[derive(Default)]
 pub struct Memory(Mutex<HashMap<String, Notes>>);
 
@@ -107,7 +107,7 @@ impl Memory {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
-        // Notes are whole at every moment, so a panic elsewhere spoils nothing.
+        // Notes are consistent at every moment, so a panic elsewhere corrupts nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

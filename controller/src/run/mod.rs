@@ -1,22 +1,22 @@
-//! The reconciler of runs: observe, decide, word the outcomes, execute. Each module uses those above it only.
+//! The reconciler of runs: observe, decide, word the outcomes, execute. Each module uses only those above it.
 //!
 //! | module | does | touches the cluster |
 //! |---|---|---|
-//! | [`timing`] | how long everything waits | no |
-//! | [`run_view`] | what decisions read of a run, cached or whole | no |
-//! | [`cached_run`] | a run as the cache keeps it | no |
-//! | [`memory`], [`context`] | what this process remembers of runs, and works with | no |
-//! | [`observed`], [`decision`] | what is observed, and what may be decided: plain values | no |
-//! | [`situation`] | everything that decisions read, in one typed view | no |
-//! | [`outcome`] | the facts that a decision has the status tell, without words | no |
+//! | [`timing`] | delays, timeouts and backoffs | no |
+//! | [`run_view`] | the fields of a run that decisions read, cached or whole | no |
+//! | [`cached_run`] | the cached form of a run | no |
+//! | [`memory`], [`context`] | in-memory notes on runs, and the reconciler's context | no |
+//! | [`observed`], [`decision`] | observations and possible decisions: plain values | no |
+//! | [`situation`] | the input of decisions in one typed view | no |
+//! | [`outcome`] | the facts that a decision reports in the status, without words | no |
 //! | [`say`] | words outcomes: conditions, messages, history and Events of a status write | no |
-//! | [`mod@decide`] | decides what is to be done | no |
+//! | [`mod@decide`] | decides the next actions | no |
 //! | [`observe`] | reads run and pod, from the cache or live | yes |
-//! | [`execute`] | does what was decided | yes |
-//! | [`revoke`] | revokes what was set while the admission policies were not enforced | yes |
-//! | [`reconcile`](mod@reconcile) | one look at a run | yes |
-//! | [`event_handlers`] | what watches of runs and pods tell everybody else | yes |
-//! | [`watch`] | watches of runs and pods, and the loop that turns their events into looks at runs | yes |
+//! | [`execute`] | executes decided actions | yes |
+//! | [`revoke`] | revokes annotations that were set while the admission policies were not enforced | yes |
+//! | [`reconcile`](mod@reconcile) | one reconcile of a run | yes |
+//! | [`event_handlers`] | updates indexes and releases left pods on watch events | yes |
+//! | [`watch`] | watches of runs and pods, and the loop that turns their events into reconciles | yes |
 
 pub mod cached_run;
 mod context;

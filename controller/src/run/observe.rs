@@ -1,4 +1,4 @@
-//! Reads run and pod: from the cache to see whether anything is to be done, live before it is done.
+//! Reads run and pod: from the cache to check for work, live before the work is done.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
 };
 use crds::{Adopted, Attempt, TerraformRun, version};
 
-/// From the cache. `None` when the cache does not show this process's own last write yet.
+/// From the cache. `None` if the cache does not show this process's last write yet.
 pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     let policies = policies(run, ctx);
     let notes = notes(run, ctx);
@@ -39,13 +39,13 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     let own = own_pod(adopted, &pod);
     let notes = placed(notes, run, own, ctx);
     let node = node_name(attempt, adopted, own, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
-    // Without a plan the spec says of which state the run is, and the cache does not keep that.
+    // Without a plan the spec names the run's state, and the cache drops that part.
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref()).is_some_and(|plan| plan.state_key.is_some());
     let ahead = if planned { ahead(run, ctx) } else { None };
     Some(Observed { policies, ahead, ..observed(run, RunView::cached(run), pod, notes, node, ctx) })
 }
 
-/// From the API server. `None` when the run is gone, or another has its name.
+/// From the API server. `None` if the run is gone or another run has its name.
 pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Observed>, Error> {
     let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
     // Before the read: a revocation that ends meanwhile may have changed the run.
@@ -66,7 +66,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     };
     let own = own_pod(adopted, &pod);
     let notes = placed(notes(&fresh, ctx), &fresh, own, ctx);
-    // Nothing rests on the node of a run that has ended and given everything back.
+    // The node does not matter once the run has ended and returned its lease.
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
     let node = match node_name(attempt, adopted, own, &notes).filter(|_| matters) {
@@ -78,12 +78,12 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     Ok(Some(Observed { run_live: true, pod_live: true, policies, ahead, ..seen }))
 }
 
-/// The newest attempt, and the process that adopted one.
+/// The newest attempt, and the process that adopted an attempt.
 fn attempt(run: &TerraformRun) -> (Option<&Attempt>, Option<&Adopted>) {
     run.status.as_ref().map_or((None, None), |status| (status.attempt.as_ref(), status.adopted.as_ref()))
 }
 
-/// With what the watches know of other runs, and nothing yet that has to be asked for.
+/// Adds the facts about other runs from the indexes. Facts that need a request stay unknown.
 fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node: NodeState, ctx: &Context) -> Observed {
     let (slot, slot_wanted) = ctx.slots.look(run);
     Observed {
@@ -104,12 +104,12 @@ pub(super) fn policies(run: &TerraformRun, ctx: &Context) -> Enforcement {
     ctx.policies.state(&run.namespace().unwrap_or_default(), ctx.now())
 }
 
-/// Who comes before the run, when it wants a lease, or will as soon as its approval is recorded.
+/// The runs ahead of this one, if it needs a lease now or as soon as its approval is recorded.
 pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
     requested_lease(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
 }
 
-/// Remembers where the pod is: one that is gone does not say it any more.
+/// Remembers the node of the pod, for after the pod is gone.
 fn placed(mut notes: Notes, run: &TerraformRun, pod: Option<&PodView>, ctx: &Context) -> Notes {
     if let Some(PodView { attempt, node: Some(node), .. }) = pod
         && notes.node.as_ref().is_none_or(|(number, name)| number != attempt || name != node)
@@ -120,7 +120,7 @@ fn placed(mut notes: Notes, run: &TerraformRun, pod: Option<&PodView>, ctx: &Con
     notes
 }
 
-/// What is remembered, with the moment at which an end was asked for.
+/// The notes, with the time of a first observed request to end.
 fn notes(run: &TerraformRun, ctx: &Context) -> Notes {
     let (uid, now) = (run.uid().unwrap_or_default(), ctx.now());
     let ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);

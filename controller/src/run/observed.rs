@@ -1,4 +1,4 @@
-//! What is observed of a run: plain values.
+//! The observation of a run: plain values.
 
 use super::{
     memory::Notes,
@@ -13,43 +13,43 @@ use crate::{
 };
 use crds::{Adopted, Attempt, termination::TerminationMessage};
 
-/// Everything a decision is made of, the clock and the settings apart.
+/// The input of a decision, except clock and settings.
 #[derive(Clone, Debug)]
 pub struct Observed {
     pub run: RunView,
-    /// Whether the run was read from the API server just now, not from the cache.
+    /// Whether the run was read live, not from the cache.
     pub run_live: bool,
-    /// The pod of its newest attempt.
+    /// The pod of the newest attempt.
     pub pod: PodState,
-    /// Whether the pod was asked of the API server just now.
+    /// Whether the pod was read live.
     pub pod_live: bool,
-    /// As of before the run was read: what was set on it before that was revoked, or set while the policies were enforced.
+    /// The state before the run was read. `Enforced`: annotations set before then were verified or revoked.
     pub policies: Enforcement,
-    /// What this process remembers of the run.
+    /// In-memory notes on the run.
     pub notes: Notes,
     /// The newest of the newer runs of the same workspace that have made their plan.
     pub newer: Option<String>,
-    /// What another run applied to the state of its plan since that was made.
+    /// The newest apply of another run to the plan's state since the plan was made.
     pub applied: Option<Applied>,
-    /// What the datastore has of the end of a claimed run.
+    /// The datastore's answer about the end of a claimed run.
     pub late_result: LateResult,
-    /// The state whose lease was taken for the run as it is here, and the name of that Lease.
+    /// The state whose lease was taken for this version of the run, and the name of the Lease.
     pub taken: Option<(String, String)>,
-    /// Who comes before it, when it wants a lease.
+    /// The runs ahead of this one, if it needs a lease.
     pub ahead: Option<Ahead>,
-    /// How it stands with the slot that it needs next.
+    /// The slot that the run needs next.
     pub slot: Slot,
-    /// Others wait for the slot of its pod, which only waits itself.
+    /// Others wait for the slot of the run's pod, which only waits itself.
     pub slot_wanted: bool,
-    /// Why nothing new begins in its namespace.
+    /// Why nothing new begins in the namespace.
     pub frozen: Option<Frozen>,
-    /// The node of that pod.
+    /// The node of the pod.
     pub node: NodeState,
-    /// Its node says, or every node where nobody knows which it was, that nothing of a pod that is gone runs any more.
+    /// The node (or every node, if the pod's node is unknown) confirmed that no process of a vanished pod runs.
     pub gone_pod_ended: bool,
-    /// The lock that a run which is Indeterminate left on its managed state was released.
+    /// The lock that an Indeterminate run left on its managed state was released.
     pub lock_released: bool,
-    /// Whose lock keeps it waiting.
+    /// The holder of the lock that blocks the run.
     pub lock_holder: LockHolder,
 }
 
@@ -57,27 +57,27 @@ pub struct Observed {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "there is one of them at a time")]
 pub enum PodState {
-    /// It was created or looked for a moment ago, and the cache may not show it yet.
+    /// Created or looked for a moment ago; the cache may not show it yet.
     Unknown,
     /// The API server does not have it: not created yet, or gone.
     Absent,
     Present(PodView),
 }
 
-/// What the datastore has of the end of a claimed run.
+/// The datastore's answer about the end of a claimed run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum LateResult {
-    /// Nobody has asked yet.
+    /// Not asked yet.
     #[default]
     Unknown,
-    /// Nothing, or it did not answer.
+    /// No result, or no answer.
     Absent,
-    /// This; still to be compared with the claim.
+    /// A result, still to be compared with the claim.
     Found(Box<TerminationMessage>),
 }
 
 impl Observed {
-    /// A run of which nothing else is known.
+    /// The observation of a run without any other fact.
     pub fn of(run: RunView) -> Self {
         Self {
             run,
@@ -101,47 +101,46 @@ impl Observed {
         }
     }
 
-    /// The status, empty when there is none yet.
+    /// The status, empty if there is none yet.
     pub fn status(&self) -> &Status {
         &self.run.status
     }
 
-    /// The pod of the newest attempt, as far as it says anything of that.
+    /// The pod of the newest attempt, unless another pod adopted that attempt.
     pub fn own_pod(&self) -> Option<&PodView> {
         own_pod(self.status().adopted.as_ref(), &self.pod)
     }
 
-    /// The name of the node that the newest attempt's pod is on, or was when it was seen last.
+    /// The name of the node that the newest attempt's pod is on, or was when it was last observed.
     pub fn node_name(&self) -> Option<&str> {
         let status = self.status();
         node_name(status.attempt.as_ref(), status.adopted.as_ref(), self.own_pod(), &self.notes)
     }
 
-    /// Whether run and pod were read just now. Without an open attempt no pod matters.
+    /// Whether run and pod were read live. Without an open attempt no pod matters.
     pub fn is_live(&self) -> bool {
         self.run_live && (self.pod_live || self.run.open_attempt().is_none())
     }
 }
 
-/// What is known of the lock that keeps a run waiting.
+/// The holder of the lock that blocks a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LockHolder {
-    /// Nobody asked, or it has to stay.
+    /// Not looked up, or the lock has to remain.
     #[default]
     Unknown,
     /// The process that held it has ended: `NAMESPACE/RUN, attempt 1`.
     Ended(String),
 }
 
-/// A pod, unless another one has adopted its attempt: one that comes late under the name of that says nothing of it, neither where it is
-/// nor that it has ended.
+/// The pod, unless another pod adopted its attempt: a late pod of the same name proves neither the node nor the end of the adopted one.
 pub(super) fn own_pod<'a>(adopted: Option<&Adopted>, pod: &'a PodState) -> Option<&'a PodView> {
     let PodState::Present(pod) = pod else { return None };
     let is_another = adopted.is_some_and(|adopted| adopted.attempt == pod.attempt && adopted.pod_uid != pod.uid);
     (!is_another).then_some(pod)
 }
 
-/// The name of the node that the newest attempt's pod is on, or was when it was seen last.
+/// The name of the node that the newest attempt's pod is on, or was when it was last observed.
 pub(super) fn node_name<'a>(
     attempt: Option<&'a Attempt>,
     adopted: Option<&'a Adopted>,

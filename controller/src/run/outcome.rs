@@ -1,5 +1,5 @@
-//! Outcomes: the facts that a decision has the status tell. They are values without words; [`say`](super::say) words them. Facts that are
-//! on the run itself (its attempt, plan, claim and approval) are not repeated here.
+//! Outcomes: the facts that a decision reports in the status. They are values without words; [`say`](super::say) words them. Facts on the
+//! run itself (its attempt, plan, claim and approval) are not repeated here.
 
 use jiff::Timestamp;
 
@@ -9,10 +9,10 @@ use crds::{Failure, FailureClass, Journal, RunResult};
 
 /// A decision whose writes are not worded yet.
 pub(super) type Decision = decision::Decision<Outcome>;
-/// An order whose write is not worded yet.
+/// An action whose write is not worded yet.
 pub(super) type Action = decision::Action<Outcome>;
 
-/// A fact that the status of a run has to tell.
+/// A fact that the status of a run has to report.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Outcome {
     /// The run gets its first phase.
@@ -28,7 +28,7 @@ pub(super) enum Outcome {
         opening: Opening,
         lease: Option<Lease>,
     },
-    /// An attempt is opened that applies the plan of an older one, which `by` approved.
+    /// An attempt is opened that applies the plan of an older one, approved by `by`.
     RestoreOpened {
         opening: Opening,
         by: String,
@@ -41,11 +41,11 @@ pub(super) enum Outcome {
     },
     /// The trouble of a pod that did not start is over.
     Starting,
-    /// The agent of a claimed, or about to be claimed, plan works.
+    /// The agent works on a plan that is claimed or about to be claimed.
     Working(Working),
     /// The pod ends its hold once its plan is in the datastore, as others wait for its slot.
     HoldEnds,
-    /// The node of the pod is not Ready. `retry_at` is when an attempt without a claim is replaced.
+    /// The node of the pod is not Ready. An unclaimed attempt is replaced at `retry_at`.
     NodeNotReady {
         node: NodeView,
         pod: String,
@@ -64,9 +64,9 @@ pub(super) enum Outcome {
 
     /// A plan waits for a person, or was approved.
     Approval(Approval),
-    /// The record of an approval is removed while its attempt has not started.
+    /// The record of an approval is removed before its attempt has started.
     ApprovalRemoved(Unapproved),
-    /// The approval of a plan that waits was revoked, as its author `by` is unverified.
+    /// The approval of a waiting plan was revoked, as its author `by` is unverified.
     ApprovalRevoked {
         by: Option<String>,
     },
@@ -83,7 +83,7 @@ pub(super) enum Outcome {
         unkept: Option<String>,
         next: Timestamp,
     },
-    /// The pod ended and its plan waits on; `lost` is why, unless the pod ended as planned.
+    /// The pod ended and its plan waits on. `lost` is the cause, unless the pod ended as announced.
     PlanKept {
         lost: Option<Cause>,
     },
@@ -92,7 +92,7 @@ pub(super) enum Outcome {
         cause: Cause,
         next: Timestamp,
     },
-    /// The node of an attempt without a claim is lost. No try is used up.
+    /// The node of an unclaimed attempt is lost. No try is used up.
     NodeLost {
         loss: NodeLoss,
         plan_waits: bool,
@@ -107,7 +107,7 @@ pub(super) enum Outcome {
         unkept: Option<String>,
         returns_lease: bool,
     },
-    /// A run that has ended retains its lease.
+    /// An ended run retains its lease.
     LeaseRetained {
         why: Retained,
         abandonable: bool,
@@ -126,7 +126,7 @@ pub(super) enum Outcome {
     RecoveryCreated(String),
 }
 
-/// An attempt that is opened.
+/// An attempt to open.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Opening {
     pub(super) number: u32,
@@ -136,7 +136,7 @@ pub(super) struct Opening {
     pub(super) restores: Option<u32>,
 }
 
-/// A lease that was taken: the state, and the name of the Lease.
+/// A lease that was taken: the state key, and the name of the Lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Lease {
     pub(super) key: String,
@@ -146,14 +146,14 @@ pub(super) struct Lease {
 /// News of a run whose agent works.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Working {
-    /// A person gave the apply up while its node was Ready.
+    /// A person abandoned the apply while its node was Ready.
     pub(super) abandon_refused: bool,
     /// The plan was claimed some time ago, and the condition Planned is not True yet.
     pub(super) planned: bool,
     pub(super) record: Option<NodeRecord>,
 }
 
-/// The node that the pod is on, and the boot of it that was lost.
+/// The node of the pod, and its boot ID when it was lost.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NodeRecord {
     pub(super) name: String,
@@ -163,18 +163,18 @@ pub(super) struct NodeRecord {
 /// News of a plan with changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Approval {
-    /// The run does not tell of the plan yet.
+    /// The status does not report the plan yet.
     pub(super) ready: bool,
-    /// Another run applied to the state since, and the run does not tell so yet.
+    /// Another run applied to the state since, and the status does not report it yet.
     pub(super) stale: Option<Applied>,
     pub(super) consent: Consent,
 }
 
-/// How the plan stands with the person who approves it.
+/// The state of the plan's approval.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Consent {
     Missing(Unapproved),
-    /// The status has the approval.
+    /// The status records the approval.
     Recorded,
     /// The approval is recorded now, together with the lease or the wait for it.
     Given {
@@ -183,9 +183,9 @@ pub(super) enum Consent {
         lease: Option<Lease>,
         waits: Option<WaitReason>,
     },
-    /// It was approved, and its apply has to wait.
+    /// Approved, and the apply has to wait.
     Blocked(WaitReason),
-    /// It was approved, and the admission policies could not be proven.
+    /// Approved, and the admission policies could not be proven.
     Unproven(Missing),
 }
 
@@ -198,16 +198,16 @@ pub(super) enum Unapproved {
     OtherPlan(String),
     /// It was never set.
     Waiting,
-    /// The condition Approved tells it already.
+    /// The condition Approved reports it already.
     Told,
 }
 
 /// Why an attempt ended without a result.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cause {
-    /// In the words of its agent.
+    /// The failure that the agent reported.
     Told(Failure),
-    /// Its pod ended and its agent told nothing.
+    /// The pod ended and its agent reported nothing.
     PodEnded {
         reason: &'static str,
         text: String,
@@ -224,29 +224,29 @@ impl Cause {
     }
 }
 
-/// How the node of an attempt without a claim was lost.
+/// How the node of an unclaimed attempt was lost.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum NodeLoss {
-    /// Nothing runs there any more; why.
+    /// No process runs there any more, for this reason.
     Over(String),
     /// It was not Ready for too long.
     NotReady { node: String, pod: String },
 }
 
-/// The end of a run, and everything that is written with it.
+/// The end of a run, and all that is written with it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RunEnd {
     pub(super) ending: Ending,
-    /// Its attempt is closed in the same write.
+    /// The same write closes the attempt.
     pub(super) closes: bool,
-    /// The part of log and journal that the pod could not leave with the datastore.
+    /// The part of log and journal that the pod could not upload to the datastore.
     pub(super) unkept: Option<String>,
     pub(super) returns_lease: bool,
     pub(super) objects: Option<Objects>,
 }
 
 impl RunEnd {
-    /// The end of a run without a claim.
+    /// The end of an unclaimed run.
     pub(super) fn unclaimed(ending: Ending, closes: bool, unkept: Option<String>) -> Self {
         Self { ending, closes, unkept, returns_lease: true, objects: None }
     }
@@ -255,7 +255,7 @@ impl RunEnd {
 /// How a run ends.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ending {
-    /// A person or the API asks for it.
+    /// A person or the API requested it.
     Stopped { result: RunResult, why: String },
     /// Its plan was not approved in time.
     Expired,
@@ -263,15 +263,15 @@ pub(super) enum Ending {
     Superseded { by: String },
     /// Its plan was made before the restore of `restored`.
     PlanBeforeRestore { made: Option<Timestamp>, restored: Timestamp },
-    /// Its pod did not start in time; `image` is the one that could not be pulled.
+    /// The pod did not start in time. `image` is the one that could not be pulled.
     NotStarted { trouble: Trouble, image: Option<String> },
-    /// In the words of its agent.
+    /// The agent reported it.
     Delivered { result: RunResult, message: String, failure: Option<Failure> },
-    /// Its attempt failed for a cause that no retry helps.
+    /// The attempt failed for a cause that no retry resolves.
     Failed(Cause),
-    /// Its attempt failed and was the last one.
+    /// The last attempt failed.
     TriesUsedUp { cause: Cause, restoring: bool },
-    /// How its apply ended is not known.
+    /// How the apply ended is unknown.
     Unconfirmed(Unconfirmed),
 }
 
@@ -289,16 +289,16 @@ impl Ending {
     }
 }
 
-/// Why the end of an apply is not known.
+/// Why the end of an apply is unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Unconfirmed {
-    /// Its attempt was closed by another writer.
+    /// Another writer closed the attempt.
     AttemptClosed,
-    /// Its pod ended; the kubelet's account of it.
+    /// The pod ended, with the kubelet's account of it.
     PodEnded(Option<String>),
-    /// Its pod is gone, or its node is over (`node` tells why).
+    /// The pod is gone, or its node is over (`node` tells why).
     PodGone { node: Option<String>, since: Timestamp },
-    /// A person gave it up while its node was not Ready.
+    /// A person abandoned it while its node was not Ready.
     Abandoned { node: String, by: String, why: String },
 }
 
@@ -310,13 +310,13 @@ pub(super) enum Objects {
     InLog,
 }
 
-/// Why a run that has ended retains its lease.
+/// Why an ended run retains its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Retained {
-    /// The lock that it may have left on its state could not be released.
+    /// The release of the lock that the run may have left on its state failed.
     Lock(String),
-    /// The end of its pod is not confirmed.
+    /// The end of the pod is not confirmed.
     EndUnconfirmed,
-    /// Its apply may run on: the node's account of it.
+    /// The apply may still run, with the node's account of it.
     MayRun(String),
 }

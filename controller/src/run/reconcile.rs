@@ -1,4 +1,4 @@
-//! One look at a run: observe, decide, execute, until nothing is left to do.
+//! One reconcile of a run: observe, decide, execute, until nothing is left to do.
 
 use std::{
     sync::Arc,
@@ -23,12 +23,12 @@ use crate::{
 };
 use crds::TerraformRun;
 
-/// The most steps of one look; a run takes four of them to its pod.
+/// The most steps of one reconcile. A run takes four to its pod.
 const MAX_STEPS: usize = 16;
-/// When to look again at a run whose cached state is older than our own last write.
+/// The wait for a cache that is behind this process's last write.
 const CACHE_LAG: Duration = Duration::from_millis(200);
 
-/// Looks at a run, and does what is to be done. Returns when to look again though nothing wakes it.
+/// Reconciles a run. Returns when to reconcile again without an event.
 pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Duration> {
     ctx.pods.ready().await;
     ctx.queue.ready().await;
@@ -44,7 +44,7 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Dura
     );
     let begun = Instant::now();
     let again = Box::pin(work(run.clone(), &ctx)).instrument(span).await.unwrap_or_else(|error| {
-        // It asks again when it is looked at again; others need not wait behind it until then.
+        // Leave the line: the retry asks for a slot again, and others need not wait behind this run until then.
         ctx.slots.looked(&run.uid().unwrap_or_default(), false, ctx.now());
         Some(failed(&run, &error, &ctx))
     });
@@ -59,7 +59,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
     };
     let mut basis = None;
     for _ in 0..MAX_STEPS {
-        // What is on the run by now may have been set after a proof that does not count any more.
+        // Annotations on the run by now may have been set after a proof that is no longer valid.
         let policies = observe::policies(&run, ctx);
         if policies != Enforcement::Enforced {
             seen.policies = policies;
@@ -80,8 +80,8 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         match Box::pin(execute(decision.actions, seen, basis, ctx)).await {
             Ok(Executed::Seen(next)) => seen = *next,
             Ok(Executed::Gone) => return Ok(gone(&uid, ctx)),
-            // Somebody wrote in between, or the object went: neither says what is there now. Under the version nothing was tested that could
-            // make a write invalid but itself.
+            // A concurrent write or a deletion: the error does not tell the present state. A write under the version had no tests, so
+            // Invalid then means the write itself.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
                     || error.kind() == ErrorKind::Invalid && basis != Some(Basis::Version) =>
@@ -96,12 +96,12 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
             Err(error) => return Err(error),
         }
     }
-    // Somebody else writes all the time, or two of our own decisions contradict each other.
+    // Another client writes all the time, or two decisions contradict each other.
     tracing::warn!("no rest after {MAX_STEPS} steps");
     Ok(Some(Duration::from_secs(2)))
 }
 
-/// Nothing to do at the moment. What is remembered of a run that needs nothing more is forgotten.
+/// Nothing to do at the moment. Drops the notes of a run that needs nothing more.
 fn rest(uid: &str, seen: &Observed, ctx: &Context, requeue: Option<Duration>) {
     if requeue.is_none() && seen.run.open_attempt().is_none() && seen.status().is_terminal() && !seen.run_live {
         ctx.memory.forget(uid);
@@ -115,7 +115,7 @@ fn gone(uid: &str, ctx: &Context) -> Option<Duration> {
     None
 }
 
-/// When to look again after an error: after 1, 2, 4, … s, at most 30, and not before whoever is busy wants to be asked again.
+/// The retry after an error: after 1, 2, 4, … s, at most 30, and not before a busy server's Retry-After.
 fn failed(run: &TerraformRun, error: &Error, ctx: &Context) -> Duration {
     let errors = ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);

@@ -1,5 +1,5 @@
-//! Revokes what counts only behind the admission policies, on runs on which it may have been set while they were not enforced: its author
-//! is unverified. What only stops a run is kept.
+//! Revokes annotations that only count under the admission policies, on runs where they may have been set while the policies were not
+//! enforced: their author is unverified. Annotations that only stop a run are retained.
 
 use std::sync::Arc;
 
@@ -23,19 +23,19 @@ use crate::{
 };
 use crds::{ApprovalMode, TerraformRun, conditions, names, reason};
 
-/// How many runs a page has.
+/// Runs per page.
 const PAGE: u32 = 200;
 /// Annotations that approve. They are removed together: removing all is a withdrawal.
 const APPROVALS: [&str; 3] = [names::APPROVE, names::APPROVED_BY, names::COMMENT];
-/// Annotations that order another run.
+/// Annotations that request another run.
 const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 
 /// Revokes on the runs of a namespace, or of all.
 ///
-/// No removal has a resourceVersion precondition, so that a client that writes all the time cannot prevent it.
+/// No removal has a resourceVersion precondition, so a client that writes all the time cannot prevent it.
 ///
 /// # Errors
-/// When a request got no answer. The runs before it are done then.
+/// A request failed. The runs before it are done then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);
@@ -44,7 +44,7 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
         for run in page.items {
             match run.0 {
                 Ok(run) => Box::pin(one(run, ctx)).await?,
-                // A newer version can read it later, and must not find what is unverified.
+                // A newer version may read the run later, and must not find unverified annotations.
                 Err(invalid) => {
                     let guarded = APPROVALS.into_iter().chain(ABANDONS).chain(ORDERS);
                     annotate(&invalid.metadata, guarded.map(removed).collect(), ctx).await?;
@@ -99,7 +99,7 @@ fn is_manual(run: &TerraformRun) -> bool {
     run.spec.approval.mode_in(run.status.as_ref().and_then(|status| status.phase)) == ApprovalMode::Manual
 }
 
-/// Orders that were not answered, and abandons that had no effect yet.
+/// Unanswered requests, and abandons without an effect yet.
 fn orders(run: &TerraformRun) -> Vec<&'static str> {
     let status = run.status.as_ref();
     let answered = |key: &str| match key {
@@ -112,9 +112,9 @@ fn orders(run: &TerraformRun) -> Vec<&'static str> {
     orders.chain(abandons).filter(|key| run.annotations().contains_key(*key)).collect()
 }
 
-/// Why not everybody may create a run that has not begun, which is canceled for it.
+/// Why creating this run needs extra rights. A run that has not begun is canceled for it.
 fn asks_for_rights(run: &TerraformRun) -> Option<&'static str> {
-    // It waits for a lease only when the policies were proven after its creation.
+    // A run waits for a lease only if the policies were proven after its creation.
     let begun = run.status.as_ref().is_some_and(|status| {
         status.attempt.is_some() || status.conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED) || status.is_terminal()
     });
@@ -130,7 +130,7 @@ fn asks_for_rights(run: &TerraformRun) -> Option<&'static str> {
     (!stops).then_some(asks)
 }
 
-/// Writes the outcome to the run, unless it is decided meanwhile.
+/// Writes the outcome to the run, unless the run claimed or ended meanwhile.
 async fn tell(run: &TerraformRun, outcome: &Outcome, ctx: &Context) -> Result<(), Error> {
     let api = ctx.runs(&run.namespace().unwrap_or_default());
     let mut basis = Basis::Fields;

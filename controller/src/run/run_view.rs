@@ -1,5 +1,5 @@
-//! What decisions read of a run. A cached run has lost much of what the API server has (`watch::trim`), and a field that was taken
-//! from it looks as if it had never been set: here it cannot be read.
+//! The fields of a run that decisions read. A cached run lacks many fields (`watch::trim`), and a trimmed field looks unset: this type
+//! makes those unreadable.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -17,22 +17,22 @@ use crds::{
     reason,
 };
 
-/// A run, as far as the cache keeps it, and the whole of it when it was read from the API server.
+/// The cached part of a run, and the whole run if it was read from the API server.
 #[derive(Clone, Debug)]
 pub struct RunView {
     metadata: ObjectMeta,
-    /// What the cache keeps of the spec.
+    /// The cached part of the spec.
     pub spec: Spec,
-    /// What the cache keeps of the status; empty when there is none yet.
+    /// The cached part of the status; empty if there is none yet.
     pub status: Status,
-    /// The field that has a word of a newer version.
+    /// The field that has a value of a newer version.
     pub unknown_word: Option<&'static str>,
-    /// That a person or the API asks that the run comes to an end before its claim.
+    /// The request of a person or the API to end the run before its claim: result and reason.
     pub asked: Option<(RunResult, String)>,
     whole: Option<Arc<TerraformRun>>,
 }
 
-/// The part of the spec that the cache keeps.
+/// The part of the spec that the cache retains.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub operation: Operation,
@@ -42,11 +42,11 @@ pub struct Spec {
     pub ttl_seconds_after_finished: Option<u32>,
 }
 
-/// The typed view of the cached fields. Both lists together are all fields of the status, or this does not compile; a test compares
-/// them with [`crds::fields::FIELDS`].
+/// The typed view of the cached fields. The two lists together must name all fields of the status, or the code does not compile; a test
+/// compares them with [`crds::fields::FIELDS`].
 macro_rules! status {
     (kept { $($kept:ident: $type:ty,)* } dropped { $($dropped:ident,)* }) => {
-        /// The part of the status that the cache keeps. Of a run that is finished for good it keeps less: what such a run needs.
+        /// The part of the status that the cache retains. Of a finished run it retains less.
         #[derive(Clone, Debug, Default)]
         pub struct Status {
             $(pub $kept: $type,)*
@@ -105,12 +105,12 @@ impl RunView {
         Self { whole: Some(run), ..cached }
     }
 
-    /// The whole run; `None` of a cached one.
+    /// The whole run; `None` for a cached one.
     pub fn whole(&self) -> Option<&Arc<TerraformRun>> {
         self.whole.as_ref()
     }
 
-    /// Who lets the plan be applied that the run has now.
+    /// Who approves the run's present plan.
     pub fn approval_mode(&self) -> ApprovalMode {
         self.spec.approval.mode_in(self.status.phase)
     }
@@ -135,7 +135,7 @@ impl Status {
         condition.map(|c| c.last_transition_time.0)
     }
 
-    /// The trouble that the condition Stalled names while it is True. It outlives a restart of this process.
+    /// The trouble that the condition Stalled names while it is True. It survives a restart of this process.
     pub fn stalled(&self) -> Option<Trouble> {
         let condition = self.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
         let reason = reason::ALL.iter().find(|reason| **reason == condition.reason)?;
@@ -143,7 +143,7 @@ impl Status {
     }
 }
 
-/// The API server knows it by the same name.
+/// The same API resource as [`TerraformRun`].
 impl Resource for RunView {
     type DynamicType = ();
     type Scope = NamespaceResourceScope;

@@ -1,4 +1,4 @@
-//! The input of decisions: everything that was observed of a run, put together once for each reconcile. Decisions derive none of it again.
+//! The input of decisions: the observation of a run, evaluated once per reconcile. Decisions derive none of it again.
 
 use jiff::Timestamp;
 
@@ -27,11 +27,11 @@ pub(super) struct Situation<'a> {
     pub(super) settings: &'a Settings,
     pub(super) now: Timestamp,
     pub(super) stage: Stage<'a>,
-    /// The pod under the name of the newest attempt's pod; another process may have created it.
+    /// The pod under the name of the newest attempt's pod. Another process may have created it.
     pub(super) pod: Option<&'a PodView>,
     /// The same, unless another pod has adopted the attempt.
     pub(super) own_pod: Option<&'a PodView>,
-    /// The node that the newest attempt's pod is on, or was when it was seen last.
+    /// The node that the newest attempt's pod is on, or was when it was last observed.
     pub(super) node_name: Option<&'a str>,
     pub(super) node: &'a NodeState,
     pub(super) fate: Fate<'a>,
@@ -42,30 +42,30 @@ pub(super) struct Situation<'a> {
     /// The newest apply of another run to the plan's state since the plan was made.
     pub(super) applied: Option<&'a Applied>,
     pub(super) late_result: &'a LateResult,
-    /// The state whose lease was taken for the run, and the name of the Lease. The status does not have it yet.
+    /// The state whose lease was taken for the run, and the name of the Lease. The status does not record it yet.
     pub(super) taken: Option<&'a (String, String)>,
-    /// The runs before this one on the state.
+    /// The runs ahead of this one on the state.
     pub(super) ahead: Option<&'a Ahead>,
     pub(super) slot: &'a Slot,
-    /// Others wait for the slot of its pod, which only waits itself.
+    /// Others wait for the slot of the run's pod, which only waits itself.
     pub(super) slot_wanted: bool,
     pub(super) frozen: Option<&'a Frozen>,
-    /// A node confirmed that nothing of a pod that is gone runs any more.
+    /// A node confirmed that no process of a vanished pod runs.
     pub(super) gone_pod_ended: bool,
     /// The lock that the run left on its managed state was released.
     pub(super) lock_released: bool,
-    /// The ended process that left the lock which the run waits for.
+    /// The ended process that left the lock which blocks the run.
     pub(super) lock_left_by: Option<&'a str>,
 }
 
-/// The node of a run's pod, as far as it decides on the pod.
+/// The node of a run's pod, as far as it matters for the pod.
 pub(super) enum Fate<'a> {
     Unknown,
     /// Ready, and its kubelet reports on the pod.
     Ready,
-    /// Not Ready; the pod may run or not.
+    /// Not Ready: the pod may still run.
     Lost(&'a NodeView),
-    /// No process of the pod runs any more; why.
+    /// No process of the pod runs any more, for this reason.
     Over(String),
 }
 
@@ -73,7 +73,7 @@ pub(super) enum Fate<'a> {
 pub(super) enum Policies<'a> {
     /// They were proven before the run was read.
     Enforced,
-    /// They could not be proven; the next proof is due at `retry_at`.
+    /// They could not be proven. The next proof is due at `retry_at`.
     Missing { missing: &'a Missing, retry_at: Timestamp },
     /// They have to be proven first.
     Unproven,
@@ -81,19 +81,19 @@ pub(super) enum Policies<'a> {
 
 /// The stage that a run has reached.
 pub(super) enum Stage<'a> {
-    /// A field has a word of a newer version: the run is left to that.
+    /// A field has a value of a newer version: the run is left to that version.
     Newer,
-    /// No attempt is open and no plan waits: the first attempt is due, or the next.
+    /// No attempt is open and no plan waits: the first or the next attempt is due.
     New,
-    /// No attempt is open, and the plan of this one waits for a person.
+    /// No attempt is open, and this attempt's plan waits for a person.
     WaitingPlan { plan: &'a PlanStatus, attempt: &'a Attempt },
-    /// An attempt is open, and nothing was claimed.
+    /// An attempt is open, and nothing is claimed.
     Open(OpenAttempt<'a>),
-    /// Nothing was claimed, and the run is asked to end.
+    /// Nothing is claimed, and the run is asked to end.
     Stopping { result: RunResult, why: &'a str, open: Option<OpenAttempt<'a>> },
     /// The open attempt has claimed its plan.
     Claimed { claim: &'a Claim, attempt: &'a Attempt, pod: AttemptPod<'a> },
-    /// The attempt with the claim was closed, and the run has no end.
+    /// The claimed attempt was closed, and the run has not ended.
     ClaimedClosed,
     /// The run has ended, and its attempt is open.
     EndedOpen { attempt: &'a Attempt, pod: AttemptPod<'a> },
@@ -109,15 +109,15 @@ pub(super) struct OpenAttempt<'a> {
     pub(super) adopted: bool,
     /// The plan that it may apply.
     pub(super) plan: Option<&'a PlanStatus>,
-    /// The same, when it waits for a person and needs no pod to do so.
+    /// The same plan, if it waits for a person and needs no pod meanwhile.
     pub(super) waiting: Option<&'a PlanStatus>,
 }
 
-/// The pod of an attempt, as far as the status knows it: the adopted one, or before that whichever has its name.
+/// The pod of an attempt, as far as the status identifies it: the adopted one, or before the adoption any of that name.
 pub(super) enum AttemptPod<'a> {
-    /// Not looked for, or too early to say.
+    /// Not looked for, or too early to tell.
     Unknown,
-    /// Not there: never created, or gone.
+    /// Never created, or gone.
     Absent,
     /// There and not ended.
     Running(&'a PodView),
@@ -159,7 +159,7 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// The status, empty when there is none yet.
+    /// The status, empty if there is none yet.
     pub(super) fn status(&self) -> &'a Status {
         &self.run.status
     }
@@ -227,7 +227,7 @@ impl<'a> OpenAttempt<'a> {
 }
 
 impl<'a> AttemptPod<'a> {
-    /// Another pod of the same name than the adopted one means that the adopted one is gone.
+    /// If a pod of the same name is not the adopted one, the adopted one is gone.
     fn of(o: &'a Observed, attempt: &Attempt) -> Self {
         match (&o.pod, o.own_pod()) {
             (PodState::Unknown, _) => Self::Unknown,
@@ -245,7 +245,7 @@ pub(super) fn plan_of<'a>(status: &'a Status, attempt: &Attempt) -> Option<&'a P
     status.plan.as_ref().filter(|plan| plan.attempt == attempt.number || attempt.restores == Some(plan.attempt))
 }
 
-/// The plan that waits for a person and needs no pod to do so.
+/// The plan that waits for a person and needs no pod meanwhile.
 fn waiting_plan(run: &RunView) -> Option<(&PlanStatus, &Attempt)> {
     let status = &run.status;
     let waits =

@@ -1,4 +1,4 @@
-//! Watches of runs and pods, and the loop that turns their events into looks at runs.
+//! Watches of runs and pods, and the loop that turns their events into reconciles.
 
 use std::{
     future::ready,
@@ -37,7 +37,7 @@ use crate::{
 
 type CachedRun = Cached<TerraformRun>;
 
-/// Looks after the runs of one namespace, or of all, until `stop` says otherwise; looks that have begun are brought to an end.
+/// Reconciles the runs of one namespace, or of all, until `stop`. Reconciles in progress are finished.
 pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readiness>, stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store::<CachedRun>();
     let (known, waiting, listed_store) = (reader.clone(), reader.clone(), reader.clone());
@@ -77,7 +77,7 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
             move |event| stream::iter(event.map(|event| heard.news(event)).unwrap_or_default())
         });
 
-    // When a policy returns, or goes, those that wait for one need not wait for their next look.
+    // A change of the policies wakes the runs that wait for one before their next retry.
     let changes =
         stream::unfold(ctx.policies.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
     let policies = changes.flat_map(move |()| {
@@ -116,13 +116,13 @@ pub async fn run(scope: Option<String>, ctx: Arc<Context>, readiness: Arc<Readin
     work(reader, wakes, ctx.settings.concurrency, stop, comes_first, |run| reconcile(run, ctx.clone())).await;
 }
 
-/// Nobody waits for the first look at a run that its layer made, and many of them may come at once.
+/// The first reconcile of a layer's run has low priority: no person waits for it, and many may come at once.
 fn comes_first(run: &TerraformRun) -> bool {
     let is_new = run.status.as_ref().is_none_or(|status| status.phase.is_none());
     !is_new || !run.annotations().contains_key(names::TRIGGER)
 }
 
-/// What the cache keeps of a run, and what its layer is told of it.
+/// The cached form of a run, and its summary for the layer.
 fn kept(mut run: TerraformRun, settings: &Settings) -> (CachedRun, Option<LayerRun>) {
     let of = LayerRun::of(&run);
     trim(&mut run);
@@ -139,7 +139,7 @@ fn shown(known: &reflector::Store<CachedRun>, run: &ObjectRef<TerraformRun>) -> 
     known.get(&in_cache(run)).and_then(|run| run.object())
 }
 
-/// A run with a word of a newer version is left alone.
+/// Logs a run with a value of a newer version, which is left alone.
 fn warn_of_newer(event: &watcher::Event<TerraformRun>) {
     if let watcher::Event::Apply(run) | watcher::Event::InitApply(run) | watcher::Event::Delete(run) = event
         && let Some(field) = run.unknown_word()
@@ -155,8 +155,8 @@ fn run_of(pod: &Pod) -> Option<ObjectRef<TerraformRun>> {
     Some(ObjectRef::new(name).within(&pod.namespace()?))
 }
 
-/// Removes the fields that the cache does without, as only a live read is used for them; those of the status are in
-/// [`fields::FIELDS`]. A run that is finished for good keeps little more than its name.
+/// Removes the fields that only live reads use; those of the status are in [`fields::FIELDS`]. A finished run retains little more than its
+/// name.
 pub fn trim(run: &mut TerraformRun) {
     let meta = run.meta_mut();
     meta.managed_fields = None;
@@ -179,7 +179,7 @@ pub fn trim(run: &mut TerraformRun) {
     spec.env = Vec::new();
     spec.credentials = crds::Credentials::default();
     spec.backend = None;
-    // Whoever decides on the cache has to see that he cannot.
+    // Retain an unknown value: a decision on the cached run must notice it.
     spec.tool = crds::Tool { name: spec.tool.name.filter(|name| *name == crds::ToolName::Unknown), version: None };
     spec.workspace = String::new();
     spec.stack = None;
@@ -188,13 +188,13 @@ pub fn trim(run: &mut TerraformRun) {
         run.spec.runner.image = None;
         run.metadata.owner_references = None;
         if let Some(annotations) = &mut run.metadata.annotations {
-            // Those of its layer, which reads them elsewhere.
+            // Annotations of the layer, which reads them from its summary.
             annotations.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str()));
         }
     }
 }
 
-/// A hash of what decisions depend on. Progress, steps and our own conditions are no reason to look at a run.
+/// A hash of the fields that decisions depend on. Progress, steps and the controller's own conditions cause no reconcile.
 pub fn wake_hash(run: &TerraformRun) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = run.meta();

@@ -45,7 +45,7 @@ pub struct NewerPlans {
 
 #[derive(Default)]
 struct Inner {
-    /// Of the ended runs, only those that a waiting run may be told of, and the newest.
+    /// Of the ended runs, only the newest and those that a waiting run may report.
     planned: Index<Rank, Stands>,
     /// Runs that wait for an approval, by UID.
     waiting: HashMap<Box<str>, Rank>,
@@ -109,8 +109,7 @@ impl Inner {
         woken
     }
 
-    /// Removes ended runs that no waiting run is told of: a waiting run is told of the newest, and of another only when
-    /// that is deleted.
+    /// Removes ended runs that no waiting run reports. A waiting run reports the newest one, and another only after that is deleted.
     fn prune(&mut self, workspace: Workspace) {
         let of = || (workspace, i64::MIN, Box::default())..(workspace, i64::MAX, Box::default());
         let mut ended = Vec::new();

@@ -48,7 +48,7 @@ struct Inner {
 struct Entry {
     /// Its place, while it waits.
     waits: Option<Place>,
-    /// Current name of the Lease on the state that it has recorded. It may have been recorded under another name.
+    /// The present name of the Lease on the state whose lease the run has recorded. It may have been recorded under another name.
     has: Option<Box<str>>,
     namespace: Box<str>,
     name: Box<str>,

@@ -1,5 +1,5 @@
-//! The account of the objects of an apply whose agent cannot give it: the datastore compares the journal with a managed state. An end never
-//! waits for it: a late account is added after the end.
+//! Accounts for the objects of an apply whose agent cannot: the datastore compares the journal with a managed state. The end of a run never
+//! waits for it; a late account is added afterwards.
 
 use jiff::SignedDuration;
 
@@ -10,15 +10,15 @@ use crate::run::{
 };
 use crds::{Journal, RunResult};
 
-/// For how long after its end a run without a journal is asked about.
+/// The controller asks about a run without a journal for this long after its end.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// Whether an apply ended so that its objects have to be accounted for.
+/// Whether an apply with this result needs an account of its objects.
 const fn is_due(result: RunResult) -> bool {
     matches!(result, RunResult::Failed | RunResult::Indeterminate)
 }
 
-/// The account that goes with the end of a claimed run: the one of its agent stays, otherwise that of the datastore.
+/// The account that the end of a claimed run records: the agent's if there is one, otherwise the datastore's.
 pub(super) fn known(s: &Situation<'_>, result: RunResult) -> Option<Objects> {
     let status = s.status();
     if !is_due(result) || status.claim.is_none() {
@@ -35,14 +35,14 @@ fn fresh<'a>(s: &Situation<'a>) -> Option<&'a Journal> {
     (*settled == s.status().settled.is_some()).then_some(journal)
 }
 
-/// The run has ended and lacks the account of its objects.
+/// Whether the run has ended without an account of its objects and is still asked about.
 fn is_missing(s: &Situation<'_>) -> bool {
     let status = s.status();
     let ended = status.completion_time.as_ref().is_some_and(|at| s.now < after(at.0, ASKED_FOR));
     ended && status.claim.is_some() && status.journal.is_none() && status.result.is_some_and(is_due)
 }
 
-/// The datastore's account, after the end.
+/// Adds the datastore's account after the end.
 pub(super) fn adds(s: &Situation<'_>) -> Option<Outcome> {
     let journal = fresh(s).filter(|_| is_missing(s))?;
     Some(Outcome::Accounted(Box::new(journal.clone())))
@@ -54,7 +54,7 @@ pub(super) fn ask(s: &Situation<'_>) -> Option<Decision> {
         return None;
     }
     Some(match s.notes.datastore_asked {
-        // It has answered, before the run was settled: then at once, and otherwise less and less often.
+        // An account from before the settlement is asked for again at once; otherwise with backoff.
         Some(asked) if s.now < asked.next_at && s.notes.journal.is_none() => Decision::until(asked.next_at, s.now),
         Some(_) | None => Decision::act(Action::AskDatastore),
     })

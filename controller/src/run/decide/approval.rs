@@ -1,4 +1,4 @@
-//! Approvals: `status.approval` is kept equal to the annotation until the claim freezes it.
+//! Approvals: `status.approval` follows the annotation until the claim freezes it.
 
 use kube::ResourceExt;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 use crds::{PlanStatus, approval, conditions, names, reason, text::clip};
 
-/// A plan with changes waits for a person.
+/// Decides about a plan with changes, which waits for a person's approval.
 pub(super) fn decide(s: &Situation<'_>, plan: &PlanStatus) -> Decision {
     let (run, status) = (s.run, s.status());
     let annotation = |name: &str| run.annotations().get(name).map(String::as_str);
@@ -51,10 +51,10 @@ pub(super) fn decide(s: &Situation<'_>, plan: &PlanStatus) -> Decision {
         }
         Policies::Unproven => return Decision::act(Action::ProbePolicies),
     }
-    // Approval and lease are one write, so that a pod that is held may go on at once.
+    // Write approval and lease at once, so that a held pod may continue at once.
     let (mut lease, mut waits) = (None, None);
     match plan.state_key.as_ref().map(|key| (key, state_queue::turn(s, key))) {
-        // Its pod would go on at once.
+        // The write lets the pod start the apply at once, so the slot comes first.
         None | Some((_, Turn::Has)) if run.open_attempt().is_some() => match slots::gate(s) {
             Gate::Open => {}
             Gate::Ask => return Decision::act(Action::TakeSlot { class: Class::Apply }),
@@ -69,7 +69,7 @@ pub(super) fn decide(s: &Situation<'_>, plan: &PlanStatus) -> Decision {
     Decision::write(outcome(Consent::Given { by, comment, lease, waits }))
 }
 
-/// The approval that is removed from a run whose attempt is still to start.
+/// Removes the approval of a run whose attempt has not started when its annotation is gone.
 pub(super) fn withdrawal(s: &Situation<'_>, plan: &PlanStatus) -> Option<Outcome> {
     if s.status().approval.is_none() || approval::is_annotated(s.run.annotations(), &plan.checksum) {
         return None;

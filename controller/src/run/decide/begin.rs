@@ -1,4 +1,4 @@
-//! The beginning of an attempt: opened, its pod created, and not yet adopted.
+//! The beginning of an attempt: opened, its pod created, not yet adopted.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 use crds::{ApprovalMode, Attempt, reason};
 
-/// No attempt is open and the run has not ended: the first attempt, or the next.
+/// Opens the first or the next attempt of a run that has not ended.
 pub(super) fn next(s: &Situation<'_>) -> Decision {
     let status = s.status();
     if let Some(attempt) = status.attempt.as_ref().filter(|_| status.failure.is_some()) {
@@ -31,7 +31,7 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
     if let Some(decision) = slots::still_waits(s).or_else(|| policies::wait(s)).or_else(|| slots::frozen(s)) {
         return decision;
     }
-    // The cache has neither its state nor its image.
+    // The cached form has neither the state key nor the image.
     let Some(whole) = s.run.whole() else { return Decision::act(Action::Read) };
     if s.run.spec.approval.mode == ApprovalMode::Automatic
         && let Some(want) = requested_lease(whole, false, s.settings.has_datastore())
@@ -39,7 +39,7 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
     {
         return decision;
     }
-    // Last, so that no run holds a slot while it waits for something else.
+    // Last, so that a run holds no slot while it waits for something else.
     if let Some(decision) = slots::before_opening(s, Class::Plan) {
         return decision;
     }
@@ -49,13 +49,13 @@ pub(super) fn next(s: &Situation<'_>) -> Decision {
     Decision::write(Outcome::Opened { opening, lease: state_queue::taken(s) })
 }
 
-/// When an attempt has to be adopted at the latest.
+/// The latest time for the adoption of the attempt.
 fn deadline(s: &Situation<'_>, attempt: &Attempt) -> Timestamp {
     let start = SignedDuration::try_from(s.run.spec.timeouts.start.0).unwrap_or(SignedDuration::MAX);
     after(attempt.opened_at.as_ref().map_or(s.now, |t| t.0), start)
 }
 
-/// No agent has adopted the attempt: create its pod, wait for it, or give up.
+/// No agent has adopted the attempt: creates its pod, waits for it, or gives up.
 pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&PodView>) -> Decision {
     let deadline = deadline(s, attempt);
     let refused = s.notes.refused.as_ref().filter(|refused| refused.attempt == attempt.number);
@@ -66,7 +66,7 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
     if s.now >= deadline {
         return give_up(s, attempt, trouble);
     }
-    // A process that did not create the pod itself cannot know that account and rights were created as well.
+    // Only the process that created the pod knows that it created the service account and its RBAC rules as well.
     let sure = s.notes.created.is_some_and(|(number, _)| number == attempt.number);
     let mut decision = Decision::until(deadline, s.now);
     if pod.is_none() || !sure {
@@ -85,7 +85,7 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
     decision
 }
 
-/// The deadline is over: the attempt is closed, its pod deleted, the run Failed.
+/// The deadline has passed: closes the attempt, deletes its pod and ends the run as Failed.
 fn give_up(s: &Situation<'_>, attempt: &Attempt, trouble: Option<Trouble>) -> Decision {
     let trouble = trouble
         .or_else(|| s.status().stalled())
@@ -97,7 +97,7 @@ fn give_up(s: &Situation<'_>, attempt: &Attempt, trouble: Option<Trouble>) -> De
     closing(s, attempt, Outcome::Ended(RunEnd::unclaimed(ending, true, None)))
 }
 
-/// The next time a refused creation is tried.
+/// Schedules the next try of a refused creation.
 pub(in crate::run) fn refused_again(before: Option<&Refused>, attempt: u32, trouble: Trouble, now: Timestamp) -> Refused {
     let times = before.filter(|refused| refused.attempt == attempt).map_or(1, |refused| refused.times.saturating_add(1));
     Refused { attempt, trouble, times, retry_at: after(now, wait(CALLS, times)) }

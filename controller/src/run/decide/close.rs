@@ -15,12 +15,12 @@ use crate::{
 };
 use crds::{Attempt, Phase, RunResult, reason, termination::TerminationMessage};
 
-/// The pod may be missing from the cache only.
+/// Looks again after the creation lag: the pod may be missing from the cache only.
 pub(super) fn look_again(now: Timestamp) -> Decision {
     Decision::until(after(now, CREATION_LAG), now)
 }
 
-/// The part of log and journal that the pod could not leave with the datastore.
+/// The part of log and journal that the pod could not upload to the datastore.
 fn unkept(s: &Situation<'_>) -> Option<String> {
     s.pod?.ended.as_ref()?.message.as_ref()?.unkept.clone()
 }
@@ -32,7 +32,7 @@ pub(super) fn ended(s: &Situation<'_>, attempt: &Attempt) -> Decision {
     closing(s, attempt, Outcome::FinishedAndClosed { unkept: unkept(s), returns_lease })
 }
 
-/// The pod's termination message, when it is of the process that the status names.
+/// The pod's termination message, if the process that the status names wrote it.
 fn believed<'a>(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &'a PodView) -> Option<&'a TerminationMessage> {
     let message = pod.ended.as_ref()?.message.as_ref()?;
     let number = open.attempt.number;
@@ -42,25 +42,25 @@ fn believed<'a>(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &'a PodView) -> 
     (of_pod && of_process).then_some(message)
 }
 
-/// Rows 2 and 3: a claim without an end, and the pod ended.
+/// Rows 2 and 3: claimed without an end, and the pod ended.
 pub(super) fn claimed(s: &Situation<'_>, pod: &PodView) -> Decision {
     let message = pod.ended.as_ref().and_then(|ended| ended.message.as_ref());
     if let Some((message, result)) = message.and_then(|message| Some((message, late_result::of_claim(s, message)?))) {
         return delivered(s, message, result);
     }
     if message.is_some_and(|message| late_result::is_newer(s, message)) {
-        // Its pod is held, and with it the message, until a version comes that knows the word.
+        // The held pod retains the message until a controller version runs that knows its result.
         return Decision::wait();
     }
     unconfirmed(s, Unconfirmed::PodEnded(pod.ended.as_ref().map(|ended| ended.text.clone())))
 }
 
-/// The end of a claimed run, in the words of the process that claimed it.
+/// Ends a claimed run with the result that the claiming process reported.
 fn delivered(s: &Situation<'_>, message: &TerminationMessage, result: RunResult) -> Decision {
     end_claimed(s, Ending::Delivered { result, message: message.message.clone(), failure: message.failure.clone() })
 }
 
-/// The pod does not tell how the apply ended: take the datastore's answer, and without one Indeterminate.
+/// The pod does not prove how the apply ended: takes the datastore's answer, otherwise Indeterminate.
 pub(super) fn unconfirmed(s: &Situation<'_>, why: Unconfirmed) -> Decision {
     let found = match s.late_result {
         LateResult::Unknown if s.settings.has_datastore() => return Decision::act(Action::AskDatastore),
@@ -74,7 +74,7 @@ pub(super) fn unconfirmed(s: &Situation<'_>, why: Unconfirmed) -> Decision {
     }
 }
 
-/// Ends a claimed run, and closes its attempt unless another writer has done so.
+/// Ends a claimed run, and closes its attempt unless another writer has closed it.
 fn end_claimed(s: &Situation<'_>, ending: Ending) -> Decision {
     let (open, result) = (s.run.open_attempt(), ending.result());
     let outcome = Outcome::Ended(RunEnd {
@@ -90,7 +90,7 @@ fn end_claimed(s: &Situation<'_>, ending: Ending) -> Decision {
     }
 }
 
-/// Row 4: a claim without an end, and the pod is gone, or its node is over (`node` tells why). A wait that a condition names, then
+/// Row 4: claimed without an end, and the pod is gone or its node is over (`node` tells why). Waits under a condition, then ends as
 /// Indeterminate.
 pub(super) fn claimed_and_gone(s: &Situation<'_>, node: Option<String>) -> Decision {
     match s.status().stalled_since(reason::POD_GONE) {
@@ -105,21 +105,21 @@ pub(super) fn early(s: &Situation<'_>, attempt: &Attempt, ending: Ending) -> Dec
     closing(s, attempt, Outcome::Ended(RunEnd::unclaimed(ending, true, None)))
 }
 
-/// No claim, and nothing is heard of the pod's node: the attempt is closed and uses up no try, as nothing of it failed.
+/// Closes an unclaimed attempt whose node is lost. The attempt did not fail, so it uses up no try.
 pub(super) fn node_lost(s: &Situation<'_>, open: &OpenAttempt<'_>, loss: NodeLoss) -> Decision {
     closing(s, open.attempt, Outcome::NodeLost { loss, plan_waits: open.waiting.is_some() })
 }
 
-/// Rows 6 and 7: no claim, and the pod ended or is gone.
+/// Rows 6 and 7: unclaimed, and the pod ended or is gone.
 pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: Option<&PodView>) -> Decision {
     let (status, attempt, adopted) = (s.status(), open.attempt, open.adopted);
     let message = pod.and_then(|pod| believed(s, open, pod));
     let phase = status.phase.unwrap_or(Phase::Pending);
-    // Before the adoption the failure is the controller's own: why the pod did not start.
+    // Before the adoption the failure in the status is the controller's own: why the pod did not start.
     let said = status.failure.as_ref().filter(|_| adopted);
-    // The pod ended as it announced: the hold is over.
+    // The pod ended as announced at the end of its hold.
     let quiet = message.is_some_and(|message| message.result.is_none() && message.failure.is_none()) && said.is_none();
-    // A result that the agent could not deliver by status. Before the claim nothing was applied, whatever a message tells.
+    // A result that the agent could not write to the status. Before the claim nothing was applied, whatever the message reports.
     let delivered = message
         .filter(|_| adopted)
         .and_then(|message| Some((message, message.result?)))

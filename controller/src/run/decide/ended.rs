@@ -1,4 +1,4 @@
-//! Runs that have ended, or end before an attempt of theirs is open.
+//! Runs that have ended, and runs that end without an open attempt.
 
 use kube::{Resource as _, ResourceExt as _};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 use crds::{Attempt, RunResult, conditions, names};
 
-/// A run without an open attempt is asked to end.
+/// Stops a run without an open attempt.
 pub(super) fn stopped(s: &Situation<'_>, result: RunResult, why: &str) -> Decision {
     if s.status().phase.is_some() {
         return release::end(Ending::Stopped { result, why: why.to_owned() });
@@ -25,13 +25,13 @@ pub(super) fn stopped(s: &Situation<'_>, result: RunResult, why: &str) -> Decisi
     Decision::write(Outcome::Noticed)
 }
 
-/// The agent has ended the run, and its pod is still to end.
+/// The agent has ended the run, and its pod has still to end.
 pub(super) fn but_open(s: &Situation<'_>, attempt: &Attempt, pod: &AttemptPod<'_>) -> Decision {
     match pod {
         AttemptPod::Unknown => close::look_again(s.now),
         AttemptPod::Absent | AttemptPod::Ended(_) => close::ended(s, attempt),
         AttemptPod::Running(pod) => {
-            // A lost node may keep its pod for long: people need not wait for it.
+            // A lost node may keep its pod for long. Write the conditions after the grace all the same.
             let ended_at = s.status().completion_time.as_ref().map_or(s.now, |t| t.0);
             let late = after(ended_at, ASK_GRACE);
             if s.now < late {
@@ -49,15 +49,15 @@ pub(super) fn but_open(s: &Situation<'_>, attempt: &Attempt, pod: &AttemptPod<'_
     }
 }
 
-/// The conditions of a run that has ended, when it does not have them yet.
+/// The final conditions, if the run lacks them.
 fn unfinished(s: &Situation<'_>) -> Option<Action> {
     let finished = conditions::status(&s.status().conditions, conditions::FINISHED) == Some(true);
     (!finished).then_some(Action::Write(Outcome::Finished))
 }
 
-/// The run has ended and no attempt is open: tidy up, answer a rerun, or delete it when its TTL is over.
+/// The run has ended and no attempt is open: cleans up, answers a rerun, or deletes the run when its TTL is over.
 pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
-    // Before its pod is released: its message may be the proof that an Indeterminate run waits for.
+    // Before the pod is released: its message may be the proof that settles an Indeterminate run.
     if let Some(outcome) = late_result::settles(s) {
         return Decision::write(outcome);
     }
@@ -72,7 +72,7 @@ pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
     }
     let mut decision = match (s.run.meta().deletion_timestamp.is_some(), &lease) {
         (true, None) => return release::remove(s.run),
-        // Proof of the end of its apply releases the lease, and then the run.
+        // Proof of the apply's end releases the lease, and then the run.
         (true, Some(_)) => late_result::ask(s).unwrap_or_else(Decision::wait),
         (false, _) => tidy(s),
     };
@@ -82,23 +82,23 @@ pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
     decision
 }
 
-/// Nothing of the run is left: conditions, a rerun that is asked for, a late result, its time.
+/// Nothing of the run remains: writes the conditions, answers a rerun or recovery, asks for a late result, expires the run.
 fn tidy(s: &Situation<'_>) -> Decision {
     if let Some(action) = unfinished(s) {
         return Decision::act(action);
     }
     let reruns = s.run.annotations().get(names::RERUN).is_some_and(|value| value == "true");
     if reruns && s.status().rerun.is_some() {
-        // A second request is then seen, and refused with the name of the run that answered.
+        // A second request is then noticed, and refused with the name of the run that answered the first.
         return Decision::act(Action::TakeOff(&[names::RERUN]));
     }
     let recovers = !reruns && recovery::is_asked(s.run);
     if recovers && s.run.whole().is_none() {
-        // The cache does not know whether there was a claim.
+        // The packed form does not tell whether there was a claim.
         return Decision::act(Action::Read);
     }
     if reruns || recovers {
-        // The policies decide who may ask.
+        // The admission policies decide who may ask.
         let answer = || if reruns { rerun::answer(s) } else { recovery::answer(s) };
         return policies::unproven(s).unwrap_or_else(answer);
     }
@@ -109,13 +109,13 @@ fn tidy(s: &Situation<'_>) -> Decision {
     asked.unwrap_or_else(|| expire(s))
 }
 
-/// Whether the run goes now, later or never.
+/// Deletes the run now, later or never, by its TTL.
 fn expire(s: &Situation<'_>) -> Decision {
     let status = s.status();
     let ttl = s.run.spec.ttl_seconds_after_finished;
     match ttl::due(s.run, ttl, status.completion_time.as_ref(), status.result, s.settings) {
         Some(due) if s.now >= due => Decision::act(Action::Prune),
-        // Until then the sweep of finished runs remembers it.
+        // The sweep of finished runs takes those that are due later.
         Some(due) => {
             Decision { requeue: Decision::until(due, s.now).requeue.filter(|wait| *wait < 2 * ttl::SWEEP), ..Decision::wait() }
         }

@@ -1,4 +1,4 @@
-//! Results that arrive by the datastore: instead of a termination message, or after a run was given up as Indeterminate.
+//! Results that arrive through the datastore: instead of a termination message, or after the run ended as Indeterminate.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -12,18 +12,18 @@ use crate::run::{
 };
 use crds::{Phase, RunResult, termination::TerminationMessage};
 
-/// For how long an Indeterminate run is asked about.
+/// The controller asks about an Indeterminate run for this long after its end.
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// The result in a message, when the process that claimed this run wrote it and it is one that a claimed run can have. A claimed
-/// run is never Canceled, and was neither without changes nor planned only: such a message is none.
+/// The result in a message, if the process that claimed this run wrote it and a claimed run may have it. A claimed run is never Canceled,
+/// without changes or planned only: such a message counts as none.
 pub(super) fn of_claim(s: &Situation<'_>, message: &TerminationMessage) -> Option<RunResult> {
     let result = message.result.filter(|_| is_claimant(s, message))?;
     let legal = (result.needs_claim() || result == RunResult::Failed) && Phase::Apply.may_become(result.phase());
     legal.then_some(result)
 }
 
-/// Whether the process that claimed this run tells how it ended in a word of a newer version, which this version must not guess at.
+/// Whether the claiming process reports a result of a newer version, which this version must not guess.
 pub(super) fn is_newer(s: &Situation<'_>, message: &TerminationMessage) -> bool {
     message.result == Some(RunResult::Unknown) && is_claimant(s, message)
 }
@@ -37,13 +37,13 @@ fn is_claimant(s: &Situation<'_>, message: &TerminationMessage) -> bool {
     })
 }
 
-/// Whether a run was given up and may still be explained.
+/// Whether the run is Indeterminate and not settled.
 fn open_question(s: &Situation<'_>) -> bool {
     let status = s.status();
     status.result == Some(RunResult::Indeterminate) && status.settled.is_none() && status.claim.is_some()
 }
 
-/// Proof of how an Indeterminate apply ended, from its pod or from the datastore: recorded once.
+/// Proof of how an Indeterminate apply ended, from its pod or the datastore. Recorded once.
 pub(super) fn settles(s: &Situation<'_>) -> Option<Outcome> {
     let of_pod = s.pod.and_then(|pod| pod.ended.as_ref()?.message.as_ref());
     let of_store = match s.late_result {
@@ -56,14 +56,14 @@ pub(super) fn settles(s: &Situation<'_>) -> Option<Outcome> {
     Some(Outcome::Settled { result, message: message.message.clone() })
 }
 
-/// Asks the datastore about an Indeterminate run, less and less often.
+/// Asks the datastore about an Indeterminate run, with backoff.
 pub(super) fn ask(s: &Situation<'_>) -> Option<Decision> {
     let ended = s.status().completion_time.as_ref().map(|t| t.0)?;
     if !open_question(s) || !s.settings.has_datastore() || s.now >= after(ended, ASKED_FOR) {
         return None;
     }
     if matches!(s.late_result, LateResult::Found(message) if of_claim(s, message).is_some()) {
-        // The agent itself could not say, and a result is written once.
+        // The agent itself reported Indeterminate, and a result is written once.
         return None;
     }
     Some(match s.notes.datastore_asked {

@@ -1,5 +1,5 @@
-//! The decision: a pure function of what was observed, the settings and the clock. Its rules are those of
-//! `design/0001-run-protocol.md`. Modules return outcomes, which [`say`](super::say) words.
+//! The decision: a pure function of the observation, the settings and the clock. Its rules are those of `design/0001-run-protocol.md`.
+//! Modules return outcomes, which [`say`](super::say) words.
 //!
 //! | module | decides |
 //! |---|---|
@@ -8,14 +8,14 @@
 //! | [`approval`] | approvals of plans |
 //! | [`waiting_plan`] | plans that outlive their pods |
 //! | [`close`] | ends of attempts |
-//! | [`ended`], [`release`] | runs that have ended, and what is left of them |
-//! | [`state_queue`] | one apply at a time on a state: whether it is the run's turn |
-//! | [`slots`] | whether something new may begin: frozen namespaces, bounds on open attempts |
-//! | [`stale_lock`] | locks of states that dead pods left |
-//! | [`lost_node`] | pods whose node is lost, or over |
-//! | [`late_result`], [`apply_log`] | results, and accounts of objects, that arrive by the datastore |
-//! | [`policies`] | whether the admission policies are in force |
-//! | [`rerun`], [`recovery`] | runs that are made from this one |
+//! | [`ended`], [`release`] | runs that have ended, and the clean-up after them |
+//! | [`state_queue`] | one apply at a time per state: whether it is the run's turn |
+//! | [`slots`] | whether an attempt may begin: frozen namespaces, bounds on open attempts |
+//! | [`stale_lock`] | state locks that dead pods left |
+//! | [`lost_node`] | pods whose node is lost or over |
+//! | [`late_result`], [`apply_log`] | results and object accounts that arrive through the datastore |
+//! | [`policies`] | whether the admission policies are enforced |
+//! | [`rerun`], [`recovery`] | runs that are created from this one |
 
 mod apply_log;
 mod approval;
@@ -47,13 +47,13 @@ use super::{
 use crate::settings::Settings;
 use crds::names;
 
-/// Decides what is to be done now. A run with a word of a newer version is left to the newer version.
+/// Decides the next actions. A run with a value of a newer version is left to the newer version.
 pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> decision::Decision {
     let s = Situation::of(o, settings, now);
     outcomes(&s).map(|outcome| say::write(s.run, now, &outcome))
 }
 
-/// The same, before the outcomes are worded.
+/// The decision before its outcomes are worded.
 fn outcomes(s: &Situation<'_>) -> Decision {
     let release = || release::pod(s);
     match &s.stage {
@@ -73,7 +73,7 @@ fn outcomes(s: &Situation<'_>) -> Decision {
     }
 }
 
-/// Nothing begins before the run has its finalizer, so that no run with objects is deleted unseen.
+/// Adds the finalizer before anything begins, so that a run with objects is never deleted unseen.
 fn finalizer(s: &Situation<'_>) -> Option<Decision> {
     if s.run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
         return None;

@@ -1,11 +1,11 @@
-//! Whether the admission policies are enforced, on which everything relies that people set.
+//! Whether the admission policies are enforced. All fields that people set rely on them.
 
 use crate::run::{
     outcome::{Action, Decision, Outcome},
     situation::{Policies, Situation},
 };
 
-/// The decision that comes before anything that relies on the admission policies; `None`: they are proven.
+/// The decision that precedes anything that relies on the admission policies; `None`: they are proven.
 pub(super) fn unproven(s: &Situation<'_>) -> Option<Decision> {
     match s.policies {
         Policies::Enforced => None,
@@ -14,7 +14,7 @@ pub(super) fn unproven(s: &Situation<'_>) -> Option<Decision> {
     }
 }
 
-/// The same before an attempt is opened: the run waits without a pod and tells so, once.
+/// The same before an attempt is opened: the run waits without a pod and reports it once.
 pub(super) fn wait(s: &Situation<'_>) -> Option<Decision> {
     let mut decision = unproven(s)?;
     if let Policies::Missing { missing, .. } = s.policies {

@@ -1,4 +1,4 @@
-//! Answers `pawl.run/recover=true` by a run that takes in what this one created and did not record, once.
+//! Answers `pawl.run/recover=true` once: creates a run that imports the objects that this run created and did not record.
 
 use kube::ResourceExt;
 
@@ -10,24 +10,24 @@ use crate::run::{
 };
 use crds::{ApprovalMode, Recover, RunResult, TerraformRun, names};
 
-/// Whether a recovery is asked for and not answered. Admission lets it be asked for only where there may be something to recover.
+/// Whether a recovery is requested and not answered. Admission allows the request only where there may be something to recover.
 pub(super) fn is_asked(run: &RunView) -> bool {
     let status = &run.status;
     let asked = run.annotations().get(names::RECOVER).is_some_and(|value| value == "true");
-    // Of a run that is finished for good the cache does not keep the claim.
+    // The packed form of a finished run lacks the claim.
     let claimed = status.claim.is_some() || run.whole().is_none();
     let due = matches!(status.result, Some(RunResult::Failed | RunResult::Indeterminate)) && claimed;
     asked && due && status.recovery.is_none()
 }
 
-/// Creates the run and remembers its name.
+/// Creates the run and records its name.
 pub(super) fn answer(s: &Situation<'_>) -> Decision {
     let name = names::recovery_name(&s.run.name_any(), &s.run.uid().unwrap_or_default());
     Decision::all(vec![Action::CreateRecovery, Action::Write(Outcome::RecoveryCreated(name))])
 }
 
-/// The run: the same spec, approved by a person whatever the first run's mode was. Its imports were made by an apply that did not end well,
-/// and objects that this apply began may exist as well.
+/// The recovery run: the same spec, always with manual approval. Its imports come from an apply that did not end well, and objects that the
+/// apply began to create may exist as well.
 pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     let name = names::recovery_name(&run.name_any(), &run.uid().unwrap_or_default());
     let mut fresh = rerun::same_spec(run, name, names::RECOVERY_OF);

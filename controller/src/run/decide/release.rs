@@ -1,4 +1,4 @@
-//! Clean-up after a closed attempt, and of a run that is deleted.
+//! Clean-up after a closed attempt and of a deleted run.
 
 use kube::ResourceExt;
 
@@ -9,7 +9,7 @@ use crate::run::{
 };
 use crds::{Attempt, names};
 
-/// The closing write, and the account's removal where no pod's finalizer is left to remind of it.
+/// Closes the attempt, and deletes the service account if no pod's finalizer will cause its clean-up.
 pub(super) fn closing(s: &Situation<'_>, attempt: &Attempt, outcome: Outcome) -> Decision {
     let mut actions = vec![Action::Write(outcome)];
     if s.pod.is_none_or(|pod| !pod.held || pod.attempt != attempt.number) {
@@ -23,7 +23,7 @@ pub(super) fn end(ending: Ending) -> Decision {
     Decision::write(Outcome::Ended(RunEnd::unclaimed(ending, false, None)))
 }
 
-/// Everything of the run goes, then the run.
+/// Deletes all objects of the run, then releases the run.
 pub(super) fn remove(run: &RunView) -> Decision {
     if run.finalizers().iter().any(|f| f == names::RUN_FINALIZER) {
         Decision::all(vec![Action::Cleanup, Action::RemoveFinalizer])
@@ -32,7 +32,7 @@ pub(super) fn remove(run: &RunView) -> Decision {
     }
 }
 
-/// The clean-up of the pod of a closed attempt. Its finalizer is removed last: it marks that the clean-up is due.
+/// Cleans up the pod of a closed attempt. Its finalizer is removed last: it marks that the clean-up is due.
 pub(super) fn pod(s: &Situation<'_>) -> Option<Decision> {
     let attempt = s.status().attempt.as_ref().filter(|attempt| !attempt.open)?;
     let pod = s.pod.filter(|pod| pod.held && pod.attempt == attempt.number)?;

@@ -1,4 +1,4 @@
-//! Answers `pawl.run/rerun=true` by a fresh run of the same spec, once.
+//! Answers `pawl.run/rerun=true` once, by a new run of the same spec.
 
 use kube::{ResourceExt, api::ObjectMeta};
 use serde_json::Value;
@@ -12,24 +12,24 @@ use crate::{
 };
 use crds::{TerraformRun, TerraformRunSpec, datastore::StateId, names};
 
-/// Creates the run and remembers its name.
+/// Creates the run and records its name.
 pub(super) fn answer(s: &Situation<'_>) -> Decision {
     let name = names::rerun_name(&s.run.name_any(), &s.run.uid().unwrap_or_default());
     Decision::all(vec![Action::CreateRerun, Action::Write(Outcome::RerunCreated(name))])
 }
 
-/// The fresh run. Its name follows from the old one's UID, so asking twice makes one.
+/// The new run. Its name is derived from the old run's UID, so two requests create one run.
 pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
     same_spec(run, names::rerun_name(&run.name_any(), &run.uid().unwrap_or_default()), names::RERUN_OF)
 }
 
-/// A run of that name with the same spec and the same managed state; `origin` is the annotation that names this one.
+/// A run of that name with the same spec and the same managed state. `origin` is the annotation that names the old run.
 pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
-    // The fresh run is in no manifest: a tool that took it for one of its own would delete it, and it would never be pruned.
+    // The new run is in no manifest: a tool that found its label on it would delete it, and its TTL would never prune it.
     let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || ttl::KEPT_BY.contains(&key);
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
-        // Without it the fresh run would have a state of its own, and none of what this one made.
+        // Without it the new run would have a state of its own, without the old run's objects.
         spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
     }
     let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -46,7 +46,7 @@ pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
     }
 }
 
-/// A spec as it is stored, with what distinguishes the fresh one from the old one as far as this version knows them.
+/// The stored spec with the differences between `old` and `fresh` applied, so fields of newer versions are retained.
 ///
 /// # Errors
 /// Never: both have string keys.

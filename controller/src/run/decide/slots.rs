@@ -1,6 +1,6 @@
-//! Whether something new may begin: nothing is frozen, and a slot is free (`design/0031-slots.md`).
+//! Whether an attempt may begin: nothing is frozen, and a slot is free (`design/0031-slots.md`).
 //!
-//! A lease comes before a slot, so that a run that waits for one resource holds none that another run waits for.
+//! A run takes its lease before its slot, so a run that waits for one resource holds none that another run waits for.
 
 use crate::{
     run::{
@@ -12,15 +12,15 @@ use crate::{
 };
 use crds::{conditions, reason};
 
-/// How an apply that a person approved stands with its slot.
+/// Whether the slots admit an approved apply.
 pub(super) enum Gate {
     Open,
     Ask,
     Shut(WaitReason),
 }
 
-/// Whether an attempt may go over to an apply that a person approved, or the lease for it may be taken: without one that is open the
-/// slot comes later, with the next.
+/// Whether the open attempt may start an approved apply, or the lease for it may be taken. Without an open attempt the next one asks for
+/// the slot.
 pub(super) fn gate(s: &Situation<'_>) -> Gate {
     if let Some(frozen) = s.frozen {
         return Gate::Shut(WaitReason::Frozen(frozen.clone()));
@@ -33,8 +33,8 @@ pub(super) fn gate(s: &Situation<'_>) -> Gate {
     }
 }
 
-/// Before anything is asked for: the run tells already that it waits. The number of runs before it is written once, when it begins to
-/// wait, so that no change of the queue causes a write.
+/// The status reports the wait already. The number of runs ahead is written once, when the wait begins, so that a change of the queue
+/// causes no write.
 pub(super) fn still_waits(s: &Situation<'_>) -> Option<Decision> {
     let said = |reason| s.status().condition(conditions::SUCCEEDED, reason);
     let waits = match (s.frozen, s.slot) {
@@ -45,7 +45,7 @@ pub(super) fn still_waits(s: &Situation<'_>) -> Option<Decision> {
     waits.then(Decision::wait)
 }
 
-/// Nothing new begins in the namespace: the run tells so, and is looked at when that ends.
+/// The namespace is frozen: reports it. The end of the freeze triggers a reconcile.
 pub(super) fn frozen(s: &Situation<'_>) -> Option<Decision> {
     s.frozen.map(|frozen| Decision::write(Outcome::Blocked(WaitReason::Frozen(frozen.clone()))))
 }
@@ -62,7 +62,7 @@ pub(super) fn before_opening(s: &Situation<'_>, class: Class) -> Option<Decision
     Some(still_waits(s).unwrap_or_else(blocked))
 }
 
-/// Others wait for the slot of a pod that only waits itself: its agent is told to end as soon as the plan is in the datastore.
+/// Whether a waiting pod must free its slot for others: its agent is told to end as soon as the datastore has the plan.
 pub(super) fn ends_hold(s: &Situation<'_>, open: &OpenAttempt<'_>) -> bool {
     let status = s.status();
     let goes_on = status.approval.is_some() && status.lease.is_some();

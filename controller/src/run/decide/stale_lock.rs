@@ -1,5 +1,4 @@
-//! Locks of states that our own dead processes left: whose a lock is, and when it may be released
-//! (`design/0010-leases-and-locks.md`).
+//! State locks that Pawl's dead processes left: who owns a lock, and when it may be released (`design/0010-leases-and-locks.md`).
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -15,10 +14,10 @@ use crate::{
 };
 use crds::{StateLock, TerraformRun, names};
 
-/// Between two looks at the holder of a lock.
+/// The interval between two checks of a lock's holder.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
 
-/// The lock may be released once its process is known to have ended; until then that is looked up from time to time.
+/// Releases the lock once its process is known to have ended. Checks that at intervals until then.
 pub(super) fn decide(s: &Situation<'_>) -> Option<Decision> {
     let status = s.status();
     let lock = status.state_lock.as_ref()?;
@@ -36,7 +35,7 @@ pub(super) fn decide(s: &Situation<'_>) -> Option<Decision> {
     }
 }
 
-/// The pod that holds a lock, if it is one of ours by its name: name of its run, five characters of a hash of its UID, attempt.
+/// The pod that holds a lock, if its name is one of Pawl's: name of the run, five characters of a hash of its UID, attempt.
 pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
     let host = lock.who.rsplit_once('@')?.1;
     let (rest, number) = host.rsplit_once("-a")?;
@@ -44,7 +43,7 @@ pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
     (hash.len() == 5 && !run.is_empty()).then_some((run, hash, number.parse().ok()?))
 }
 
-/// Whether that attempt's pod has ended for certain: `Ok` with whose it was, otherwise why the lock stays.
+/// Whether that attempt's pod has ended for certain: `Ok` with its owner, otherwise the reason why the lock remains.
 pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     if let Some(field) = run.unknown_word() {
@@ -62,7 +61,7 @@ pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, n
         PodState::Present(pod) if pod.ended.is_some() => Ok(Over::Ended(whose)),
         PodState::Present(_) | PodState::Unknown => Err(format!("the pod of attempt {number} of {name} still runs")),
         PodState::Absent => {
-            // No later than this: a further attempt is opened only behind a closed one.
+            // An upper bound: the next attempt opens only after this one is closed.
             let closed = if attempt.number == number { attempt.closed_at } else { attempt.opened_at };
             let due = after(closed.map_or(now, |at| at.0), gone_wait(run));
             if now < due {
@@ -73,7 +72,7 @@ pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, n
     }
 }
 
-/// The node of that attempt's pod; `None` where it was not recorded, as by older versions.
+/// The node of that attempt's pod; `None` if it was not recorded, as by older versions.
 pub(in crate::run) fn node_of(run: &TerraformRun, number: u32) -> Option<&str> {
     let status = run.status.as_ref()?;
     let attempt = status.attempt.as_ref()?;
@@ -86,13 +85,13 @@ pub(in crate::run) fn node_of(run: &TerraformRun, number: u32) -> Option<&str> {
 /// How certain the end of a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::run) enum Over {
-    /// It was seen.
+    /// The end was observed.
     Ended(String),
-    /// The pod is gone for so long that a node which is Ready has ended it.
+    /// The pod has been gone for so long that a Ready node has ended it.
     Gone(String),
 }
 
-/// Whether a run is the one whose attempt has that pod.
+/// Whether that pod belongs to an attempt of the run.
 pub(in crate::run) fn is_run(run: &TerraformRun, name: &str, hash: &str) -> bool {
     run.name_any() == name && names::short_hash(&run.uid().unwrap_or_default()) == hash
 }

@@ -1,8 +1,7 @@
-//! The lease on a state: who wants it, who holds it, and when it is given back (`design/0010-leases-and-locks.md`).
+//! The lease on a state: who requests it, who holds it, and when it is returned (`design/0010-leases-and-locks.md`).
 //!
-//! A Lease object, one for each state and each group of namespaces that share it, names the run that took it last. Whether that run
-//! still holds it is read from the run itself: `status.lease` says so from the write that records it to the write that takes it away,
-//! which is the giving back.
+//! A Lease object, one for each state and each group of namespaces that share it, names the run that took it last. The run itself tells
+//! whether it still holds the lease: `status.lease` is set from the write that records it to the write that returns it.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -26,20 +25,20 @@ use crate::{
 };
 use crds::{ApprovalMode, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key};
 
-/// How often the first in line looks whether the lease is free: its holder may be one that no watch of ours shows.
+/// How often the first in line checks whether the lease is free: no watch may cover its holder.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
-/// When a run that is woken by the end of its wait is looked at nevertheless.
+/// The fallback for a run that the end of its wait wakes.
 const SECOND_LOOK: SignedDuration = SignedDuration::from_hours(1);
 
-/// How a run stands with the lease it wants.
+/// A run's position towards the lease that it requests.
 pub(super) enum Turn {
-    /// The status has it.
+    /// The status records the lease.
     Has,
-    /// It was taken, and the status does not have it yet.
+    /// Taken, and not yet recorded in the status.
     Taken(Lease),
-    /// It may try to take it.
+    /// The run may try to take it.
     Take,
-    /// It has to ask for a slot first, as its pod is to go on with the apply at once.
+    /// The run has to ask for a slot first, as its pod starts the apply at once.
     Slot,
     Waits(Waits),
 }
@@ -52,7 +51,7 @@ pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
         return Turn::Taken(lease);
     }
     let waits = |why, wait| Turn::Waits(Waits { key: key.to_owned(), why, retry_at: after(s.now, wait) });
-    // An approved plan is not begun while nothing new begins; an Automatic run is under way.
+    // A freeze stops an approved plan. An Automatic run is in progress already.
     let manual = s.run.approval_mode() == ApprovalMode::Manual;
     if let (true, Some(frozen)) = (manual, s.frozen) {
         return waits(WaitReason::Frozen(frozen.clone()), SECOND_LOOK);
@@ -61,7 +60,7 @@ pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
         return Turn::Waits(waits.clone());
     }
     if let Some(ahead) = s.ahead {
-        // Woken when the line moves; the time is for holders that no watch shows.
+        // Woken when the line moves. The time is for holders that no watch covers.
         return waits(WaitReason::Turn { first: ahead.first.clone(), place: ahead.place }, LOOK_AGAIN * 6);
     }
     match slots::gate(s) {
@@ -72,12 +71,12 @@ pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
     }
 }
 
-/// The lease that was taken for the run and is not in its status yet.
+/// The lease that was taken for the run and that its status does not record yet.
 pub(super) fn taken(s: &Situation<'_>) -> Option<Lease> {
     s.taken.map(|(key, name)| Lease { key: key.clone(), name: name.clone() })
 }
 
-/// Why a run that tried to take the lease has to wait; `None` when it has it.
+/// Why a run that tried to take the lease has to wait; `None` if it has the lease.
 pub(in crate::run) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Waits> {
     let why = match taken {
         Taken::Yes => return None,
@@ -87,7 +86,7 @@ pub(in crate::run) fn refused(taken: &Taken, key: String, now: Timestamp) -> Opt
     Some(Waits { key, why, retry_at: after(now, LOOK_AGAIN) })
 }
 
-/// The decision about its lease that comes before the claim of a run that may apply; `None`: it has the lease.
+/// The decision about the lease before the claim of a run that may apply; `None`: it has the lease.
 pub(super) fn before_claim(s: &Situation<'_>, key: &str) -> Option<Decision> {
     match turn(s, key) {
         Turn::Has => None,
@@ -98,8 +97,8 @@ pub(super) fn before_claim(s: &Situation<'_>, key: &str) -> Option<Decision> {
     }
 }
 
-/// The same before an attempt is opened: the run waits without a pod and tells so in its message. A lease that was taken is recorded by
-/// the write that opens the attempt.
+/// The same before an attempt is opened: the run waits without a pod and reports it in its message. The write that opens the attempt
+/// records a taken lease.
 pub(super) fn before_opening(s: &Situation<'_>, key: &str) -> Option<Decision> {
     match turn(s, key) {
         Turn::Has | Turn::Taken(_) => None,
@@ -109,27 +108,27 @@ pub(super) fn before_opening(s: &Situation<'_>, key: &str) -> Option<Decision> {
     }
 }
 
-/// A wait that ends at that time at the latest, and the outcome unless the run tells it already.
+/// Waits until that time at the latest. Writes the outcome unless the status reports it already.
 fn queued(s: &Situation<'_>, outcome: Outcome, until: Timestamp) -> Decision {
     let mut decision = Decision::until(until, s.now);
     decision.actions.extend(say::news(s.run, s.now, outcome));
     decision
 }
 
-/// Whether the lease is returned with the end of a run. An apply whose end is not known may go on until its pod has ended, and one that
-/// failed may have left the lock of its state: their leases are returned by [`confirmed`].
+/// Whether the write that ends the run returns the lease. An apply whose end is unknown may continue until its pod has ended, and a failed
+/// one may have left the lock of its state: [`confirmed`] returns their leases.
 pub(super) fn returns_at_end(s: &Situation<'_>, result: RunResult) -> bool {
     let locks = may_leave_lock(s.status(), result) && s.run.whole().is_some_and(|run| is_managed(run));
     result != RunResult::Indeterminate && !locks
 }
 
-/// Whether an apply with that result may have left the lock of its state. A tool that went through to its end has given it back.
+/// Whether an apply with that result may have left the lock of its state. A tool that ran to its end has released it.
 fn may_leave_lock(status: &Status, result: RunResult) -> bool {
     status.claim.is_some() && !matches!(result, RunResult::Applied | RunResult::Destroyed)
 }
 
-/// Returns the lease of a run that has ended, after the lock that it may have left on a managed state: no other run may remove that lock,
-/// and its owner is unknown once the run is deleted.
+/// Returns the lease of an ended run, after the lock that the run may have left on a managed state. No other run may remove that lock, and
+/// its owner is unknown once the run is deleted.
 fn give_back_ended(s: &Situation<'_>) -> Decision {
     let Some(run) = s.run.whole() else { return Decision::act(Action::Read) };
     let left = s.status().result.is_some_and(|result| may_leave_lock(s.status(), result));
@@ -144,14 +143,14 @@ fn give_back_ended(s: &Situation<'_>) -> Decision {
     Decision::write(Outcome::LeaseReturned)
 }
 
-/// Whether the plan is of the state that the datastore keeps.
+/// Whether the plan is for the state that the datastore manages.
 fn is_managed(run: &TerraformRun) -> bool {
     let namespace = run.namespace().unwrap_or_default();
     let key = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.state_key.as_deref());
     key == Some(state_key::managed(&namespace, &StateId::of(&run.name_any(), &run.spec)).as_str())
 }
 
-/// A run that has ended and still has its lease, when the end of its pod is certain, or a person answers for it.
+/// An ended run that still has its lease: returns it when the end of its pod is certain, or a person answers for it.
 pub(super) fn confirmed(s: &Situation<'_>) -> Option<Decision> {
     let status = s.status();
     status.lease.as_ref()?;
@@ -167,7 +166,7 @@ pub(super) fn confirmed(s: &Situation<'_>) -> Option<Decision> {
     }
 }
 
-/// A run that has ended and still has its lease, as the end of its pod is not confirmed.
+/// An ended run that still has its lease, while the end of its pod is not confirmed.
 pub(super) fn unconfirmed(s: &Situation<'_>) -> Option<Decision> {
     let status = s.status();
     status.lease.as_ref()?;
@@ -189,12 +188,12 @@ pub(super) fn unconfirmed(s: &Situation<'_>) -> Option<Decision> {
 }
 
 fn retained(s: &Situation<'_>, why: Retained, until: Timestamp) -> Decision {
-    // Under another node's state the annotation has no effect.
+    // The annotation has no effect unless the node is lost.
     let abandonable = matches!(s.fate, Fate::Lost(_)) && !s.run.annotations().contains_key(names::ABANDON);
     queued(s, Outcome::LeaseRetained { why, abandonable }, until)
 }
 
-/// Whether the pod of an Automatic run ended since another run applies to its state: nothing failed, and no try is used up.
+/// Whether the pod of an Automatic run ended because another run applies to its state. It did not fail, so it uses up no try.
 pub(super) fn is_queued(s: &Situation<'_>) -> bool {
     let status = s.status();
     let automatic = s.run.approval_mode() == ApprovalMode::Automatic;

@@ -17,15 +17,15 @@ use crate::{
 };
 use crds::{Attempt, Phase, PlanStatus};
 
-/// A newer run of the same workspace has made its plan, and this one's is not approved.
+/// A newer run of the same workspace has made its plan, and this run's is not approved.
 pub(super) fn superseded(s: &Situation<'_>) -> Option<Ending> {
     let status = s.status();
     let waits = status.phase == Some(Phase::AwaitingApproval) && status.claim.is_none() && status.approval.is_none();
     s.newer.filter(|_| waits).map(|newer| Ending::Superseded { by: newer.to_owned() })
 }
 
-/// The plan that may be claimed next was made before the cluster or its datastore was restored, as the operator configured: whether it was
-/// applied is not known any more. The policy `pawl-status` refuses its claim whatever this process does; here its run ends.
+/// The plan was made before the configured restore of the cluster or datastore, so it is unknown whether it was applied. The policy
+/// `pawl-status` refuses its claim independently of this process; here its run ends.
 pub(super) fn before_restore(s: &Situation<'_>) -> Option<Ending> {
     let (status, restored) = (s.status(), s.settings.refuse_plans_before?);
     let may_claim = matches!(status.phase, Some(Phase::Plan | Phase::AwaitingApproval)) && status.claim.is_none();
@@ -71,7 +71,7 @@ pub(super) fn wait(s: &Situation<'_>, plan: &PlanStatus, attempt: &Attempt) -> D
         return decision;
     }
     let Some(whole) = s.run.whole() else { return Decision::act(Action::Read) };
-    // The image that made the plan. Making it used up none of these tries.
+    // The image that made the plan. Making the plan used up none of these tries.
     let image = runner_pod::attempt_image(whole, attempt, s.settings).to_owned();
     let tries = if attempt.restores == Some(plan.attempt) { attempt.tries + 1 } else { 1 };
     let opening = Opening { number: attempt.number + 1, tries, image, restores: Some(plan.attempt) };
@@ -79,7 +79,7 @@ pub(super) fn wait(s: &Situation<'_>, plan: &PlanStatus, attempt: &Attempt) -> D
 }
 
 /// The pod of a plan that needs none has ended or is gone, without a result and without a failure that ends the run. `quiet`: it ended as
-/// it announced.
+/// announced.
 pub(super) fn close(s: &Situation<'_>, attempt: &Attempt, cause: Cause, quiet: bool) -> Decision {
     let outcome = if attempt.restores.is_none() || (quiet && s.status().approval.is_none()) {
         Outcome::PlanKept { lost: (!quiet).then_some(cause) }

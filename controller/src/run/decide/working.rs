@@ -1,4 +1,4 @@
-//! Attempts that are open: an agent works, the run is asked to end, or the pod's node is lost.
+//! Open attempts: an agent works, the run is asked to end, or the pod's node is lost.
 
 use super::{
     approval, begin, close,
@@ -15,7 +15,7 @@ use crate::{
 };
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult, conditions};
 
-/// A run without a claim is asked to end: its agent is given time to do so itself.
+/// An unclaimed run is asked to end: gives its agent time to end by itself first.
 pub(super) fn stopping(s: &Situation<'_>, open: &OpenAttempt<'_>, result: RunResult, why: &str) -> Decision {
     let early = || close::early(s, open.attempt, Ending::Stopped { result, why: why.to_owned() });
     match open.pod {
@@ -37,7 +37,7 @@ pub(super) fn stopping(s: &Situation<'_>, open: &OpenAttempt<'_>, result: RunRes
     }
 }
 
-/// An attempt is open, nothing was claimed, and the run is not asked to end.
+/// An open attempt without a claim, of a run that is not asked to end.
 pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
     let OpenAttempt { attempt, pod, adopted, plan, waiting } = open;
     if let AttemptPod::Running(_) | AttemptPod::Absent = pod
@@ -66,7 +66,7 @@ pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
     }
 }
 
-/// An attempt is open, and has claimed its plan.
+/// An open attempt that has claimed its plan.
 pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: &AttemptPod<'_>) -> Decision {
     let pod = match pod {
         AttemptPod::Unknown => return close::look_again(s.now),
@@ -74,7 +74,7 @@ pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: 
         AttemptPod::Absent => return close::claimed_and_gone(s, None),
         AttemptPod::Running(pod) => pod,
     };
-    // It has not ended as far as its pod shows: its node decides.
+    // The pod reports no end, so its node decides.
     match &s.fate {
         Fate::Unknown | Fate::Ready => progress(s, Some(claim), plan_of(s.status(), attempt)),
         Fate::Over(why) => close::claimed_and_gone(s, Some(why.clone())),
@@ -87,8 +87,8 @@ pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: 
     }
 }
 
-/// The pod of an attempt without a claim is on a lost node: the run tells so, and after a time another attempt follows. Closing this one is
-/// the fence, so that nothing has to be known of its pod.
+/// The pod of an unclaimed attempt is on a lost node: reports it, and after a time closes the attempt so that another follows. Closing is
+/// the fence, so nothing has to be known of the pod.
 fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decision> {
     match &s.fate {
         Fate::Unknown | Fate::Ready => None,
@@ -103,7 +103,7 @@ fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decis
     }
 }
 
-/// The agent works: approvals, and conditions that are worth a write.
+/// The agent works: handles approvals, and writes conditions that are worth a write.
 fn progress(s: &Situation<'_>, claim: Option<&Claim>, plan: Option<&PlanStatus>) -> Decision {
     let (mode, status) = (s.run.approval_mode(), s.status());
     if let (None, Some(plan), Some(Phase::AwaitingApproval), ApprovalMode::Manual) = (claim, plan, status.phase, mode) {

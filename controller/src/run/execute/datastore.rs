@@ -1,4 +1,4 @@
-//! What is asked of the datastore while a run is looked at. It says what it can, and never stands in the way.
+//! Questions to the datastore during a reconcile. It answers if it can and never blocks the reconcile.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::run::{
 };
 use crds::{TerraformRun, datastore::causes, text::clip};
 
-/// How long the deletion of a run waits for the datastore.
+/// The deletion of a run waits for the datastore for this long.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Asks the datastore how a claimed run ended, and what became of its objects. Without an answer nothing is known, and it is asked again some time.
+/// Asks the datastore how a claimed run ended and what became of its objects. Without an answer the question is repeated later.
 pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
     let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
     seen.late_result = LateResult::Absent;
@@ -54,7 +54,7 @@ pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
     seen.notes.unlock_failed = failed;
 }
 
-/// The bundles of a run that is finished go at once, in the background; the datastore's sweep finds what was missed.
+/// Deletes the bundles of a finished run in the background. The datastore's sweep deletes the rest after an error.
 pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
     let Some(datastore) = ctx.datastore.clone() else { return };
     let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());
@@ -65,7 +65,7 @@ pub(super) fn drop_bundles(run: &TerraformRun, ctx: &Context) {
     });
 }
 
-/// What the datastore has of a run that is deleted. Never in the way: the sweep finds what was missed.
+/// Deletes the datastore's objects of a deleted run. An error does not stop the deletion: the sweep deletes the rest.
 pub(super) async fn forget(run: &RunView, ctx: &Context) {
     let Some(datastore) = &ctx.datastore else { return };
     let (namespace, uid) = (run.namespace().unwrap_or_default(), run.uid().unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Who left the lock of a state: looked up live, since a lock that is removed under a process that lives costs the state.
+//! Finds the process that left the lock of a state. Reads live: removing the lock of a live process costs the state.
 
 use std::sync::PoisonError;
 
@@ -21,10 +21,10 @@ use crate::{
     state_queue::lease,
 };
 
-/// Whose the lock was, when its process has ended for certain; otherwise why it stays.
+/// `Ok` with the owner of the lock if its process has ended for certain, otherwise the reason why the lock remains.
 ///
 /// # Errors
-/// When an answer says nothing.
+/// A request failed, or its answer proves nothing.
 pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
     let Some((name, hash, number)) = stale_lock::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
     let Some(holder) = find(run, name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
@@ -58,7 +58,7 @@ pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context)
     Ok(Ok(whose))
 }
 
-/// A pod that cannot say itself that it has ended, when its node says so.
+/// Marks a pod as ended if its node proves the end and the pod itself cannot report it.
 async fn judged(mut pod: PodView, attempt: Option<&Attempt>, ctx: &Context) -> Result<PodView, Error> {
     if let (Some(node), None) = (&pod.node, &pod.ended) {
         let state = node_watch::live(node, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?;
@@ -67,8 +67,8 @@ async fn judged(mut pod: PodView, attempt: Option<&Attempt>, ctx: &Context) -> R
     Ok(pod)
 }
 
-/// The run of that name and hash, in one of the namespaces that share states with that of the run which asks: what a lock says is
-/// the backend's word, and whoever writes the spec chooses the backend, so that any other answer would tell him of other tenants.
+/// The run of that name and hash, in a namespace that shares states with the namespace of `run`. The lock's text comes from the backend,
+/// which the author of the spec chooses: a wider search would reveal other tenants' runs.
 async fn find(run: &TerraformRun, name: &str, hash: &str, ctx: &Context) -> Result<Option<TerraformRun>, Error> {
     let (own, scopes) = (run.namespace().unwrap_or_default(), ctx.settings.scopes());
     let watched = |namespace: &str| scopes.iter().any(|scope| scope.as_deref().is_none_or(|scope| scope == namespace));
@@ -81,10 +81,10 @@ async fn find(run: &TerraformRun, name: &str, hash: &str, ctx: &Context) -> Resu
     Ok(None)
 }
 
-/// Another run that was told to release this lock and may still do so; otherwise it is this one's from now on.
+/// Another run that was told to release this lock and may still do so; `None` registers this run as the one that releases it.
 async fn told(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Option<String>, Error> {
     let own = (run.namespace().unwrap_or_default(), run.name_any(), run.uid().unwrap_or_default());
-    // The ID is the backend's word as well: nobody else's run is held up by it.
+    // The ID comes from the backend too. The scope keeps a forged ID from blocking other tenants' runs.
     let id = format!("{}/{}", ctx.settings.shared_states.scope(&own.0), lock.id);
     let before = ctx.released.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     if let Some((namespace, name, uid)) = before.filter(|before| *before != own) {

@@ -1,4 +1,4 @@
-//! Carries out what was decided, and returns what is known afterwards.
+//! Executes decided actions and returns the updated observation.
 
 mod datastore;
 mod lock_holder;
@@ -35,14 +35,14 @@ pub(super) use patch::{TRIES, annotate};
 use patch::{metadata_patch, params, take_off};
 use status::Basis;
 
-/// What is known afterwards.
+/// The observation after the actions.
 pub(super) enum Executed {
     Seen(Box<Observed>),
-    /// The run is gone, or about to.
+    /// The run is gone, or about to be.
     Gone,
 }
 
-/// Carries out the actions in their order; the first error ends it. A `basis` is given where the write before this one failed.
+/// Executes the actions in order; the first error ends it. `basis` is set if the previous write failed.
 pub(super) async fn execute(
     actions: Vec<Action>,
     mut seen: Observed,
@@ -52,7 +52,7 @@ pub(super) async fn execute(
     let namespace = seen.run.namespace().unwrap_or_default();
     for action in actions {
         match action {
-            // It was read before this.
+            // The reconciler has read the run before.
             Action::Read => {}
             Action::AddFinalizer { prove } => {
                 let run = seen.run.clone();
@@ -67,7 +67,7 @@ pub(super) async fn execute(
             }
             Action::ProbePolicies => {
                 seen.policies = ctx.policies.prove(&namespace, ctx).await?;
-                // What was set on it may have been revoked meanwhile.
+                // A revocation may have changed the run meanwhile.
                 seen.run_live = false;
             }
             Action::AskDatastore => datastore::ask(&mut seen, ctx).await,
@@ -100,12 +100,12 @@ pub(super) async fn execute(
                 if uses_slot {
                     seen.slot = Slot::Unasked;
                 }
-                // Under tests of fields the run may be another version than the one that the lease was taken for.
+                // Under tests of fields the run may have another version than the one the lease was taken for.
                 if leases || basis == Basis::Fields {
                     seen.taken = None;
                 }
                 if opens {
-                    // Nobody has created the pod of an attempt that was opened just now.
+                    // The pod of an attempt that was opened just now does not exist yet.
                     (seen.pod, seen.pod_live) = (PodState::Absent, true);
                 }
             }
@@ -157,7 +157,7 @@ pub(super) async fn execute(
     Ok(Executed::Seen(Box::new(seen)))
 }
 
-/// A write that uses the slot which is kept for the run. One that nobody answered may be carried out yet.
+/// Writes with the slot that is reserved for the run. An unanswered write may still be carried out.
 async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
     let uid = run.uid().unwrap_or_default();
     ctx.slots.sends(&uid, ctx.now());
@@ -170,7 +170,7 @@ async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) ->
     written
 }
 
-/// What was taken is known of the run as it was read, and no longer than that: it is not remembered.
+/// Takes the lease. The result holds for the run as it was read, and is not remembered beyond that.
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
     let name = ctx.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
@@ -210,18 +210,18 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     Ok(())
 }
 
-/// The answer to a write is a live read of the run; of the pod it says nothing.
+/// The answer to a write is a live read of the run, but not of the pod.
 fn wrote(seen: &mut Observed, run: TerraformRun, ctx: &Context) {
     let version = version(&run.metadata);
     ctx.memory.update(&run.uid().unwrap_or_default(), |notes| notes.version = version);
     seen.notes.version = version;
-    // The cached run is small, and does not say which state it is of.
+    // The cached run is too small to name its state.
     seen.ahead = ahead(&run, ctx);
     (seen.run, seen.run_live) = (RunView::live(Arc::new(run)), true);
 }
 
-/// With the finalizer the notes of who set which field go (`managedFields`, an empty entry: `design/0002-status-ownership.md`). A status is
-/// written a dozen times, and keeping them takes the API server a third of each write, and nearly half of the object.
+/// Adds the finalizer and drops `managedFields` (an empty entry: `design/0002-status-ownership.md`). A status is written a dozen times, and
+/// maintaining `managedFields` takes the API server a third of each write and nearly half of the object.
 async fn add_finalizer(run: &RunView, ctx: &Context) -> Result<TerraformRun, Error> {
     let mut finalizers = run.finalizers().to_vec();
     finalizers.push(names::RUN_FINALIZER.into());

@@ -1,4 +1,4 @@
-//! Patches of runs, and what their answers mean.
+//! Patches of runs, and the handling of their errors.
 
 use kube::{
     Resource,
@@ -12,7 +12,7 @@ use crate::{
 };
 use crds::names;
 
-/// How often a write is sent that others keep from its effect.
+/// The most tries of a write that conflicts with others.
 pub(in crate::run) const TRIES: u32 = 20;
 
 pub(in crate::run) fn params() -> PatchParams {
@@ -25,7 +25,7 @@ pub(super) fn metadata_patch(run: &impl Resource, mut metadata: Value) -> Value 
     json!({"metadata": metadata})
 }
 
-/// "It exists already" is success for objects whose names are ours.
+/// "AlreadyExists" is success for objects with Pawl's names.
 pub(super) fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> {
     match created {
         Ok(object) => Ok(Some(object)),
@@ -34,7 +34,7 @@ pub(super) fn already<T>(created: Result<T, Error>) -> Result<Option<T>, Error> 
     }
 }
 
-/// Removes annotations, if there are any.
+/// Removes annotations that exist.
 pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Context) -> Result<(), Error> {
     let all = run.annotations.as_ref();
     if !keys.iter().any(|key| all.is_some_and(|all| all.contains_key(*key))) {
@@ -43,9 +43,9 @@ pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Cont
     annotate(run, keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect(), ctx).await
 }
 
-/// Changes annotations, and tries until it has its effect: what could not be removed would be believed.
+/// Changes annotations, and retries until it succeeds: an unverified annotation that stayed would count.
 pub(in crate::run) async fn annotate(run: &ObjectMeta, changes: Map<String, Value>, ctx: &Context) -> Result<(), Error> {
-    // Without a resourceVersion precondition, so that a client that writes all the time cannot prevent it.
+    // No resourceVersion precondition, so a client that writes all the time cannot prevent it.
     let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": changes}}));
     let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
     let params = params();
@@ -53,7 +53,7 @@ pub(in crate::run) async fn annotate(run: &ObjectMeta, changes: Map<String, Valu
     loop {
         tries += 1;
         match ctx.call_opt("change annotations", api.patch_metadata(name, &params, &patch)).await {
-            // The API server gives up after five writes of others in between, and says the same when another run has the name.
+            // The API server gives up after five conflicting writes, and returns the same error if another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
                 let found = ctx.call_opt("read run", api.get_metadata(name)).await?;
                 if found.and_then(|found| found.metadata.uid) != run.uid {

@@ -1,4 +1,4 @@
-//! The pod of an attempt, made with its account.
+//! Creates the pod of an attempt with its service account.
 
 use k8s_openapi::api::{
     core::v1::{Namespace, ServiceAccount},
@@ -24,7 +24,7 @@ use crate::{
 };
 use crds::{Attempt, TerraformRun, names, reason, text::clip};
 
-/// Account first, as the API server refuses a pod whose ServiceAccount is missing; the rights at the same time.
+/// The account first, as the API server refuses a pod whose ServiceAccount is missing; the RBAC rules in parallel.
 pub(super) async fn create(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some((run, attempt)) = seen.run.whole().zip(seen.status().attempt.clone()) else { return Ok(()) };
     let number = attempt.number;
@@ -77,7 +77,7 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
             None => ctx.call("read pod", api.get(&wanted.name_any())).await,
         }
     };
-    // The API server looks into the role before it lets anybody bind it.
+    // The API server reads the Role before it admits a binding of it.
     let rights = async {
         let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
         let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
@@ -94,8 +94,8 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     PodView::of(&pod).ok_or_else(foreign)
 }
 
-/// A refusal that only a person or time can change, by its reason; `account` is the one that the run names for the pod. Anything
-/// else says nothing.
+/// The trouble, if only a person or time can resolve the refusal. `account` is the ServiceAccount that the run names for the pod. `None`
+/// for other errors, which prove nothing.
 pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&str>) -> Option<Trouble> {
     let trouble = |reason, text: &str| Some(Trouble { reason, text: clip(text, 400) });
     match error.kind() {
@@ -104,7 +104,7 @@ pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&s
             if status.code == 401 {
                 return None;
             }
-            // The API server has no reason of its own for either.
+            // The API server has no reason of its own for these two.
             let says = |text: &str| status.code == 403 && status.message.contains(text);
             match account {
                 Some(name) if says("error looking up service account") && says("not found") => trouble(

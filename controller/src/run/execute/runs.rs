@@ -1,4 +1,4 @@
-//! Runs that are made from another.
+//! Creates runs from other runs.
 
 use kube::{
     Api, ResourceExt,
@@ -12,8 +12,7 @@ use crate::{
 };
 use crds::TerraformRun;
 
-/// Creates a run that was made from another, with what its spec has beyond what this version knows: a field that were dropped
-/// here would make it a run of another spec.
+/// Creates a run from another, with the fields of its spec that this version does not know: a dropped field would change the spec.
 pub(super) async fn create(old: &RunView, fresh: fn(&TerraformRun) -> TerraformRun, ctx: &Context) -> Result<(), Error> {
     let Some(old) = old.whole() else { return Ok(()) };
     let (what, fresh) = ("create run", fresh(old));

@@ -1,7 +1,7 @@
-//! Status writes, and what follows on one that succeeded.
+//! Status writes, and the log, metrics and Events after a successful one.
 //!
-//! Whoever annotates a run in a loop changes its resourceVersion all the time, and would keep a write that is sent under that version
-//! from ever being made: such a write tests the fields that it was decided on instead.
+//! A client that annotates a run in a loop changes its resourceVersion all the time and would block each write that is sent under that
+//! version. Such a write tests the fields that its decision rests on instead.
 
 use kube::{ResourceExt, api::Patch};
 use serde::Serialize;
@@ -21,18 +21,18 @@ use crate::{
 };
 use crds::{TerraformRun, fields, names};
 
-/// What a status write names as what it was decided on.
+/// The precondition of a status write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::run) enum Basis {
-    /// The version of the run.
+    /// The resourceVersion of the run.
     Version,
-    /// The fields that the decision rests on, whatever else was written.
+    /// The fields that the decision rests on. Other fields may change.
     Fields,
 }
 
 impl Basis {
-    /// For a write of that kind that nothing has got in the way of yet. People wait for an approval and its lease, so that these lose no
-    /// race to begin with.
+    /// For the first try of a write of that kind. People wait for an approval and its lease, so their first try does not depend on the
+    /// version.
     pub(super) const fn of(kind: Kind) -> Self {
         match kind {
             Kind::Approval | Kind::Lease => Self::Fields,
@@ -50,14 +50,15 @@ impl Basis {
         }
     }
 
-    /// For the write after one that failed like this. A test fails where a field has changed, and where a text is encoded in another way
-    /// than the API server does it, which the version alone can pass.
+    /// For the write after that error. A test fails if a field has changed, and also if the API server encodes a text differently; then
+    /// only the version can pass.
     pub(in crate::run) const fn after(error: ErrorKind) -> Self {
         if matches!(error, ErrorKind::Invalid) { Self::Version } else { Self::Fields }
     }
 }
 
-/// Writes the status on that basis. What the cache does not keep cannot be tested, so that a write that was decided on it names the version.
+/// Writes the status on that basis. Fields that the cache drops cannot be tested, so a write that was decided on a cached run uses the
+/// version.
 pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
     let api = ctx.runs(&run.namespace().unwrap_or_default());
     if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
@@ -70,7 +71,7 @@ pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ct
     ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }
 
-/// Log, metrics and Events of a write that succeeded.
+/// Log, metrics and Events of a successful write.
 pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     match write.kind {
         Kind::Open => {
@@ -92,9 +93,7 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     ctx.events.publish(run, write.notes);
 }
 
-/// The write as a JSON Patch.
-///
-/// It tests the fields and annotations that decisions rest on, as [`fields`] lists them.
+/// The write as a JSON Patch. It tests the fields and annotations that decisions rest on, as [`fields`] lists them.
 fn operations(run: &TerraformRun, write: &Write) -> serde_json::Result<Vec<Value>> {
     let status = serde_json::to_value(&run.status)?;
     let mut operations =
@@ -131,7 +130,7 @@ fn test(path: &str, value: impl Serialize) -> Value {
     json!({"op": "test", "path": path, "value": value})
 }
 
-/// What a merge patch does to an object that is there. Our fields have names without `/` and `~`.
+/// The operations of a merge patch on an existing object. Pawl's field names contain no `/` or `~`.
 fn merge(operations: &mut Vec<Value>, path: &str, there: &Value, patch: &Map<String, Value>) {
     for (field, value) in patch {
         let (path, there) = (format!("{path}/{field}"), &there[field]);
@@ -144,7 +143,7 @@ fn merge(operations: &mut Vec<Value>, path: &str, there: &Value, patch: &Map<Str
     }
 }
 
-/// A merge patch leaves nothing where it has null.
+/// Nulls of a merge patch set nothing in a new object.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

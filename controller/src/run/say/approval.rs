@@ -13,7 +13,7 @@ use crate::{
 };
 use crds::{conditions, names, reason, text::clip};
 
-/// A plan with changes.
+/// Words the news of a plan with changes.
 pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) {
     let status = patch.status();
     let Some(plan) = &status.plan else { return };
@@ -55,13 +55,13 @@ pub(super) fn approval(patch: &mut StatusPatch<'_>, approval: &Approval) {
             return;
         }
     }
-    // Nothing holds the run up.
+    // Nothing blocks the run.
     if conditions::status(&status.conditions, conditions::STALLED) != Some(false) {
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
 }
 
-/// The annotation does not approve the plan: a record of an approval is removed.
+/// The annotation does not approve the plan: removes a recorded approval.
 pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
     let status = patch.status();
     let Some(plan) = &status.plan else { return };
@@ -88,7 +88,7 @@ pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
     }
 }
 
-/// The plan waits, and the command that approves it.
+/// The wait of the plan, and the command that approves it.
 pub(super) fn waits(patch: &mut StatusPatch<'_>) {
     let (run, status) = (patch.run(), patch.status());
     let (Some(plan), Some(attempt)) = (&status.plan, &status.attempt) else { return };
@@ -109,7 +109,7 @@ pub(super) fn waits(patch: &mut StatusPatch<'_>) {
     patch.set("nextStep", command);
 }
 
-/// Another run applied to the state after the plan was made. The plan waits on: only the tool knows whether it can still be applied.
+/// Another run applied to the state after the plan was made. The plan waits on: only the tool can tell whether it is still applicable.
 fn stale(patch: &mut StatusPatch<'_>, applied: &Applied) {
     let at = applied.at.strftime("%Y-%m-%d %H:%M:%S UTC");
     let text = format!(
@@ -124,7 +124,7 @@ fn stale(patch: &mut StatusPatch<'_>, applied: &Applied) {
     }
 }
 
-/// The plan waits again, where no attempt is open: an open one's message is its agent's.
+/// The plan waits again, if no attempt is open: an open one's agent owns the message.
 pub(super) fn waits_again(patch: &mut StatusPatch<'_>) {
     if patch.status().attempt.as_ref().is_some_and(|attempt| !attempt.open) {
         waits(patch);

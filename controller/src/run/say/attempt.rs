@@ -28,10 +28,10 @@ use crds::{
 /// The command that shows whether the policies are installed.
 const POLICY_COMMAND: &str = "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings pawl-approval pawl-status \
                                   pawl-creation pawl-finalizer pawl-layer; install what is missing with the chart (policies.install=true)";
-/// The number of attempts before the newest whose nodes the status retains.
+/// The number of earlier attempts whose nodes the status retains.
 const FORMER: usize = 8;
 
-/// An attempt that makes a plan.
+/// Opens an attempt that makes a plan.
 pub(super) fn opened(patch: &mut StatusPatch<'_>, opening: &Opening, lease: Option<&Lease>) {
     let (run, status) = (patch.run(), patch.status());
     let name = opens(patch, opening);
@@ -58,20 +58,20 @@ pub(super) fn opened(patch: &mut StatusPatch<'_>, opening: &Opening, lease: Opti
     patch.pending();
 }
 
-/// An attempt that applies the plan of an older one.
+/// Opens an attempt that applies the plan of an older one.
 pub(super) fn restore_opened(patch: &mut StatusPatch<'_>, opening: &Opening, by: &str) {
     let name = opens(patch, opening);
     let text = restoring_message(patch.run(), &name, by, opening.tries);
     patch.message(&text).line("Restore", &text);
 }
 
-/// Opens an attempt; returns the name of its pod.
+/// Opens an attempt. Returns the name of its pod.
 fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
     let Opening { number, tries, image, restores } = opening;
     let run = patch.run();
     let name = names::attempt_name(&run.name_any(), &run.uid().unwrap_or_default(), *number);
     let (at, former) = (patch.time(), former(run));
-    // A merge patch: fields of the attempt before are removed by name.
+    // A merge patch: fields of the previous attempt are removed by name.
     patch.set(
         "attempt",
         json!({"number": number, "podName": name, "open": true, "openedAt": at, "closedAt": Value::Null, "tries": tries,
@@ -84,8 +84,8 @@ fn opens(patch: &mut StatusPatch<'_>, opening: &Opening) -> String {
     name
 }
 
-/// The attempts before the one that is opened, with their nodes; `None` where there is none to name. An attempt that no process adopted
-/// has left nothing.
+/// The attempts before the one that is opened, with their nodes; `None` if there are none. An attempt that no process adopted left nothing
+/// behind.
 fn former(run: &RunView) -> Option<Vec<FormerAttempt>> {
     let last = run.status.attempt.as_ref()?;
     let node = last.node(run.status.adopted.as_ref());
@@ -126,7 +126,7 @@ pub(super) fn blocked(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     let (status, (reason, text)) = (patch.status(), lease::words(why));
     patch.pending();
     if conditions::status(&status.conditions, conditions::STALLED) == Some(true) {
-        // The trouble that held the run up before is over.
+        // The trouble that blocked the run before is over.
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     }
     patch.condition(conditions::SUCCEEDED, None, reason, &text);
@@ -139,7 +139,7 @@ pub(super) fn blocked(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     }
 }
 
-/// The run was blocked, and goes on.
+/// The run was blocked, and continues.
 pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
     let said = |reason| patch.status().condition(conditions::SUCCEEDED, reason).is_some();
     if said(reason::SLOTS_FULL) || said(reason::FROZEN) {
@@ -147,11 +147,11 @@ pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
     }
 }
 
-/// Why the attempt does not start, and what a person can do. No agent has adopted the attempt, so these fields are not its agent's yet.
+/// Why the attempt does not start, and the remedy. No agent has adopted the attempt, so no agent owns these fields yet.
 pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) {
     let (run, status) = (patch.run(), patch.status());
     patch.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
-    // The kubelet words one trouble in many ways: another text alone is worth no write.
+    // The kubelet words one trouble in many ways, so a new text alone is not worth a write.
     if patch.is_empty() && status.failure.as_ref().is_some_and(|failure| failure.reason == trouble.reason) {
         return;
     }
@@ -164,7 +164,7 @@ pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until
     patch.note(trouble.reason, true, trouble.text.clone());
 }
 
-/// Takes back what [`not_starting`] wrote.
+/// Reverts the fields that [`not_starting`] wrote.
 pub(super) fn starting(patch: &mut StatusPatch<'_>) {
     let (run, status) = (patch.run(), patch.status());
     if status.stalled().is_some() {
@@ -178,7 +178,7 @@ pub(super) fn starting(patch: &mut StatusPatch<'_>) {
     }
 }
 
-/// The remedy for a pod that does not start. The run goes on by itself then.
+/// The remedy for a pod that does not start. The run then continues by itself.
 fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
     let (namespace, runner) = (run.namespace().unwrap_or_default(), &run.spec.runner);
     let pod = format!("kubectl describe pod -n {namespace} {}", attempt.pod_name);
@@ -207,7 +207,7 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
     format!("{what}, and the run goes on by itself: {command}")
 }
 
-/// An attempt that did not start, as a failure: nothing was changed.
+/// The failure of an attempt that did not start: nothing was changed.
 pub(super) fn failure(trouble: &Trouble, message: String) -> Failure {
     let class = match trouble.reason {
         reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND | reason::NAMESPACE_TERMINATING => {

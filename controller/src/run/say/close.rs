@@ -1,4 +1,4 @@
-//! Attempts that end while their run goes on.
+//! Attempts that end while their run continues.
 
 use jiff::Timestamp;
 
@@ -9,14 +9,14 @@ use super::{
 use crate::run::outcome::{Cause, NodeLoss};
 use crds::{ApprovalMode, Changed, Failure, Phase, conditions, reason, text::clip};
 
-/// The part of log and journal that the pod could not leave with the datastore.
+/// The part of log and journal that the pod could not upload to the datastore.
 pub(super) fn unkept(patch: &mut StatusPatch<'_>, text: Option<&str>) {
     if let Some(text) = text {
         patch.line("Log", text).note("LogTruncated", true, clip(text, 400));
     }
 }
 
-/// The failure of an attempt without a claim.
+/// The failure of an unclaimed attempt.
 pub(super) fn failure(patch: &StatusPatch<'_>, cause: &Cause) -> Failure {
     let (reason, message) = match cause {
         Cause::Told(failure) => return failure.clone(),
@@ -29,7 +29,7 @@ pub(super) fn failure(patch: &StatusPatch<'_>, cause: &Cause) -> Failure {
     Failure { class: cause.class(), reason: reason.into(), message, changes: Changed::None, diagnostics: Vec::new() }
 }
 
-/// The try that the attempt was: `attempt 2 of at most 4`.
+/// The attempt's try: `attempt 2 of at most 4`.
 pub(super) fn tried(patch: &StatusPatch<'_>) -> String {
     of_tries(patch.run(), patch.status().attempt.as_ref().map_or(0, |attempt| attempt.tries))
 }
@@ -53,7 +53,7 @@ pub(super) fn plan_kept(patch: &mut StatusPatch<'_>, lost: Option<&Cause>) {
     patch.clear("failure");
     patch.condition_if_new(conditions::STALLED, Some(false), reason::PROGRESSING, "");
     if patch.status().attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some()) {
-        // Its approval had been withdrawn, so it failed at nothing.
+        // Its approval had been withdrawn, so it did not fail.
         patch.uncount();
     }
     if let Some(cause) = lost {
@@ -62,7 +62,7 @@ pub(super) fn plan_kept(patch: &mut StatusPatch<'_>, lost: Option<&Cause>) {
     }
 }
 
-/// Another attempt restores the plan after a wait, or after an approval.
+/// Another attempt restores the plan after a wait or after an approval.
 pub(super) fn restore_retried(patch: &mut StatusPatch<'_>, cause: &Cause, next: Timestamp) {
     patch.close();
     let failure = failure(patch, cause);
@@ -80,7 +80,7 @@ pub(super) fn restore_retried(patch: &mut StatusPatch<'_>, cause: &Cause, next: 
     patch.note("Retrying", true, text);
 }
 
-/// The node is lost: nothing of the attempt failed.
+/// The node is lost: the attempt did not fail.
 pub(super) fn node_lost(patch: &mut StatusPatch<'_>, loss: &NodeLoss, plan_waits: bool) {
     let why = match loss {
         NodeLoss::Over(why) => why.clone(),
@@ -106,7 +106,7 @@ fn plans_again(patch: &mut StatusPatch<'_>) {
     patch.set("phase", Phase::Pending).clear("nextStep");
     patch.condition_if_new(conditions::PLANNED, Some(false), reason::RETRYING, "");
     if run.approval_mode() == ApprovalMode::Manual {
-        // The plan died with its pod, and with it the approval.
+        // The plan was lost with its pod, and so was the approval.
         if status.approval.is_some() {
             patch.clear("approval");
         }

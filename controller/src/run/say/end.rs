@@ -1,4 +1,4 @@
-//! Ends of runs, and what is learned after them.
+//! Ends of runs, and facts that arrive after them.
 
 use kube::ResourceExt as _;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::run::outcome::{Ending, Objects, RunEnd, Unconfirmed};
 use crds::{Changed, Failure, FailureClass, Journal, Phase, RunResult, Settled, names, reason, status_limit, text::clip};
 
-/// The run ends.
+/// Ends the run.
 pub(super) fn ended(patch: &mut StatusPatch<'_>, end: &RunEnd) {
     if end.closes {
         patch.close();
@@ -66,7 +66,7 @@ fn words(patch: &StatusPatch<'_>, ending: &Ending) -> End {
         }
         Ending::Delivered { result, message, failure } => {
             let changes = if patch.status().claim.is_some() { Changed::Unknown } else { Changed::None };
-            // The agent ended Failed and did not describe how.
+            // The agent ended as Failed without a description.
             let undescribed = || described(FailureClass::Internal, reason::AGENT_FAULT, message, changes);
             let failed = result.phase() == Phase::Failed;
             (message.clone(), failure.clone().or_else(|| failed.then(undescribed)))
@@ -89,7 +89,7 @@ fn described(class: FailureClass, reason: &str, message: &str, changes: Changed)
     Failure { class, reason: reason.into(), message: message.to_owned(), changes, diagnostics: Vec::new() }
 }
 
-/// Message and failure of an apply whose end is not known.
+/// Message and failure of an apply whose end is unknown.
 fn unconfirmed(patch: &StatusPatch<'_>, why: &Unconfirmed) -> (String, Option<Failure>) {
     let text = match why {
         Unconfirmed::AttemptClosed => "its attempt was closed".to_owned(),
@@ -115,7 +115,7 @@ fn unconfirmed(patch: &StatusPatch<'_>, why: &Unconfirmed) -> (String, Option<Fa
     (message, Some(failure))
 }
 
-/// The objects of an apply that did not end well.
+/// Accounts for the objects of an apply that did not end well.
 fn account(patch: &mut StatusPatch<'_>, journal: Journal, result: RunResult) {
     let run = patch.run();
     let Some(mut whole) = patch.whole().map(|run| run.status.clone().unwrap_or_default()) else { return };
@@ -135,7 +135,7 @@ fn account(patch: &mut StatusPatch<'_>, journal: Journal, result: RunResult) {
     }
 }
 
-/// The datastore accounted for them after the end.
+/// The datastore accounted for the objects after the end.
 pub(super) fn accounted(patch: &mut StatusPatch<'_>, journal: &Journal) {
     if let Some(result) = patch.status().result {
         account(patch, journal.clone(), result);
@@ -150,7 +150,7 @@ pub(super) fn finished(patch: &mut StatusPatch<'_>) {
     patch.ended_conditions(status.result.unwrap_or(RunResult::Failed), failure, message.unwrap_or_default());
 }
 
-/// The same with the close of its attempt.
+/// The same, and closes the attempt.
 pub(super) fn finished_and_closed(patch: &mut StatusPatch<'_>, left: Option<&str>, returns_lease: bool) {
     patch.close();
     close::unkept(patch, left);
@@ -160,7 +160,7 @@ pub(super) fn finished_and_closed(patch: &mut StatusPatch<'_>, left: Option<&str
     }
 }
 
-/// An Indeterminate run is explained. The account of its objects is older than that, so it is asked for again.
+/// Settles an Indeterminate run. The account of its objects is older than the proof, so it is asked for again.
 pub(super) fn settled(patch: &mut StatusPatch<'_>, result: RunResult, message: &str) {
     let text = format!("{result}, as it turned out: {message}");
     let at = patch.time();

@@ -1,4 +1,4 @@
-//! The lease on the state: the queue for it, its record, its return, and a lock on the state that was left behind.
+//! The lease on the state: the queue for it, its record, its return, and a lock that was left on the state.
 
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -38,11 +38,11 @@ pub(super) fn taken(patch: &mut StatusPatch<'_>, lease: &Lease) {
     patch.condition(conditions::STATE_LEASED, Some(true), reason::LEASED, "it is this run's turn on the state");
 }
 
-/// The run waits. While an attempt is open the message is its agent's.
+/// The run waits for the lease. While an attempt is open, its agent owns the message.
 pub(super) fn queued(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     let (status, (reason, text)) = (patch.status(), words(why));
     let told = status.condition(conditions::STATE_LEASED, reason);
-    // The text for a full queue has a number that changes with the queue: it is written once.
+    // The text of SlotsFull has a number that changes with the queue, so it is written once.
     if told.is_some_and(|c| reason == reason::SLOTS_FULL || c.message == clip(&text, 512)) {
         return;
     }
@@ -55,11 +55,11 @@ pub(super) fn queued(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     }
 }
 
-/// The same without a pod: the run tells it in its message.
+/// The same without a pod: the message reports the wait.
 pub(super) fn queued_to_open(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     queued(patch, why);
     if conditions::status(&patch.status().conditions, conditions::STALLED) == Some(true) {
-        // The trouble that kept the run from its turn is over.
+        // The trouble that blocked the run before is over.
         patch.condition(conditions::STALLED, Some(false), reason::PROGRESSING, "");
         patch.message(&words(why).1).clear("nextStep");
     }
@@ -68,7 +68,7 @@ pub(super) fn queued_to_open(patch: &mut StatusPatch<'_>, why: &WaitReason) {
     }
 }
 
-/// Returns the lease: nothing of this run can apply any more.
+/// Returns the lease: no process of the run can apply any more.
 pub(super) fn give_back(patch: &mut StatusPatch<'_>) {
     if patch.status().lease.is_some() {
         patch.clear("lease");
@@ -76,7 +76,7 @@ pub(super) fn give_back(patch: &mut StatusPatch<'_>) {
     }
 }
 
-/// A run that has ended retains its lease; `abandonable`: a person may give its apply up.
+/// An ended run retains its lease. `abandonable`: a person may abandon its apply.
 pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable: bool) {
     let may_run = |why: &str| format!("kept, as the apply may still run: {why}");
     let mut text = match why {
@@ -95,7 +95,7 @@ pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable:
     }
 }
 
-/// The pod ended to wait for the state: nothing failed.
+/// The pod ended to wait for the state. It did not fail.
 pub(super) fn requeued(patch: &mut StatusPatch<'_>) {
     let waits = patch.status().condition(conditions::STATE_LEASED, reason::QUEUED);
     patch.uncount().set("phase", Phase::Pending).clear("failure").clear("nextStep");
@@ -103,7 +103,7 @@ pub(super) fn requeued(patch: &mut StatusPatch<'_>) {
     patch.condition_if_new(conditions::PLANNED, Some(false), reason::QUEUED, "");
 }
 
-/// The lock that the run waits for was left by a process that has ended.
+/// A process that has ended left the lock which blocks the run.
 pub(super) fn lock_left(patch: &mut StatusPatch<'_>, by: &str) {
     let Some(lock) = &patch.status().state_lock else { return };
     patch.set("lockRelease", json!({"id": lock.id, "holder": clip(by, 256)}));

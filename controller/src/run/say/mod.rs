@@ -1,16 +1,15 @@
-//! Words the outcomes of decisions. Conditions, messages, next steps, lines of the history and Events of a run are written here and nowhere
-//! else.
+//! Words the outcomes of decisions. No other module writes conditions, messages, next steps, history lines and Events of a run.
 //!
 //! | module | words |
 //! |---|---|
-//! | [`patch`] | nothing: it builds the status write |
-//! | [`attempt`] | attempts that begin, and what keeps one from beginning |
+//! | [`patch`] | none: it builds the status write |
+//! | [`attempt`] | attempts that begin, or cannot begin |
 //! | [`node`] | pods at work, and their nodes |
-//! | [`approval`] | plans that wait, and their approvals |
-//! | [`revoke`] | what was revoked, as its author is unverified |
+//! | [`approval`] | waiting plans, and their approvals |
+//! | [`revoke`] | revoked annotations of unverified authors |
 //! | [`lease`] | the lease on the state, from the queue to its return |
-//! | [`close`] | attempts that end while their run goes on |
-//! | [`end`] | ends of runs, and what is learned after them |
+//! | [`close`] | attempts that end while their run continues |
+//! | [`end`] | ends of runs, and facts that arrive after them |
 
 mod approval;
 mod attempt;
@@ -31,14 +30,14 @@ use super::{
 use crds::Phase;
 use patch::StatusPatch;
 
-/// The status write that tells an outcome; `None` when the run tells it already.
+/// The status write that reports an outcome; `None` if the status reports it already.
 pub(super) fn write(run: &RunView, now: Timestamp, outcome: &Outcome) -> Option<Write> {
     let mut patch = StatusPatch::new(run, now);
     tell(&mut patch, outcome);
     (!patch.is_empty()).then(|| patch.finish(kind(outcome)))
 }
 
-/// The order to write an outcome; `None` when the run tells it already, for decisions that depend on that.
+/// The action that writes an outcome; `None` if the status reports it already. For decisions that depend on that.
 pub(super) fn news(run: &RunView, now: Timestamp, outcome: Outcome) -> Option<Action> {
     write(run, now, &outcome).is_some().then_some(Action::Write(outcome))
 }
@@ -71,7 +70,7 @@ const fn kind(outcome: &Outcome) -> Kind {
     }
 }
 
-/// Puts an outcome into words. The patch stays empty when the run tells it already.
+/// Words an outcome. The patch stays empty if the status reports it already.
 fn tell(patch: &mut StatusPatch<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::PolicyMissing(missing) => attempt::policy_missing(patch, missing),

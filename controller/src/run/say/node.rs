@@ -1,4 +1,4 @@
-//! Pods at work, and the nodes that they are on.
+//! Pods at work, and their nodes.
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -14,7 +14,7 @@ use crate::{
 };
 use crds::{conditions, names, reason, text::clip};
 
-/// The node goes into the attempt. Only for a write that does not close the attempt.
+/// Records the node in the attempt. Only for a write that does not close the attempt.
 fn record(patch: &mut StatusPatch<'_>, record: Option<&NodeRecord>) {
     match record {
         Some(NodeRecord { name, boot_id: None }) => patch.set("attempt", json!({"nodeName": name})),
@@ -23,7 +23,7 @@ fn record(patch: &mut StatusPatch<'_>, record: Option<&NodeRecord>) {
     };
 }
 
-/// The agent works, and nothing holds it up. A person who gave the apply up while its node was Ready is told so.
+/// The agent works, and nothing blocks it. Reports to a person who abandoned the apply that the node was Ready.
 pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) {
     let status = patch.status();
     if working.abandon_refused {
@@ -40,12 +40,12 @@ pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) {
     record(patch, working.record.as_ref());
 }
 
-/// The agent is told to end as soon as its plan is in the datastore.
+/// Tells the agent to end as soon as its plan is in the datastore.
 pub(super) fn hold_ends(patch: &mut StatusPatch<'_>) {
     patch.set("attempt", json!({"endHold": true}));
 }
 
-/// The node is not Ready: since when, what is waited for, and what a person may do.
+/// The node is not Ready: since when, the wait, and the options of a person.
 pub(super) fn not_ready(
     patch: &mut StatusPatch<'_>,
     node: &NodeView,
@@ -71,7 +71,7 @@ pub(super) fn not_ready(
         )
     };
     patch.condition_since(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
-    // The text differs after the claim.
+    // The text changes with the claim.
     patch.condition(conditions::STALLED, Some(true), reason::NODE_UNREACHABLE, &text);
     record(patch, noted);
     if !patch.is_empty() && status.stalled_since(reason::NODE_UNREACHABLE).is_none() {
@@ -92,7 +92,7 @@ pub(super) fn pod_gone(patch: &mut StatusPatch<'_>, node: Option<&str>, noted: O
     patch.note(reason::POD_GONE, true, text);
 }
 
-/// How the pod of the attempt went: by itself, or with its node.
+/// How the attempt's pod vanished: by itself, or with its node.
 pub(super) fn gone(patch: &StatusPatch<'_>, node: Option<&str>) -> String {
     let pod = patch.status().attempt.as_ref().map_or("", |attempt| &attempt.pod_name);
     node.map_or_else(|| format!("pod {pod} is gone"), |why| format!("{why}, with pod {pod}"))

@@ -1,4 +1,4 @@
-//! The builder of a status write: a merge patch that names the controller's fields and nothing else.
+//! The builder of a status write: a merge patch of the controller's fields and no others.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -25,20 +25,20 @@ use crate::{
     },
 };
 
-/// A status write in the making.
+/// A status write under construction.
 pub(super) struct StatusPatch<'a> {
     run: &'a RunView,
     status: &'a Status,
     now: Timestamp,
     patch: Map<String, Value>,
     conditions: Vec<Condition>,
-    /// Lines of the history that are new.
+    /// New lines of the history.
     lines: Vec<String>,
     notes: Vec<Note>,
     incomplete: bool,
 }
 
-/// How a run ends.
+/// The end of a run.
 pub(super) struct End {
     pub(super) result: RunResult,
     /// For people.
@@ -65,20 +65,20 @@ impl<'a> StatusPatch<'a> {
         self.now
     }
 
-    /// The whole run, for fields that the cache does not keep. Without it the patch is incomplete, and made again on a live read.
+    /// The whole run, for fields that the cache drops. Without it the patch is incomplete, and is built again on a live read.
     pub(super) fn whole(&mut self) -> Option<&'a TerraformRun> {
         self.incomplete |= self.run.whole().is_none();
         self.run.whole().map(|run| &**run)
     }
 
-    /// Now, as the API server stores times.
+    /// The present time in the API server's precision.
     pub(super) fn time(&self) -> Time {
         whole_seconds(self.now)
     }
 
-    /// Sets a field. Values that are maps are merged into what is there.
+    /// Sets a field. A map is merged into the existing value.
     pub(super) fn set(&mut self, field: &str, value: impl Serialize) -> &mut Self {
-        // All that is given here are strings, numbers and structs with string keys: they have a JSON.
+        // All values are strings, numbers and structs with string keys, so the conversion does not fail.
         self.patch.insert(field.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
@@ -92,7 +92,7 @@ impl<'a> StatusPatch<'a> {
         self.set("message", clip(text, 1024))
     }
 
-    /// Makes a run Pending that has no phase yet, with the conditions of one that has not ended.
+    /// Makes a run without a phase Pending, with the conditions of a run that has not ended.
     pub(super) fn pending(&mut self) -> &mut Self {
         if self.status.phase.is_none() {
             self.set("phase", Phase::Pending);
@@ -106,7 +106,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// Sets a condition unless it has that status and reason: a message alone is worth no write.
+    /// Sets a condition unless it has that status and reason: a new message alone is not worth a write.
     pub(super) fn condition_if_new(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
         let word = status.map_or("Unknown", |s| if s { "True" } else { "False" });
         let old = self.conditions.iter().find(|c| c.type_ == type_);
@@ -116,7 +116,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// As [`Self::condition_if_new`], with a transition time that starts anew with every reason.
+    /// As [`Self::condition_if_new`], with a transition time that restarts with every reason.
     pub(super) fn condition_since(&mut self, type_: &str, status: Option<bool>, reason: &str, message: &str) -> &mut Self {
         if self.conditions.iter().any(|c| c.type_ == type_ && c.reason != reason) {
             self.conditions.retain(|c| c.type_ != type_);
@@ -141,7 +141,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// Sets `failure` as a whole: a merge would keep diagnostics of an older one.
+    /// Replaces `failure`: a merge would retain diagnostics of an older failure.
     pub(super) fn failure(&mut self, failure: &Failure) -> &mut Self {
         let mut value = serde_json::to_value(failure).unwrap_or_default();
         if failure.diagnostics.is_empty() {
@@ -149,7 +149,7 @@ impl<'a> StatusPatch<'a> {
         }
         if failure.class == FailureClass::Unknown {
             let known = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
-            // A newer version's word in the status is left there. Without one the class is written as Internal.
+            // Leave a newer version's value in the status unchanged. Without one, the class is written as Internal.
             match value.as_object_mut().filter(|_| known) {
                 Some(fields) => fields.retain(|field, _| field != "class" && field != "changes"),
                 None => value["class"] = json!(FailureClass::Internal),
@@ -159,19 +159,18 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// Publishes an Event when the write succeeded.
+    /// Publishes an Event after the write succeeded.
     pub(super) fn note(&mut self, reason: &'static str, warning: bool, text: impl Into<String>) -> &mut Self {
         self.notes.push(Note { reason, warning, text: text.into() });
         self
     }
 
-    /// Closes the attempt.
     pub(super) fn close(&mut self) -> &mut Self {
         let at = self.time();
         self.set("attempt", json!({"open": false, "closedAt": at}))
     }
 
-    /// Closes the attempt as one that does not count.
+    /// Closes the attempt without counting its try.
     pub(super) fn uncount(&mut self) -> &mut Self {
         let (at, tries) = (self.time(), self.status.attempt.as_ref().map_or(0, |attempt| attempt.tries));
         self.set("attempt", json!({"open": false, "closedAt": at, "tries": tries.saturating_sub(1)}))
@@ -197,14 +196,14 @@ impl<'a> StatusPatch<'a> {
     pub(super) fn ended_conditions(&mut self, result: RunResult, failure: Option<&str>, message: &str) -> &mut Self {
         let status = self.status;
         let word = if result.phase() == Phase::Failed { failure.unwrap_or(result.as_str()) } else { result.as_str() };
-        // The condition that named another run's apply stays: it explains the failure.
+        // Keep the condition that names another run's apply: it explains the failure.
         let stale = result == RunResult::Failed && self.said(conditions::PLANNED, reason::STALE_PLAN).is_some();
         match &status.plan {
             Some(_) if stale => &mut *self,
             Some(plan) => self.condition_if_new(conditions::PLANNED, Some(true), reason::PLANNED, &plan.summary),
             None => self.condition_if_new(conditions::PLANNED, Some(false), word, ""),
         };
-        // The record of a person's approval has a checksum.
+        // A person's approval is recorded with a checksum.
         let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
         let automatic = self.run.spec.approval.mode == ApprovalMode::Automatic && !approved;
         match (&status.claim, result) {
@@ -256,7 +255,7 @@ impl<'a> StatusPatch<'a> {
         }
     }
 
-    /// Whether there is nothing to write. An incomplete patch has to be made again on a live read first.
+    /// Whether there is nothing to write. An incomplete patch has to be built again on a live read first.
     pub(super) fn is_empty(&self) -> bool {
         !self.incomplete && self.patch.is_empty() && self.conditions == self.status.conditions && self.lines.is_empty()
     }
@@ -307,7 +306,7 @@ impl<'a> StatusPatch<'a> {
         Write { kind, status: self.patch, notes: self.notes, finished, incomplete: self.incomplete }
     }
 
-    /// The history, shortened so that the whole status keeps below its size.
+    /// The history, truncated so that the whole status fits its size limit.
     fn fitted_history(&mut self) -> Option<Vec<String>> {
         let mut whole = self.whole()?.status.clone().unwrap_or_default();
         let text = |field: &str| self.patch.get(field).and_then(Value::as_str).map(str::to_owned);
@@ -318,7 +317,7 @@ impl<'a> StatusPatch<'a> {
         Some(whole.history)
     }
 
-    /// The one command to run next, or what comes before it after a failure.
+    /// The next command to run, or the fix that precedes it after a failure.
     pub(super) fn next_step(&mut self, result: RunResult, failure: Option<&Failure>) -> Option<String> {
         let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
         let again = names::rerun_command(&namespace, &name);
@@ -350,7 +349,7 @@ impl<'a> StatusPatch<'a> {
     }
 }
 
-/// The word for an operation's tries: `attempt 2 of 4`.
+/// The number of a try: `attempt 2 of at most 4`.
 pub(super) fn of_tries(run: &RunView, tries: u32) -> String {
     format!("attempt {tries} of at most {}", run.spec.retry.limit + 1)
 }

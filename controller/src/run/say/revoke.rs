@@ -5,12 +5,12 @@ use crds::{conditions, reason, text::clip};
 
 const WHY: &str = "was removed: the admission policies were not enforced when it was set, so its author is unverified";
 
-/// An order or an abandon was removed.
+/// Reports a removed request or abandon.
 pub(in crate::run) fn order(annotation: &str) -> String {
     format!("{annotation} {WHY}. Set it again.")
 }
 
-/// An approval was removed; `manual`: the run needs another one.
+/// Reports a removed approval. `manual`: the run needs another one.
 pub(in crate::run) fn approval(by: Option<&str>, manual: bool) -> String {
     let whose = by.map_or_else(|| "An approval".to_owned(), |by| format!("{}'s approval", clip(by, 80)));
     let then = if manual { "Nothing was applied. Approve again." } else { "The run approves itself." };
@@ -24,7 +24,7 @@ pub(in crate::run) fn creation(asks: &str) -> String {
     )
 }
 
-/// The run tells that its approval was removed. The record of the approval is removed as with any withdrawal.
+/// Reports the removed approval. The record of the approval is removed as with any withdrawal.
 pub(super) fn unverified(patch: &mut StatusPatch<'_>, by: Option<&str>) {
     patch.condition(conditions::APPROVED, Some(false), reason::UNVERIFIED, &approval(by, true));
 }

@@ -1,4 +1,4 @@
-//! Approvals, withdrawals, and approvals of something else.
+//! Approvals, withdrawals, and approvals of another plan.
 
 use super::*;
 

@@ -140,7 +140,7 @@ fn a_hindrance_that_passes_is_taken_back() {
 
 #[test]
 fn what_a_run_says_of_its_pod_is_decided_on_live_reads() {
-    // The cache does without the message, and without what the run names for its pods.
+    // The cache lacks the message and the names that the run gives its pods.
     let mut world = World::new().opened();
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
     pod.trouble = Some(trouble(reason::UNSCHEDULABLE));

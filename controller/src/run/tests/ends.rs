@@ -1,4 +1,4 @@
-//! The table of endings in `design/0001-run-protocol.md`, row by row.
+//! The table of ends in `design/0001-run-protocol.md`, row by row.
 
 use super::*;
 use crds::reason;
@@ -70,7 +70,7 @@ fn row_2_a_result_that_is_with_the_pod_is_believed() {
     }
 }
 
-/// Its agent may not adopt the attempt, and so says why in its termination message alone.
+/// Its agent must not adopt the attempt, so only the termination message gives the reason.
 #[test]
 fn an_image_of_another_release_fails_the_run_or_is_replaced() {
     for (class, result) in [(FailureClass::Configuration, Some(RunResult::Failed)), (FailureClass::Interrupted, None)] {

@@ -1,4 +1,4 @@
-//! What became of the objects of an apply, where its agent cannot say it.
+//! Accounts of the objects of an apply whose agent cannot give one.
 
 use super::*;
 
@@ -113,7 +113,7 @@ fn a_recovery_is_made_once_and_only_of_what_failed_in_its_apply() {
     assert!(applied.status().recovery.is_none());
 }
 
-/// The cache has forgotten its claim by then.
+/// The packed form lacks the claim by then.
 #[test]
 fn a_recovery_of_an_apply_that_failed_is_answered_from_the_cache_too() {
     let failed = message(Some(RunResult::Failed), Some(failure(FailureClass::Interrupted)));

@@ -11,7 +11,7 @@ fn held() -> World {
     world
 }
 
-/// The hold is over.
+/// The same after the hold.
 fn waiting() -> World {
     let mut world = held().pod_ended(Some(message(None, None)));
     world.settle();
@@ -24,7 +24,7 @@ fn approve(world: World) -> World {
     world.annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice")
 }
 
-/// An approval after the hold has opened an attempt and made its pod.
+/// An approval after the hold has opened an attempt and created its pod.
 fn restoring() -> World {
     let mut world = approve(waiting());
     world.settle();
@@ -32,7 +32,7 @@ fn restoring() -> World {
     world
 }
 
-/// What the attempt's own process leaves behind.
+/// The termination message of the attempt's own process.
 fn said(world: &World, result: Option<RunResult>, failure: Option<Failure>) -> TerminationMessage {
     TerminationMessage { attempt: world.attempt().number, ..message(result, failure) }
 }
@@ -110,7 +110,7 @@ fn an_approval_after_the_hold_opens_an_attempt_that_restores_the_plan() {
     assert!(world.status().next_step.is_none() && world.status().history.last().unwrap().contains(&text));
     assert!(matches!(&world.o.pod, PodState::Present(pod) if pod.name == name));
     assert_eq!(world.condition(conditions::APPROVED), is_true("Approved"));
-    // Its agent adopts and claims as itself, with the plan of the attempt before.
+    // Its agent adopts and claims by its own identity, with the plan of the previous attempt.
     world = world.adopted(Phase::AwaitingApproval);
     assert_eq!(world.status().plan.as_ref().unwrap().attempt, 1);
     world.settle();
@@ -176,7 +176,7 @@ fn an_approval_that_is_taken_back_while_the_pod_starts_is_taken_from_the_record(
     assert!(world.status().approval.is_none() && world.attempt().open);
     assert_eq!(world.condition(STALLED), is_true(reason::UNSCHEDULABLE));
     assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::UNSCHEDULABLE);
-    // The pod comes, waits for its hold, and ends: that is no failed try.
+    // The pod starts, waits for its hold, and ends: not a failed try.
     world = world.adopted(Phase::AwaitingApproval);
     let end = said(&world, None, None);
     world = world.pod_ended(Some(end));
@@ -352,7 +352,7 @@ fn a_plan_whose_state_has_changed_says_so_while_it_waits() {
         assert_eq!(world.writes.len(), writes + 1, "{what}: one write");
         assert_eq!(world.events.iter().filter(|event| **event == "StalePlan").count(), 1, "{what}");
         if open {
-            // The message is the agent's, which reads the condition.
+            // The agent owns the message and reads the condition.
             assert!(world.status().next_step.is_none(), "{what}");
             world = world.pod_ended(Some(message(None, None)));
             world.settle();
@@ -362,12 +362,12 @@ fn a_plan_whose_state_has_changed_says_so_while_it_waits() {
         assert!(status.message.as_ref().unwrap().ends_with(text), "{what}: {:?}", status.message);
         let step = status.next_step.clone().unwrap();
         assert!(step.contains("pawl.run/cancel=") && step.ends_with("pawl.run/rerun=true"), "{what}: {step}");
-        // Said for good, whatever this process knows later.
+        // The report stays when this process no longer knows the apply.
         world.o.applied = None;
         let writes = world.writes.len();
         world.settle();
         assert_eq!((world.writes.len(), said(&world).1.as_str()), (writes, "StalePlan"), "{what}");
-        // A person may have it tried all the same, and then its end keeps the cause.
+        // A person may approve it all the same. The end then reports the cause.
         let mut world = approve(world);
         world.settle();
         assert!(world.attempt().open && world.attempt().restores.is_some(), "{what}");
@@ -436,7 +436,7 @@ fn a_plan_of_before_a_restore_ends_its_run_wherever_it_waits() {
         world.settings.refuse_plans_before = Some(t0().checked_add(SignedDuration::from_secs(seconds)).unwrap());
         world
     };
-    // In its pod and without one, approved and not, and when its approval has opened an attempt already.
+    // In its pod and without one, approved or not, and after its approval has opened an attempt.
     for world in [held(), approve(held()), waiting(), approve(waiting()), restoring()] {
         ended(restored_at(world, 1));
     }

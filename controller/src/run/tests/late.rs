@@ -1,4 +1,4 @@
-//! Results that arrive by the datastore.
+//! Results that arrive through the datastore.
 
 use super::*;
 use crds::reason;
@@ -127,7 +127,7 @@ fn an_agent_that_could_not_say_is_not_asked_again() {
 
 #[test]
 fn a_pod_that_speaks_late_settles_its_run() {
-    // Another hand closed the attempt while its pod was still there.
+    // Another writer closed the attempt while its pod still existed.
     let mut world = World::automatic().claimed();
     world.status_mut().attempt.as_mut().unwrap().open = false;
     let pod = world.o.pod.clone();

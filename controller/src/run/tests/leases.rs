@@ -1,4 +1,4 @@
-//! One apply at a time on a state: who takes the lease, who waits, and when it is given back.
+//! One apply at a time on a state: which run takes the lease, which run waits, and when the lease is returned.
 
 use super::*;
 use crate::{
@@ -34,7 +34,7 @@ fn behind(mut world: World) -> World {
     world
 }
 
-/// An Automatic run whose spec says where its state is.
+/// An Automatic run whose spec names its state.
 fn automatic() -> World {
     World::automatic().with(|run| {
         run.spec.backend = serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
@@ -83,7 +83,7 @@ fn one_that_is_not_the_first_in_line_asks_nobody() {
     let condition = world.status().conditions.iter().find(|c| c.type_ == LEASED).unwrap();
     assert_eq!(condition.message, "waits for its turn on the state behind else/b, in place 2");
     assert!(!world.decide().actions.iter().any(|action| matches!(action, Action::TakeLease { .. })));
-    // Those before it are done.
+    // The runs ahead of it have finished.
     world.o.ahead = None;
     world.settle();
     assert!(world.status().lease.is_some());
@@ -207,7 +207,7 @@ fn gone_is_not_ended() {
     assert!(world.status().lease.is_some());
     let condition = world.status().conditions.iter().find(|c| c.type_ == LEASED).unwrap();
     assert!(condition.message.contains("node n1 is not Ready"), "{}", condition.message);
-    // Not even its deletion lets go of it.
+    // Not even a deletion releases it.
     let mut world = world.deleted();
     world.settle();
     assert!(!world.gone);
@@ -223,7 +223,7 @@ fn the_end_of_another_pod_of_its_name_is_not_that_of_its_apply() {
     let pod = world.o.pod.clone();
     world = world.pod_gone();
     world.settle();
-    // A creation that landed late: its process adopts nothing, and ends at once.
+    // A creation that arrived late: its process adopts nothing and ends at once.
     world.o.pod = pod;
     if let PodState::Present(pod) = &mut world.o.pod {
         pod.uid = "late".into();

@@ -1,4 +1,4 @@
-//! Locks of states: whose they are, and when they may be released.
+//! Locks of states: their owners, and when they may be released.
 
 use super::*;
 use crate::runner_pod::gone_wait;
@@ -46,7 +46,7 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
     world = world.later(60);
     world.settle();
     assert_eq!(world.writes.len(), writes, "it is said once");
-    // The next lock is another.
+    // The next lock is another one.
     world.status_mut().state_lock.as_mut().unwrap().id = "l2".into();
     world.lock_holder = LockHolder::Unknown;
     world.settle();
@@ -54,7 +54,7 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
     assert_eq!(world.o.notes.lock_asked.as_ref().unwrap().0, "l2");
 }
 
-/// Attempt 1 left a lock and its pod is gone; attempt 2, elsewhere, is what the status is about.
+/// Attempt 1 left a lock and its pod is gone. The status is about attempt 2, on another node.
 #[test]
 fn the_node_of_an_attempt_before_is_known() {
     let mut world = World::new().with(|run| run.spec.retry.limit = 20).adopted(Phase::Plan);
@@ -72,7 +72,7 @@ fn the_node_of_an_attempt_before_is_known() {
     }
     assert_eq!(stale_lock::node_of(&world.run, 5), Some("n5"));
     assert_eq!((stale_lock::node_of(&world.run, 4), world.attempt().former.len()), (None, 8));
-    // One that nobody adopted has left nothing.
+    // An attempt that no process adopted left nothing.
     world.status_mut().adopted = None;
     world = world.pod_ended(None);
     world.settle();

@@ -1,4 +1,4 @@
-//! Tables over the decision: every row of the protocol, on a small world that applies what was decided as the cluster would.
+//! Tables over the decision: every row of the protocol, on a small world that applies decisions as the cluster would.
 
 mod approvals;
 mod beginnings;
@@ -39,12 +39,12 @@ use crate::{
 pub(super) const SUM: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
 pub(super) const OTHER: &str = "sha256:2222222222222222222222222222222222222222222222222222222222222222";
 
-/// A run, its pod, and what the controller knows.
+/// A run, its pod, and the controller's memory.
 #[derive(Clone)]
 pub(super) struct World {
-    /// The run as the API server has it.
+    /// The run as the API server returns it.
     pub(super) run: Box<TerraformRun>,
-    /// What is observed beside it.
+    /// The other observations.
     pub(super) o: Box<Observed>,
     pub(super) settings: Settings,
     pub(super) now: Timestamp,
@@ -53,18 +53,18 @@ pub(super) struct World {
     pub(super) writes: Vec<Kind>,
     /// The result that the datastore has.
     pub(super) stored: Option<TerminationMessage>,
-    /// What it says of the objects of the apply; none while it is away.
+    /// The datastore's account of the objects of the apply; `None` while the datastore is unavailable.
     pub(super) journal: Option<crds::Journal>,
-    /// How often it was asked.
+    /// The number of questions to the datastore.
     pub(super) asked: u32,
-    /// What a Lease says when it is to be taken.
+    /// The result of taking a Lease.
     pub(super) lease: crate::state_queue::lease::Taken,
-    /// Why there is no slot when one is asked for.
+    /// Why a request for a slot finds none.
     pub(super) full: Option<Full>,
-    /// Whose lock it turns out to be.
+    /// The holder that a lookup of the lock finds.
     pub(super) lock_holder: LockHolder,
     pub(super) nodes: Result<(), String>,
-    /// What the datastore says when it is to release the lock that the run left, and how often it was told so.
+    /// The datastore's answer to a release of the lock that the run left, and the number of such requests.
     pub(super) unlock: Result<(), String>,
     pub(super) unlocks: u32,
     /// The run's finalizer was removed, or the run deleted.
@@ -198,7 +198,7 @@ impl World {
         self
     }
 
-    /// What is observed: the whole run, or what the cache keeps of it.
+    /// The observation: the whole run, or its cached form.
     pub(super) fn seen(&self) -> Observed {
         let mut run = self.run.clone();
         let run = if self.o.run_live {
@@ -219,7 +219,7 @@ impl World {
         decide(&self.seen(), &self.settings, self.now)
     }
 
-    /// Decides and applies until nothing is left to do; returns when to look again, in seconds.
+    /// Decides and applies until nothing is left to do. Returns when to reconcile again, in seconds.
     pub(super) fn settle(&mut self) -> Option<u64> {
         if requests::asked(&self.run).is_some() {
             self.o.notes.asked_at.get_or_insert(self.now);
@@ -236,7 +236,7 @@ impl World {
         panic!("no rest: {:?}", self.decide());
     }
 
-    /// What the cluster would do.
+    /// Applies an action as the cluster would.
     pub(super) fn apply(&mut self, action: &Action) {
         match action {
             Action::AddFinalizer { prove } => {
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// Applies a status write, and holds it to the rules that the CRD's CEL expressions hold it to.
+    /// Applies a status write, and checks the rules of the CRD's CEL expressions.
     fn write(&mut self, write: &Write) {
         self.writes.push(write.kind);
         self.events.extend(write.notes.iter().map(|note| note.reason));
@@ -353,7 +353,7 @@ impl World {
             }
         }
         self.status_mut().clone_from(&new);
-        // What was taken was taken for the run as it was, and our own writes follow on it.
+        // The lease stays valid across the controller's own writes until one of them records it.
         if write.status.contains_key("lease") {
             self.o.taken = None;
         }
@@ -389,7 +389,7 @@ pub(super) fn failure(class: FailureClass) -> Failure {
     }
 }
 
-/// A pod that does not start, for this reason.
+/// A pod that does not start for this reason.
 pub(super) fn trouble(reason: &'static str) -> Trouble {
     Trouble { reason, text: json!({"because": reason}).to_string() }
 }
@@ -404,7 +404,7 @@ pub(super) fn is_false(reason: &str) -> (String, String) {
 
 pub(super) const STALLED: &str = conditions::STALLED;
 
-/// What proves nothing of how the apply of a claimed run ended: no message, another process's, or one no claimed run can have.
+/// Messages that prove no end of a claimed apply: none, another process's, or one that no claimed run can have.
 pub(super) fn no_results() -> [Option<TerminationMessage>; 8] {
     [
         None,

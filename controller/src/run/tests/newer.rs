@@ -1,4 +1,4 @@
-//! Words of a newer version: whoever meets one waits, and what it was written of stays as it is.
+//! Values of a newer version: the run waits, and the field keeps its value.
 
 use super::*;
 use crate::state_queue::lease_request::{is_entitled, requested_lease};
@@ -6,7 +6,7 @@ use crds::{ApprovalMode, Operation, StateLock, Tool, ToolName, names::lease_name
 
 type Change = fn(&mut TerraformRun);
 
-/// Every place in which a word decides on what is done.
+/// Every field whose value decides an action.
 const PLACES: [(&str, Change); 5] = [
     ("status.phase", |run| run.status.get_or_insert_default().phase = Some(Phase::Unknown)),
     ("status.result", |run| run.status.get_or_insert_default().result = Some(RunResult::Unknown)),
@@ -39,7 +39,7 @@ fn it_goes_on_when_the_word_is_gone() {
     assert!(!world.attempt().open && world.writes.len() > writes);
 }
 
-/// Its lease, and the lock of its pod, may be in use in a way that is not known.
+/// Its lease, and the lock of its pod, may be in use in an unknown way.
 #[test]
 fn its_lease_is_its_own_and_its_lock_stays() {
     let key = OTHER;
@@ -58,8 +58,7 @@ fn its_lease_is_its_own_and_its_lock_stays() {
     assert_eq!(waits.decide(), Decision::wait());
 }
 
-/// The process that claimed says how it ended, in a word that is not known: to call that Indeterminate would be final and
-/// false.
+/// The claiming process reports the end with an unknown value. Indeterminate would be final and false.
 #[test]
 fn a_result_that_is_not_known_is_waited_for_with_its_pod() {
     let mut world = World::automatic().claimed().pod_ended(Some(message(Some(RunResult::Unknown), None)));
@@ -68,14 +67,14 @@ fn a_result_that_is_not_known_is_waited_for_with_its_pod() {
     assert_eq!((world.settle(), world.writes.len()), (None, writes));
     assert!(world.attempt().open && world.status().result.is_none());
     assert!(matches!(&world.o.pod, PodState::Present(pod) if pod.held), "what it said is kept with it");
-    // One of another process says nothing.
+    // A message of another process proves nothing.
     let other = TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Unknown), None) };
     let mut world = World::automatic().claimed().pod_ended(Some(other));
     world.settle();
     assert_eq!(world.status().result, Some(RunResult::Indeterminate));
 }
 
-/// Before the claim nothing was applied, whatever it is called, and a failure that did not end its run is one that is retried.
+/// Before the claim nothing was applied, whatever the class, and a failure that did not end its run is retried.
 #[test]
 fn a_failure_whose_class_is_not_known_is_retried_and_its_class_is_not_written_over() {
     let mut world = World::new().adopted(Phase::Plan);
@@ -86,14 +85,14 @@ fn a_failure_whose_class_is_not_known_is_retried_and_its_class_is_not_written_ov
     assert_eq!((write.kind, write.status["phase"].as_str()), (Kind::Close, Some("Pending")));
     let written = write.status["failure"].as_object().unwrap();
     assert!(!written.contains_key("class") && !written.contains_key("changes"), "{written:?}");
-    // Where the status has none yet one of ours has to do: a failure has a class.
+    // If the status has no class yet, a known one is written: a failure has a class.
     let world = World::new().adopted(Phase::Plan).pod_ended(Some(message(None, Some(failure(FailureClass::Unknown)))));
     let actions = world.decide().actions;
     let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
     assert_eq!(write.status["failure"]["class"], "Internal");
 }
 
-/// No write of ours has a word that the schema does not know, in whatever situation.
+/// In no situation does a write contain a value that the schema does not know.
 #[test]
 fn no_write_says_unknown() {
     for (name, world) in super::steady::worlds() {

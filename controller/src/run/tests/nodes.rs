@@ -1,4 +1,4 @@
-//! A node that is gone: what its runs say, what is fenced before the claim, and what proves an end behind it.
+//! A lost node: the reports of its runs, the fence before the claim, and the proof of an end after it.
 
 use super::*;
 use crate::cluster::nodes::NodeView;
@@ -175,7 +175,7 @@ fn behind_the_claim_nothing_but_proof_ends_it() {
         assert_eq!(world.status().result, Some(RunResult::Indeterminate), "{proof:?}");
         assert!(world.status().message.as_ref().unwrap().contains("node n1"), "{:?}", world.status().message);
     }
-    // Its kubelet is back, and tells.
+    // Its kubelet is back and reports.
     let mut world = world.on(NodeView { boot_id: "boot-2".into(), ..view(true) });
     world.settle();
     world = world.pod_ended(Some(message(Some(RunResult::Applied), None)));
@@ -194,7 +194,7 @@ fn another_node_says_nothing() {
     assert_eq!(world.status().phase, Some(Phase::Apply));
 }
 
-/// The pod was gone before any controller saw it, or wrote down where it was.
+/// The pod was gone before a controller saw it or recorded its node.
 #[test]
 fn its_agent_says_which_node_counts() {
     let mut world = World::automatic().claimed().leased();
@@ -206,7 +206,7 @@ fn its_agent_says_which_node_counts() {
     world.o.node = NodeState::Gone(NODE.into());
     world.settle();
     assert_eq!((world.status().result, world.status().lease.is_none()), (Some(RunResult::Indeterminate), true));
-    // That of the attempt before is not this one's.
+    // The previous attempt's node is not this attempt's.
     world.status_mut().attempt.as_mut().unwrap().number = 2;
     assert_eq!(world.seen().node_name(), None);
 }
@@ -221,7 +221,7 @@ fn what_the_agent_said_is_not_written_down_again() {
         world.attempt().node_name.clone()
     };
     assert_eq!((written(Some(NODE)), written(None)), (None, Some(NODE.into())));
-    // What is lost is written down with the boot that it was lost in.
+    // A loss is recorded with the boot ID of the lost node.
     let mut world = World::automatic().claimed();
     world.status_mut().adopted.as_mut().unwrap().node_name = Some(NODE.into());
     let mut world = world.bound().lost();
@@ -314,7 +314,7 @@ fn an_apply_that_was_not_applied_leaves_no_lock_of_a_managed_state() {
             world
         };
         let applying = World::automatic().claimed().leased().bound();
-        // Not where the state is kept elsewhere: that lock is nobody's to take.
+        // Not if the state is stored elsewhere: no run may release that lock.
         let mut foreign = applying.clone();
         foreign.status_mut().plan.as_mut().unwrap().state_key = Some(OTHER.into());
         let (own, foreign) = (ended(applying), ended(foreign));

@@ -1,4 +1,4 @@
-//! Slots and freezes: what waits, how it says so, and that nothing holds one thing while it waits for another.
+//! Slots and freezes: which runs wait, how they report it, and that no run holds one resource while it waits for another.
 
 use super::*;
 use crate::{
@@ -13,7 +13,7 @@ fn full(class: Class, before: usize) -> Full {
     Full { class, scope: Scope::Whole, open: 4, bound: 4, before }
 }
 
-/// A world that is bounded; so many wait `before` it, or it has a slot for the asking.
+/// A world with bounded slots: `before` runs wait ahead of it, or (`None`) a slot is free.
 fn bounded(mut world: World, class: Class, before: Option<usize>) -> World {
     world.o.slot = Slot::Unasked;
     world.full = before.map(|before| full(class, before));
@@ -25,7 +25,7 @@ fn frozen(mut world: World, is: bool) -> World {
     world
 }
 
-/// Looked at anew.
+/// The next reconcile.
 fn again(mut world: World, before: Option<usize>) -> World {
     world.o.slot = before.map_or(Slot::Unasked, |before| Slot::Full(full(Class::Plan, before)));
     world.full = None;
@@ -138,7 +138,7 @@ fn a_held_pod_goes_on_with_a_slot_for_applies_and_not_before() {
     assert!(world.status().lease.is_some() && world.o.slot == Slot::Taken(Class::Apply));
 }
 
-/// A run that asks a person for once keeps its lease meanwhile.
+/// A run that asks a person after all retains its lease meanwhile.
 #[test]
 fn with_the_lease_already_its_approval_waits_for_the_slot() {
     let mut world = plan_waits();
@@ -165,7 +165,7 @@ fn a_pod_that_only_waits_ends_when_others_want_its_slot() {
     let writes = world.writes.len();
     world.settle();
     assert_eq!(world.writes.len(), writes, "it is told once");
-    // The next attempt begins without it.
+    // The next attempt begins without the order to end its hold.
     let mut world = world.pod_ended(Some(message(None, None)));
     world.o.slot_wanted = false;
     world.settle();
@@ -173,7 +173,7 @@ fn a_pod_that_only_waits_ends_when_others_want_its_slot() {
     let mut world = world.annotate(names::APPROVE, SUM);
     world.settle();
     assert!(world.attempt().open && !told(&world));
-    // What goes on at once is told nothing.
+    // A pod that continues at once gets no such order.
     for change in [|_: &mut World| {}, |world: &mut World| world.status_mut().plan.as_mut().unwrap().bundle = None] {
         let mut world = plan_waits().annotate(names::APPROVE, SUM);
         world.settle();

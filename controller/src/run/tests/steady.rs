@@ -1,9 +1,9 @@
-//! What holds in every state: deciding twice changes nothing more, runs that need nothing cost nothing, few writes.
+//! Properties of every state: a second decision changes nothing, idle runs cost nothing, and writes are few.
 
 use super::*;
 use crate::state_queue::lease::Taken;
 
-/// A world for every situation that the other tables know.
+/// A world for every situation in the other tables.
 pub(super) fn worlds() -> Vec<(String, World)> {
     let mut all = Vec::new();
     for (mode, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
@@ -78,7 +78,7 @@ pub(super) fn worlds() -> Vec<(String, World)> {
     all
 }
 
-/// `World::settle` ends, at whatever time, and `World::write` holds each write to the rules of the schema on the way.
+/// `World::settle` ends, at any time, and `World::write` checks each write against the rules of the schema.
 #[test]
 fn every_situation_comes_to_rest_and_stays_there() {
     let all = worlds();
@@ -118,7 +118,7 @@ fn a_claim_is_never_followed_by_another_attempt() {
     }
 }
 
-/// Closing a claimed attempt ends its run in the same write, so that this takes another hand. It is not followed either.
+/// Closing a claimed attempt ends its run in the same write, so here another writer closed it. No attempt follows either.
 #[test]
 fn a_claim_whose_attempt_somebody_closed_is_followed_by_none() {
     for (name, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
@@ -137,7 +137,7 @@ fn a_claim_whose_attempt_somebody_closed_is_followed_by_none() {
     }
 }
 
-/// What closes an attempt, ends a run or creates a pod is decided on live reads.
+/// Closing an attempt, ending a run and creating a pod need a live read.
 #[test]
 fn nothing_final_is_decided_on_the_cache() {
     for (name, world) in worlds() {
@@ -151,7 +151,7 @@ fn nothing_final_is_decided_on_the_cache() {
     }
 }
 
-/// What is done on a cached run is what would be done on the whole one.
+/// An action on a cached run is the action on the whole run.
 #[test]
 fn what_is_decided_on_the_cache_holds_for_the_whole_run() {
     for (name, world) in worlds() {
@@ -253,7 +253,7 @@ fn a_run_that_was_made_again_begins_nothing() {
         let mut own = new().annotate(names::LIFE, UID);
         own.settle();
         assert!(own.attempt().open, "its own");
-        // One that has begun goes on, whatever is annotated.
+        // A run that has begun continues, whatever is annotated.
         let mut begun = new().adopted(Phase::Plan).annotate(names::LIFE, "another");
         begun.settle();
         assert!(begun.attempt().open && begun.status().result.is_none());
