@@ -8,7 +8,7 @@ use std::{
 
 use datastore_client::controller::Datastore;
 
-use super::memory::Memory;
+use super::expectations::Memory;
 use crate::{
     cluster::Cluster,
     events::Events,

@@ -5,7 +5,7 @@
 //! | [`timing`] | delays, timeouts and backoffs | no |
 //! | [`run_view`] | the fields of a run that decisions read, cached or whole | no |
 //! | [`cached_run`] | the cached form of a run | no |
-//! | [`memory`], [`context`] | in-memory notes on runs, and the reconciler's context | no |
+//! | [`expectations`], [`context`] | in-memory notes on runs, and the reconciler's context | no |
 //! | [`observed`], [`decision`] | observations and possible decisions: plain values | no |
 //! | [`situation`] | the input of decisions in one typed view | no |
 //! | [`outcome`] | the facts that a decision reports in the status, without words | no |
@@ -24,7 +24,7 @@ mod decide;
 mod decision;
 pub mod event_handlers;
 mod execute;
-mod memory;
+mod expectations;
 mod observe;
 mod observed;
 mod outcome;
@@ -41,7 +41,7 @@ pub mod watch;
 pub use context::Context;
 pub use decide::decide;
 pub use decision::{Action, Decision, Kind, Write};
-pub use memory::{DatastoreAsked, Memory, Notes, Refused, WaitReason, Waits};
+pub use expectations::{DatastoreAsked, LeaseWait, Memory, Notes, PodRejection, WaitReason};
 pub use observed::{LateResult, LockHolder, Observed, PodState};
 pub use reconcile::reconcile;
 pub use run_view::{RunView, Spec, Status};

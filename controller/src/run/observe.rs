@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     context::Context,
-    memory::Notes,
+    expectations::Notes,
     observed::{Observed, PodState, node_name, own_pod},
     run_view::RunView,
 };

@@ -1,7 +1,7 @@
 //! The observation of a run: plain values.
 
 use super::{
-    memory::Notes,
+    expectations::Notes,
     run_view::{RunView, Status},
 };
 use crate::{

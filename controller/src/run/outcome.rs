@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::{decision, memory::WaitReason};
+use super::{decision, expectations::WaitReason};
 use crate::{cluster::nodes::NodeView, policies::missing::Missing, runner_pod::status::Trouble, state_queue::applied::Applied};
 use crds::{Failure, FailureClass, Journal, RunResult};
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult};
 
 use super::{
-    memory::Notes,
+    expectations::Notes,
     observed::{LateResult, LockHolder, Observed, PodState},
     run_view::{RunView, Status},
 };

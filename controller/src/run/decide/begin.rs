@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{policies, release::closing, slots, state_queue};
 use crate::{
     run::{
-        memory::Refused,
+        expectations::PodRejection,
         outcome::{Action, Decision, Ending, Opening, Outcome, RunEnd},
         situation::Situation,
         timing::{CALLS, after, next_due, wait},
@@ -70,7 +70,7 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
     let sure = s.notes.created.is_some_and(|(number, _)| number == attempt.number);
     let mut decision = Decision::until(deadline, s.now);
     if pod.is_none() || !sure {
-        let due = refused.map_or(s.now, |refused: &Refused| refused.retry_at);
+        let due = refused.map_or(s.now, |refused: &PodRejection| refused.retry_at);
         if s.now >= due {
             return Decision::act(Action::CreatePod);
         }
@@ -98,7 +98,12 @@ fn give_up(s: &Situation<'_>, attempt: &Attempt, trouble: Option<Trouble>) -> De
 }
 
 /// Schedules the next try of a refused creation.
-pub(in crate::run) fn refused_again(before: Option<&Refused>, attempt: u32, trouble: Trouble, now: Timestamp) -> Refused {
+pub(in crate::run) fn refused_again(
+    before: Option<&PodRejection>,
+    attempt: u32,
+    trouble: Trouble,
+    now: Timestamp,
+) -> PodRejection {
     let times = before.filter(|refused| refused.attempt == attempt).map_or(1, |refused| refused.times.saturating_add(1));
-    Refused { attempt, trouble, times, retry_at: after(now, wait(CALLS, times)) }
+    PodRejection { attempt, trouble, times, retry_at: after(now, wait(CALLS, times)) }
 }

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::run::{
-    memory::DatastoreAsked,
+    expectations::DatastoreAsked,
     observed::LateResult,
     outcome::{Action, Decision, Outcome},
     situation::Situation,

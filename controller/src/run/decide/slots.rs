@@ -4,7 +4,7 @@
 
 use crate::{
     run::{
-        memory::WaitReason,
+        expectations::WaitReason,
         outcome::{Action, Decision, Outcome},
         situation::{OpenAttempt, Situation},
     },

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     run::{
-        memory::{WaitReason, Waits},
+        expectations::{LeaseWait, WaitReason},
         outcome::{Action, Decision, Lease, Outcome, Retained},
         run_view::Status,
         say,
@@ -40,7 +40,7 @@ pub(super) enum Turn {
     Take,
     /// The run has to ask for a slot first, as its pod starts the apply at once.
     Slot,
-    Waits(Waits),
+    Waits(LeaseWait),
 }
 
 pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
@@ -50,7 +50,7 @@ pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
     if let Some(lease) = taken(s).filter(|lease| lease.key == key) {
         return Turn::Taken(lease);
     }
-    let waits = |why, wait| Turn::Waits(Waits { key: key.to_owned(), why, retry_at: after(s.now, wait) });
+    let waits = |why, wait| Turn::Waits(LeaseWait { key: key.to_owned(), why, retry_at: after(s.now, wait) });
     // A freeze stops an approved plan. An Automatic run is in progress already.
     let manual = s.run.approval_mode() == ApprovalMode::Manual;
     if let (true, Some(frozen)) = (manual, s.frozen) {
@@ -77,13 +77,13 @@ pub(super) fn taken(s: &Situation<'_>) -> Option<Lease> {
 }
 
 /// Why a run that tried to take the lease has to wait; `None` if it has the lease.
-pub(in crate::run) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<Waits> {
+pub(in crate::run) fn refused(taken: &Taken, key: String, now: Timestamp) -> Option<LeaseWait> {
     let why = match taken {
         Taken::Yes => return None,
         Taken::Behind(first) => WaitReason::Turn { first: first.clone(), place: 1 },
         Taken::Refused(text) => WaitReason::Refused(text.clone()),
     };
-    Some(Waits { key, why, retry_at: after(now, LOOK_AGAIN) })
+    Some(LeaseWait { key, why, retry_at: after(now, LOOK_AGAIN) })
 }
 
 /// The decision about the lease before the claim of a run that may apply; `None`: it has the lease.

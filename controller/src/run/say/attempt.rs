@@ -11,7 +11,7 @@ use super::{
 use crate::{
     policies::missing::Missing,
     run::{
-        memory::WaitReason,
+        expectations::WaitReason,
         outcome::{Lease, Opening},
         run_view::RunView,
     },

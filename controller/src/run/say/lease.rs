@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::patch::StatusPatch;
 use crate::run::{
-    memory::WaitReason,
+    expectations::WaitReason,
     outcome::{Lease, Retained},
 };
 use crds::{Phase, conditions, names, reason, text::clip};

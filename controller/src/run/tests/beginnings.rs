@@ -228,7 +228,7 @@ fn a_refused_creation_is_tried_again_until_the_deadline() {
     assert_eq!(again.times, 2);
     let mut after_restart = world.clone().later(600);
     after_restart.o.notes = Notes::default();
-    world.o.notes.refused = Some(Refused { times: 60, ..again });
+    world.o.notes.refused = Some(PodRejection { times: 60, ..again });
     for mut world in [world.later(600), after_restart] {
         world.settle();
         let failure = world.status().failure.clone().unwrap();
@@ -249,7 +249,7 @@ fn tries_of_a_refused_creation_slow_down_to_thirty_seconds() {
         .collect();
     assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
     assert_eq!(refused_again(refused.as_ref(), 2, trouble(reason::POD_REJECTED), t0()).times, 1, "per attempt");
-    let many = Refused { times: u32::MAX, ..refused.unwrap() };
+    let many = PodRejection { times: u32::MAX, ..refused.unwrap() };
     assert_eq!(refused_again(Some(&many), 1, trouble(reason::POD_REJECTED), t0()).times, u32::MAX);
 }
 

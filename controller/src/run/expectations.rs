@@ -18,7 +18,7 @@ pub struct Notes {
     /// When a cancel, deny or deletion was first observed.
     pub asked_at: Option<Timestamp>,
     /// The API server's last refusal of the pod.
-    pub refused: Option<Refused>,
+    pub refused: Option<PodRejection>,
     /// The pod that was created last: its attempt, and the time.
     pub created: Option<(u32, Timestamp)>,
     /// The resourceVersion after this process's last write.
@@ -30,7 +30,7 @@ pub struct Notes {
     /// The datastore's account of the objects of a claimed run, and whether the run was settled then.
     pub journal: Option<(bool, Box<Journal>)>,
     /// Why the lease on the state could not be taken.
-    pub waits: Option<Waits>,
+    pub waits: Option<LeaseWait>,
     /// When the nodes were asked, and which could not answer.
     pub nodes_asked: Option<(Timestamp, String)>,
     /// When and why the release of the lock on the managed state failed.
@@ -52,7 +52,7 @@ pub struct DatastoreAsked {
 
 /// A refusal of the pod's creation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refused {
+pub struct PodRejection {
     pub attempt: u32,
     pub trouble: Trouble,
     pub times: u32,
@@ -61,7 +61,7 @@ pub struct Refused {
 
 /// Why a run waits for the lease, and when it is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct LeaseWait {
     /// The state key.
     pub key: String,
     pub why: WaitReason,
