@@ -25,7 +25,7 @@
 //! [`crate::Journal`], compared with the run's managed state), `…/attempts/N/log` (a [`LogStand`]),
 //! `GET /v1/namespaces/NS/uids/UID/claim`, and sends `DELETE /v1/namespaces/NS/uids/UID[?only=bundle]`.
 //!
-//! `controller sources` writes the snapshots of repositories, below [`bundles_path`]:
+//! `controller sources` writes the snapshots of repositories, below [`snapshots_path`]:
 //!
 //! | request | effect |
 //! |---|---|
@@ -205,8 +205,8 @@ pub fn attempt_path(namespace: &str, run: &str, attempt: u32) -> String {
 }
 
 /// The path of a repository's snapshots. The UID identifies the repository.
-pub fn bundles_path(namespace: &str, uid: &str) -> String {
-    format!("/v1/namespaces/{namespace}/repositories/{uid}/bundles")
+pub fn snapshots_path(namespace: &str, uid: &str) -> String {
+    format!("/v1/namespaces/{namespace}/repositories/{uid}/snapshots")
 }
 
 /// The path of the revisions that runs requested and that are not stored.

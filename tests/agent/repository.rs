@@ -102,12 +102,12 @@ impl Lab {
         self.cluster.repositories.lock().unwrap().insert((namespace.into(), "infra".into()), repository);
     }
 
-    async fn store(&self, of: RepositoryId<'_>, revision: &str, bundle: Vec<u8>) {
+    async fn store(&self, of: RepositoryId<'_>, revision: &str, snapshot: Vec<u8>) {
         let at = |name: &str| self.dir.path().join(name);
         let sources = Sources::new(&self.url, at("ca.crt"), at("sources"));
-        let (size, digest) = (bundle.len() as u64, format!("sha256:{}", Digest::of(&bundle)));
+        let (size, digest) = (snapshot.len() as u64, format!("sha256:{}", Digest::of(&snapshot)));
         assert_eq!(sources.digest(of, revision).await.unwrap(), None);
-        let stored = sources.put(of, revision, Content { body: bundle.into(), size, digest }).await.unwrap();
+        let stored = sources.put(of, revision, Content { body: snapshot.into(), size, digest }).await.unwrap();
         assert_eq!(sources.digest(of, revision).await.unwrap(), Some(stored));
         assert_eq!(sources.list(of).await.unwrap(), [revision]);
     }
@@ -154,7 +154,7 @@ fn opened(dir: &Path) -> Sealed {
 }
 
 /// The snapshot of a commit with these files, and its id.
-fn bundle(files: &[(&str, &str)]) -> (String, Vec<u8>) {
+fn snapshot(files: &[(&str, &str)]) -> (String, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let git = |dir: &Path| {
         let mut git = Command::new("git");
@@ -179,7 +179,7 @@ fn bundle(files: &[(&str, &str)]) -> (String, Vec<u8>) {
     run(&["commit", "-q", "-m", "x"]);
     let revision = run(&["rev-parse", "HEAD"]);
     let mut packed = Vec::new();
-    source::bundle::pack(git(dir.path()), &dir.path().join(".git"), &revision, &mut packed).unwrap();
+    source::snapshot::pack(git(dir.path()), &dir.path().join(".git"), &revision, &mut packed).unwrap();
     (revision, packed)
 }
 
@@ -189,7 +189,7 @@ fn stored(dir: &Path) -> String {
 }
 
 fn good() -> (String, Vec<u8>) {
-    bundle(&[("stacks/net/main.tf", "locals {}\n"), ("README.md", "x")])
+    snapshot(&[("stacks/net/main.tf", "locals {}\n"), ("README.md", "x")])
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
     assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
     // The snapshot of another commit with this one's name, and one with a changed byte.
-    let (other, foreign) = bundle(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
+    let (other, foreign) = snapshot(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
     assert_ne!(other, revision);
     lab.store(REPOSITORY, &revision, foreign).await;
     let mut a = lab.run(&revision, &json!({}));
@@ -310,7 +310,7 @@ async fn a_stack_whose_large_files_are_pointers_is_refused() {
     let lab = Lab::start();
     let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n", "a".repeat(64));
     let (revision, packed) =
-        bundle(&[(".gitattributes", "*.zip filter=lfs\n"), ("stacks/net/main.tf", ""), ("stacks/net/code.zip", &pointer)]);
+        snapshot(&[(".gitattributes", "*.zip filter=lfs\n"), ("stacks/net/main.tf", ""), ("stacks/net/code.zip", &pointer)]);
     lab.store(REPOSITORY, &revision, packed).await;
     let mut a = lab.run(&revision, &json!({}));
     let failure = a.fails(1).await;

@@ -23,7 +23,7 @@ use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 use servers::{auth::Access, git::GitServer};
 use sources::{
-    follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors, server::Servers, store::Bundles,
+    follow::Follow, gc, git::Commands, github_app::Tokens, metrics::Metrics, mirror::Mirrors, server::Servers, store::Snapshots,
     sync::Syncer, watch::Workers, worker::Shared,
 };
 use tokio::sync::Semaphore;
@@ -40,14 +40,14 @@ pub(crate) fn tests() -> Vec<Test> {
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
 
-/// Counts bundles instead of storing them.
+/// Counts snapshots instead of storing them.
 #[derive(Default)]
 struct Kept {
     all: Mutex<BTreeMap<String, Stored>>,
     wanted: Mutex<Vec<WantedRevision>>,
 }
 
-impl Bundles for Kept {
+impl Snapshots for Kept {
     async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
         Ok(self.all.lock().ok().and_then(|kept| kept.get(revision).cloned()))
     }
@@ -100,7 +100,7 @@ impl Scene {
             clock: ServerClock::default(),
             follow: Mutex::new(Follow::default()),
             wanted: Mutex::default(),
-            syncer: Syncer { git: Box::new(servers), bundles: Kept::default() },
+            syncer: Syncer { git: Box::new(servers), snapshots: Kept::default() },
             slots: Semaphore::new(2),
             metrics: Arc::new(Metrics::awaiting(2)),
             secrets_role: "pawl-sources-secrets".to_owned(),
@@ -221,29 +221,29 @@ async fn wanted(world: World) -> Result<()> {
         revision: revision.to_owned(),
     };
     let nowhere = "0".repeat(40);
-    let bundles = &scene.shared.syncer.bundles;
-    *bundles.wanted.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = [&nowhere, &first, &feature].map(|r| of(r)).into();
+    let snapshots = &scene.shared.syncer.snapshots;
+    *snapshots.wanted.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = [&nowhere, &first, &feature].map(|r| of(r)).into();
     for revision in [&first, &feature] {
-        let look = async || Ok(bundles.digest("", "", revision).await?);
+        let look = async || Ok(snapshots.digest("", "", revision).await?);
         wait::until(format!("{revision} is stored"), PATIENCE, look).await?;
     }
     // An unknown revision in a run does not affect the repository's status.
     let after = scene.repositories().get("r").await?;
     ensure!(after.resource_version() == before.resource_version(), "{:?}", after.status);
-    ensure!(bundles.digest("", "", &nowhere).await?.is_none());
+    ensure!(snapshots.digest("", "", &nowhere).await?.is_none());
 
-    // Burrito 11.20: unneeded bundles are deleted, and no earlier. A ref points to one, and an open run references another.
+    // Burrito 11.20: unneeded snapshots are deleted, and no earlier. A ref points to one, and an open run references another.
     let source = json!({"stack": "app", "source": {"repository": {"name": "r", "revision": feature, "path": "."}}});
     let runs = scene.world.runs(&scene.namespace);
     objects::create(&runs, json!({"metadata": {"name": "needs"}, "spec": source})).await?;
     let every = Duration::from_millis(200);
     let sweeps = tokio::spawn(gc::run(scene.shared.clone(), vec![Some(scene.namespace.clone())], every));
     let gone = async |revision: &str| {
-        let look = async || Ok(bundles.digest("", "", revision).await?.is_none());
+        let look = async || Ok(snapshots.digest("", "", revision).await?.is_none());
         wait::until(format!("{revision} goes"), PATIENCE, look).await
     };
     gone(&first).await?;
-    ensure!(bundles.list("", "").await? == BTreeSet::from([second, feature.clone()]).into_iter().collect::<Vec<_>>());
+    ensure!(snapshots.list("", "").await? == BTreeSet::from([second, feature.clone()]).into_iter().collect::<Vec<_>>());
     runs.delete("needs", &DeleteParams::default()).await?;
     gone(&feature).await?;
     sweeps.abort();

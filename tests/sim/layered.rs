@@ -95,8 +95,8 @@ pub(crate) fn changed(world: &mut World, change: &Change) {
         world.note(&format!("   layer {}@{} {said}", if change.deleted { "GONE " } else { "" }, change.version));
     }
     let told = layer.status.as_ref().and_then(|status| status.source.as_ref()).map(|source| source.revision.clone());
-    if let Some(revision) = told.filter(|revision| !world.forge.has_bundle(revision)) {
-        world.violated("S89", &format!("a layer is told of {revision}, of which no bundle is stored"));
+    if let Some(revision) = told.filter(|revision| !world.forge.has_snapshot(revision)) {
+        world.violated("S89", &format!("a layer is told of {revision}, of which no snapshot is stored"));
     }
     let (layered, era) = (&mut world.watcher.layered, era(&layer));
     if layered.eras.last().is_none_or(|(_, last)| *last != era) {

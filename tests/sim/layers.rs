@@ -118,8 +118,8 @@ impl Ground {
 
 /// Whether a boundary belongs to the layer controller or to the sources process.
 pub(crate) fn is_of_layers(what: &str) -> bool {
-    let of_sources =
-        ["git: ", "datastore: bundles "].iter().any(|start| what.starts_with(start)) || what.contains(" terraformrepositories/");
+    let of_sources = ["git: ", "datastore: snapshots "].iter().any(|start| what.starts_with(start))
+        || what.contains(" terraformrepositories/");
     of_sources || what.contains(" terraformlayers/") || what == "POST terraformruns/" || what.starts_with("DELETE terraformruns/")
 }
 

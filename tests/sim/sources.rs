@@ -1,5 +1,5 @@
 //! `controller sources` as a process: the real worker of a repository, on lagging watches, with a simulated Git server, mirrors and
-//! bundles.
+//! snapshots.
 
 use std::{
     collections::BTreeSet,
@@ -27,7 +27,7 @@ use sources::{
     metrics::Metrics,
     refs::Listing,
     server::{Git, Remote},
-    store::Bundles,
+    store::Snapshots,
     sync::Syncer,
     tree::Tree,
     walk::{Ask, Known, understood},
@@ -50,12 +50,12 @@ use crate::{
 pub(crate) const REPOSITORY: &str = "infra";
 pub(crate) const URL: &str = "https://git.example.com/infra";
 
-/// The content of the Git server, and the stored bundles.
+/// The content of the Git server, and the stored snapshots.
 #[derive(Default)]
 pub(crate) struct Forge {
     /// Commits in order: id, and content of the layer's directory.
     commits: Vec<(String, u8)>,
-    bundles: BTreeSet<String>,
+    snapshots: BTreeSet<String>,
 }
 
 impl Forge {
@@ -70,8 +70,8 @@ impl Forge {
         self.commits.last()
     }
 
-    pub(crate) fn has_bundle(&self, revision: &str) -> bool {
-        self.bundles.contains(revision)
+    pub(crate) fn has_snapshot(&self, revision: &str) -> bool {
+        self.snapshots.contains(revision)
     }
 }
 
@@ -105,19 +105,19 @@ impl Reaches {
         answer.map_err(|_| Problem::new(Reason::SourceUnreachable, "the Git server does not answer"))
     }
 
-    async fn bundles<T: Send + 'static>(
+    async fn snapshots<T: Send + 'static>(
         &self,
         what: &'static str,
         operation: impl FnOnce(&mut BTreeSet<String>) -> T + Send + 'static,
     ) -> Result<T, RequestError> {
         let answer = self.shared.request(
             &self.process,
-            || format!("datastore: bundles {what}"),
+            || format!("datastore: snapshots {what}"),
             move |world| {
                 if millis() < world.data.away_until {
                     return Err(Trouble::Lost);
                 }
-                Ok(operation(&mut world.forge.bundles))
+                Ok(operation(&mut world.forge.snapshots))
             },
         );
         answer.await.map_err(|_| RequestError::unanswered("the connection was lost"))
@@ -128,24 +128,24 @@ fn stored(revision: &str) -> Stored {
     Stored { digest: format!("sha256:{revision}"), size: 1 }
 }
 
-impl Bundles for Reaches {
+impl Snapshots for Reaches {
     async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
         let revision = revision.to_owned();
-        self.bundles("HEAD", move |bundles| bundles.contains(&revision).then(|| stored(&revision))).await
+        self.snapshots("HEAD", move |snapshots| snapshots.contains(&revision).then(|| stored(&revision))).await
     }
 
     async fn put(&self, _: &str, _: &str, revision: &str, _: &Path) -> Result<Stored, RequestError> {
         let revision = revision.to_owned();
-        self.bundles("PUT", move |bundles| {
+        self.snapshots("PUT", move |snapshots| {
             let stored = stored(&revision);
-            bundles.insert(revision);
+            snapshots.insert(revision);
             stored
         })
         .await
     }
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
-        self.bundles("LIST", |bundles| bundles.iter().cloned().collect()).await
+        self.snapshots("LIST", |snapshots| snapshots.iter().cloned().collect()).await
     }
 
     async fn wanted(&self) -> Result<Lists, RequestError> {
@@ -154,7 +154,7 @@ impl Bundles for Reaches {
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
         let revision = revision.to_owned();
-        self.bundles("DELETE", move |bundles| bundles.remove(&revision)).await.map(|_| ())
+        self.snapshots("DELETE", move |snapshots| snapshots.remove(&revision)).await.map(|_| ())
     }
 }
 
@@ -245,7 +245,7 @@ async fn live(shared: Shared, process: Process) {
         clock,
         follow: Mutex::new(Follow::default()),
         wanted: Mutex::default(),
-        syncer: Syncer { git: Box::new(reaches.clone()), bundles: reaches },
+        syncer: Syncer { git: Box::new(reaches.clone()), snapshots: reaches },
         slots: Semaphore::new(1),
         metrics: Arc::new(Metrics::awaiting(0)),
         secrets_role: String::new(),

@@ -8,7 +8,7 @@ use futures::{
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 
-use crds::datastore::{FOLLOW_WANTED_PATH, NOT_FOUND, Problem, Stored, WANTED_PATH, WantedRevision, bundles_path};
+use crds::datastore::{FOLLOW_WANTED_PATH, NOT_FOUND, Problem, Stored, WANTED_PATH, WantedRevision, snapshots_path};
 
 use crate::{
     attempt::{Content, with},
@@ -123,7 +123,7 @@ impl Sources {
     }
 
     fn request(&self, method: Method, of: RepositoryId<'_>, rest: &str) -> Result<RequestBuilder, RequestError> {
-        self.at(method, &format!("{}{rest}", bundles_path(of.namespace, of.uid)))
+        self.at(method, &format!("{}{rest}", snapshots_path(of.namespace, of.uid)))
     }
 
     fn at(&self, method: Method, path: &str) -> Result<RequestBuilder, RequestError> {

@@ -179,15 +179,15 @@ async fn sweep_repositories(service: &Service, namespace: &str, now: Timestamp) 
 }
 
 async fn sweep_repository(service: &Service, key: &RepositoryKey, gone: bool, now: Timestamp) -> Result<(), Problem> {
-    let (sealed, bundles) = (&service.sealed, &service.bundles);
-    service.metrics.swept("blob", bundles.prune(key, BLOBS).await?);
+    let (sealed, snapshots) = (&service.sealed, &service.snapshots);
+    service.metrics.swept("blob", snapshots.prune(key, BLOBS).await?);
     let mark = sealed.read::<Mark>(&key.mark()).await?.map(|(mark, _)| mark.at);
     match verdict(gone, mark, now) {
         Verdict::Keep => {}
         Verdict::Unmark => sealed.store().delete(&key.mark()).await?,
         Verdict::Mark => drop(sealed.create(&key.mark(), &Mark { at: now }, &[]).await?),
         Verdict::DeleteObjects | Verdict::DeleteAll => {
-            bundles.delete_all(key).await?;
+            snapshots.delete_all(key).await?;
             sealed.store().delete(&key.mark()).await?;
             service.metrics.swept("repository", 1);
         }

@@ -185,13 +185,13 @@ impl RepositoryKey {
     }
 
     /// The records of all its snapshots.
-    pub fn bundles(&self) -> Name {
-        self.prefix().child("bundles")
+    pub fn snapshots(&self) -> Name {
+        self.prefix().child("snapshots")
     }
 
     /// The record of a commit's snapshot. The id was validated.
-    pub fn bundle(&self, revision: &str) -> Name {
-        self.bundles().child(revision)
+    pub fn snapshot(&self, revision: &str) -> Name {
+        self.snapshots().child(revision)
     }
 
     pub fn blobs(&self) -> Name {

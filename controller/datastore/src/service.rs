@@ -22,7 +22,7 @@ use crate::{
     cluster::{Cluster, FrontProxyConfig},
     metrics::Metrics,
     names,
-    objects::{Objects, log::Logs, sources::Bundles, wanted::Wanted},
+    objects::{Objects, log::Logs, sources::Snapshots, wanted::Wanted},
     outputs::Publisher,
     state::States,
 };
@@ -40,7 +40,7 @@ const DOWNLOADS: usize = 32;
 pub struct Service {
     pub sealed: Sealed,
     pub objects: Objects,
-    pub bundles: Bundles,
+    pub snapshots: Snapshots,
     pub wanted: Wanted,
     pub logs: Arc<Logs>,
     pub states: States,
@@ -91,7 +91,7 @@ impl Service {
     pub fn new(sealed: Sealed, cluster: Arc<dyn Cluster>, controller: String, stopped: watch::Receiver<bool>) -> Self {
         Self {
             objects: Objects::new(sealed.clone()),
-            bundles: Bundles::new(sealed.clone()),
+            snapshots: Snapshots::new(sealed.clone()),
             wanted: Wanted::default(),
             logs: Arc::new(Logs::new(sealed.clone())),
             states: States::new(sealed.clone()),

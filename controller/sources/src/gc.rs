@@ -10,7 +10,7 @@ use crds::{TerraformRun, backoff::Backoff};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use serving::call::call;
 
-use crate::{follow::Key, store::Bundles, worker::Shared};
+use crate::{follow::Key, store::Snapshots, worker::Shared};
 
 /// Page size of the list of runs.
 const PAGE: u32 = 250;
@@ -24,7 +24,7 @@ type Commits = BTreeMap<Key, BTreeSet<String>>;
 
 /// Sweeps at every interval, forever. A snapshot is deleted when it was unused in two consecutive sweeps, because a
 /// user may have appeared in between.
-pub async fn run<B: Bundles>(shared: Arc<Shared<B>>, scopes: Vec<Option<String>>, every: Duration) {
+pub async fn run<B: Snapshots>(shared: Arc<Shared<B>>, scopes: Vec<Option<String>>, every: Duration) {
     let mut before = Commits::new();
     loop {
         tokio::time::sleep(every).await;
@@ -35,12 +35,12 @@ pub async fn run<B: Bundles>(shared: Arc<Shared<B>>, scopes: Vec<Option<String>>
     }
 }
 
-async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before: &Commits) -> Result<Commits, String> {
+async fn sweep<B: Snapshots>(shared: &Shared<B>, scopes: &[Option<String>], before: &Commits) -> Result<Commits, String> {
     let repositories: Vec<(Key, String)> =
         shared.follow().repositories().map(|(key, repository)| (key.clone(), repository.uid().unwrap_or_default())).collect();
     let mut kept = Commits::new();
     for (key, uid) in &repositories {
-        let list = shared.syncer.bundles.list(&key.0, uid).await.map_err(|error| error.why())?;
+        let list = shared.syncer.snapshots.list(&key.0, uid).await.map_err(|error| error.why())?;
         kept.insert(key.clone(), list.into_iter().collect());
     }
     // Query after listing the snapshots, so that no newer use is missed.
@@ -54,7 +54,7 @@ async fn sweep<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>], before
         let twice =
             left.get(key).into_iter().flatten().filter(|commit| before.get(key).is_some_and(|before| before.contains(*commit)));
         for commit in twice {
-            shared.syncer.bundles.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
+            shared.syncer.snapshots.delete(&key.0, uid, commit).await.map_err(|error| error.why())?;
             shared.metrics.deleted();
             tracing::info!(repository = %format!("{}/{}", key.0, key.1), commit, "deleted its unused snapshot");
         }
@@ -72,7 +72,7 @@ fn without(commits: Commits, needed: &Commits) -> Commits {
 }
 
 /// The commits of unfinished runs.
-async fn of_runs<B: Bundles>(shared: &Shared<B>, scopes: &[Option<String>]) -> Result<Commits, String> {
+async fn of_runs<B: Snapshots>(shared: &Shared<B>, scopes: &[Option<String>]) -> Result<Commits, String> {
     let mut needed = Commits::new();
     for scope in scopes {
         let client = shared.client.clone();
@@ -108,12 +108,12 @@ fn needed_by(run: &TerraformRun) -> Option<(Key, String)> {
 }
 
 /// Deletes all snapshots of a deleted repository.
-pub async fn all_of<B: Bundles>(shared: Arc<Shared<B>>, namespace: String, uid: String) {
+pub async fn all_of<B: Snapshots>(shared: Arc<Shared<B>>, namespace: String, uid: String) {
     shared.syncer.git.forget(&uid);
     for tries in 1..=TRIES {
         let deleted = async {
-            for commit in shared.syncer.bundles.list(&namespace, &uid).await? {
-                shared.syncer.bundles.delete(&namespace, &uid, &commit).await?;
+            for commit in shared.syncer.snapshots.list(&namespace, &uid).await? {
+                shared.syncer.snapshots.delete(&namespace, &uid, &commit).await?;
                 shared.metrics.deleted();
             }
             Ok::<_, datastore_client::RequestError>(())

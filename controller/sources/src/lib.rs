@@ -66,7 +66,7 @@ use metrics::Metrics;
 use mirror::Mirrors;
 use server::Servers;
 use settings::Settings;
-use store::Bundles;
+use store::Snapshots;
 use sync::Syncer;
 use watch::Workers;
 use worker::Shared;
@@ -76,11 +76,11 @@ use worker::Shared;
 /// # Errors
 /// When mirrors or addresses cannot be used.
 pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -> anyhow::Result<()> {
-    let bundles = store::datastore(&settings.datastore_url, settings.datastore_ca.clone(), settings.datastore_token.clone());
+    let snapshots = store::datastore(&settings.datastore_url, settings.datastore_ca.clone(), settings.datastore_token.clone());
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let scopes = settings.scopes();
     let metrics = Arc::new(Metrics::awaiting(2 * scopes.len()));
-    let (private, syncer) = syncer(&settings, bundles)?;
+    let (private, syncer) = syncer(&settings, snapshots)?;
     let shared = Arc::new(Shared {
         client,
         clock,
@@ -114,7 +114,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
 }
 
 /// Creates the syncer, and the directory of private keys, which is deleted on drop.
-fn syncer<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
+fn syncer<B: Snapshots>(settings: &Settings, snapshots: B) -> anyhow::Result<(tempfile::TempDir, Syncer<B>)> {
     let memory = Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();
     builder.prefix("pawl-").permissions(std::fs::Permissions::from_mode(0o700));
@@ -132,5 +132,5 @@ fn syncer<B: Bundles>(settings: &Settings, bundles: B) -> anyhow::Result<(tempfi
         git = git.trusting(&file);
     }
     let servers = Servers { git, mirrors: Arc::new(mirrors), tokens: Tokens::trusting(ca), private: private.path().to_owned() };
-    Ok((private, Syncer { git: Box::new(servers), bundles }))
+    Ok((private, Syncer { git: Box::new(servers), snapshots }))
 }

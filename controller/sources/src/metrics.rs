@@ -50,7 +50,7 @@ impl Metrics {
         registry.register("look_seconds", "How long looks took, in seconds", seconds.clone());
         registry.register("writes", "Writes of statuses, by kind of the object", writes.clone());
         registry.register("repositories", "Repositories that are followed", repositories.clone());
-        registry.register("bundles_deleted", "Deleted unused snapshots", deleted.clone());
+        registry.register("snapshots_deleted", "Deleted unused snapshots", deleted.clone());
         let (readiness, registry) = (Readiness::awaiting(caches), Mutex::new(registry));
         Self { readiness, registry, looks, seconds, writes, repositories, deleted }
     }

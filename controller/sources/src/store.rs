@@ -18,14 +18,14 @@ use datastore_client::{
     sources::{Lists, RepositoryId, Sources},
 };
 use sha2::{Digest as _, Sha256};
-use source::bundle::{self, PackError};
+use source::snapshot::{self, PackError};
 use tempfile::NamedTempFile;
 use tokio_util::io::ReaderStream;
 
 use crate::{failure::Problem, git::Commands};
 
 /// Storage of snapshots, by namespace and UID of the repository, and by commit.
-pub trait Bundles: Send + Sync {
+pub trait Snapshots: Send + Sync {
     /// Digest and size of a commit's snapshot.
     fn digest(
         &self,
@@ -53,7 +53,7 @@ pub fn datastore(url: &str, authority: PathBuf, token: PathBuf) -> Sources {
     Sources::new(url, authority, token)
 }
 
-impl Bundles for Sources {
+impl Snapshots for Sources {
     async fn digest(&self, namespace: &str, uid: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
         self.digest(RepositoryId { namespace, uid }, revision).await
     }
@@ -100,7 +100,7 @@ pub fn unkept(error: &RequestError) -> Problem {
         RequestError::Refused(_) => Reason::DatastoreRefused,
         RequestError::File { .. } | RequestError::Authority(_) | RequestError::Unanswered(_) => Reason::DatastoreUnavailable,
     };
-    Problem::new(reason, format!("the bundle is not stored: {}", causes(error)))
+    Problem::new(reason, format!("the snapshot is not stored: {}", causes(error)))
 }
 
 /// Packs a commit of a mirror into a file in the mirror's directory.
@@ -108,7 +108,7 @@ pub fn unkept(error: &RequestError) -> Problem {
 /// # Errors
 /// When it cannot be packed.
 pub async fn packed(git: &Commands, mirror: &Path, commit: &str) -> Result<NamedTempFile, Problem> {
-    let fault = |error: &dyn std::fmt::Display| Problem::new(Reason::AgentFault, format!("the bundle cannot be made: {error}"));
+    let fault = |error: &dyn std::fmt::Display| Problem::new(Reason::AgentFault, format!("the snapshot cannot be made: {error}"));
     let file = NamedTempFile::new_in(mirror).map_err(|error| fault(&error))?;
     let (command, mirror, commit) = (git.command(), mirror.to_owned(), commit.to_owned());
     let into = file.reopen().map_err(|error| fault(&error))?;
@@ -119,7 +119,7 @@ pub async fn packed(git: &Commands, mirror: &Path, commit: &str) -> Result<Named
 }
 
 fn pack(git: std::process::Command, mirror: &Path, commit: &str, into: File) -> Result<(), PackError> {
-    let packed = bundle::pack(git, mirror, commit, BufWriter::new(into))?;
+    let packed = snapshot::pack(git, mirror, commit, BufWriter::new(into))?;
     if !packed.without.is_empty() {
         tracing::debug!(commit, without = packed.without.join(", "), "submodules that .gitmodules does not name");
     }
@@ -132,5 +132,5 @@ fn unpacked(error: &PackError) -> Problem {
         PackError::Write(error) if error.kind() == io::ErrorKind::StorageFull => Reason::DiskFull,
         PackError::NotRun(_) | PackError::Mirror(_) | PackError::Write(_) => Reason::AgentFault,
     };
-    Problem::new(reason, format!("no bundle is made of it: {}", clip(&causes(error), 500)))
+    Problem::new(reason, format!("no snapshot is made of it: {}", clip(&causes(error), 500)))
 }

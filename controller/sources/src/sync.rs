@@ -17,7 +17,7 @@ use crate::{
     schedule::{Answer, Cause, Memory, is_tried},
     server::{Git, Remote},
     status::{At, Look, Seen},
-    store::{self, Bundles},
+    store::{self, Snapshots},
     tree::Tree,
     walk::Known,
 };
@@ -28,7 +28,7 @@ const MAX_ROUNDS: usize = 64;
 
 pub struct Syncer<B> {
     pub git: Box<dyn Git>,
-    pub bundles: B,
+    pub snapshots: B,
 }
 
 pub struct SyncResult {
@@ -43,7 +43,7 @@ pub struct SyncResult {
     place: Option<Box<dyn Remote>>,
 }
 
-impl<B: Bundles> Syncer<B> {
+impl<B: Snapshots> Syncer<B> {
     /// Checks a repository. `secret` is the name and data of its Secret.
     pub async fn look(
         &self,
@@ -125,7 +125,7 @@ impl<B: Bundles> Syncer<B> {
     async fn keep(&self, place: &dyn Remote, view: &View, at: &str, tree: &Tree) -> Result<Stored, Problem> {
         let packed = place.pack(at, tree).await?;
         let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
-        self.bundles.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
+        self.snapshots.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
     }
 
     /// Detects force pushes. Runs after layers have been told, because it needs requests to the server.
@@ -161,7 +161,7 @@ impl<B: Bundles> Syncer<B> {
         let (namespace, uid) = (view.repository.metadata.namespace.as_deref().unwrap_or_default(), view.uid());
         let stored = match kept {
             Some(_) => None,
-            None => self.bundles.digest(namespace, uid, at).await.map_err(|error| store::unkept(&error))?,
+            None => self.snapshots.digest(namespace, uid, at).await.map_err(|error| store::unkept(&error))?,
         };
         if layers.is_empty() && is_same && stored.is_some() {
             return Ok(Seen::Same);

@@ -22,7 +22,7 @@ use tokio::{sync::Notify, task::AbortHandle};
 use crate::{
     follow::{Key, Kind},
     gc,
-    store::Bundles,
+    store::Snapshots,
     wanted,
     worker::{self, Shared},
 };
@@ -38,7 +38,7 @@ struct Worker {
     task: AbortHandle,
 }
 
-impl<B: Bundles + 'static> Workers<B> {
+impl<B: Snapshots + 'static> Workers<B> {
     pub fn new(shared: Arc<Shared<B>>) -> Self {
         Self { shared, all: Mutex::default() }
     }
@@ -121,7 +121,7 @@ impl<B: Bundles + 'static> Workers<B> {
     }
 
     async fn hear(&self) -> Result<(), RequestError> {
-        let mut lists = self.shared.syncer.bundles.wanted().await?;
+        let mut lists = self.shared.syncer.snapshots.wanted().await?;
         while let Some(list) = lists.try_next().await? {
             let due = self.shared.wanted().told(list, self.shared.clock.now());
             for uid in due {

@@ -20,7 +20,7 @@ use crate::{
     metrics::Metrics,
     schedule::{Cause, Due, Memory, Tries, due},
     status::{self, Seen},
-    store::Bundles,
+    store::Snapshots,
     sync::{SyncResult, Syncer},
     wanted::Wanted,
 };
@@ -52,7 +52,7 @@ impl<B> Shared<B> {
 }
 
 /// Serves a repository until it is deleted. Changes wake it.
-pub async fn run<B: Bundles>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>) {
+pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>) {
     let mut memory = Memory::new(shared.clock.now());
     loop {
         let Some(view) = shared.follow().view(&key) else { return };
@@ -85,7 +85,7 @@ pub async fn run<B: Bundles>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notify>
     }
 }
 
-async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, cause: Cause) {
+async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory, cause: Cause) {
     let begun = Instant::now();
     let now = shared.clock.now();
     let secret = secret(shared, view).await;
@@ -126,7 +126,7 @@ async fn look<B: Bundles>(shared: &Shared<B>, view: &View, memory: &mut Memory, 
 
 /// Stores a revision that a run waits for. A failure is not written to the status: runs can name arbitrary revisions,
 /// and a repository without them is healthy.
-async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
+async fn fetch<B: Snapshots>(shared: &Shared<B>, view: &View, revision: &str) {
     let secret = secret(shared, view).await;
     let stored = shared.syncer.store(view, secret, revision, shared.clock.now()).await;
     shared.wanted().tried(view.uid(), revision, shared.clock.now());
@@ -139,7 +139,7 @@ async fn fetch<B: Bundles>(shared: &Shared<B>, view: &View, revision: &str) {
 
 /// Writes the result: layers first, so that a ref's new commit is recorded only after all its layers have been told. If
 /// one cannot be told, its ref keeps the old commit and is checked again; other refs proceed.
-async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut SyncResult) -> Result<(), String> {
+async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncResult) -> Result<(), String> {
     let mut untold = None;
     for (layer, source) in &found.sources {
         match tell(shared, layer, source).await {
@@ -171,7 +171,7 @@ async fn write<B: Bundles>(shared: &Shared<B>, view: &View, found: &mut SyncResu
 }
 
 /// Writes the repository's status as a function of its old one.
-async fn say<B: Bundles>(
+async fn say<B: Snapshots>(
     shared: &Shared<B>,
     view: &View,
     memory: &mut Memory,
@@ -194,7 +194,7 @@ async fn say<B: Bundles>(
 
 /// Writes a layer's `status.source` and returns the result. Fails for a deleted or recreated layer until the watch
 /// shows it.
-async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, CallError> {
+async fn tell<B: Snapshots>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, CallError> {
     let (namespace, name) = &layer.key;
     let body = json!({
         "apiVersion": TerraformLayer::api_version(&()),
@@ -209,7 +209,7 @@ async fn tell<B: Bundles>(shared: &Shared<B>, layer: &Layer, source: &LayerSourc
     Ok(told.status.and_then(|status| status.source))
 }
 
-async fn write_status<B: Bundles>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {
+async fn write_status<B: Snapshots>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {
     let (namespace, name) = (namespace(view), name(view));
     let body = json!({
         "apiVersion": TerraformRepository::api_version(&()),
@@ -230,7 +230,7 @@ fn ours() -> PatchParams {
 }
 
 /// Reads a repository's Secret by name. It is not cached.
-async fn secret<B: Bundles>(shared: &Shared<B>, view: &View) -> Result<Option<(String, Data)>, Problem> {
+async fn secret<B: Snapshots>(shared: &Shared<B>, view: &View) -> Result<Option<(String, Data)>, Problem> {
     let Some(named) = &view.repository.spec.secret_ref else { return Ok(None) };
     let (namespace, name) = (namespace(view), &named.name);
     let api: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);

@@ -13,20 +13,20 @@
 //! | `forges` | host keys of public forges |
 //! | [`git_errors`] | classification of the errors of git and ssh |
 //! | [`lfs`] | Git LFS pointers and contents |
-//! | [`bundle`] | the tree of one commit as an archive, verified against the commit id |
+//! | [`snapshot`] | the tree of one commit as an archive, verified against the commit id |
 //! | [`tree`] | inline files, the stack's directory, escaping links |
 
 // Agent and sources share this API.
 #![warn(missing_docs)]
 
 pub mod authorities;
-pub mod bundle;
 pub mod credentials;
 mod forges;
 pub mod git;
 pub mod git_errors;
 pub mod identity;
 pub mod lfs;
+pub mod snapshot;
 pub mod ssh;
 pub mod tree;
 pub mod url;

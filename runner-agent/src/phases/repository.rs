@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::source::bundle::{self, UnpackError, Unpacked};
+use ::source::snapshot::{self, UnpackError, Unpacked};
 use crds::{
     Failure, Reason, RepositorySource, TerraformRunSpec,
     datastore::{self as words, causes},
@@ -73,17 +73,17 @@ impl PhaseRunner {
         root: &Path,
         notices: &Notices,
     ) -> Result<Unpacked, Failure> {
-        let packed = self.receive_bundle(client, repository, patience, notices).await?;
+        let packed = self.receive_snapshot(client, repository, patience, notices).await?;
         let (root, revision) = (root.to_owned(), repository.revision.clone());
         let unpacked =
-            tokio::task::spawn_blocking(move || bundle::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING));
+            tokio::task::spawn_blocking(move || snapshot::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING));
         let unpacked = unpacked.await.map_err(|error| internal("the revision cannot be unpacked", &error))?;
         let _ = notices.send(Notice::Happened);
         unpacked.map_err(|error| of_unpack(&error, repository))
     }
 
     /// Waits until the revision is stored, and downloads it.
-    async fn receive_bundle(
+    async fn receive_snapshot(
         &self,
         client: &Client,
         repository: &RepositorySource,
@@ -93,7 +93,7 @@ impl PhaseRunner {
         let (begun, mut tries) = (Instant::now(), 0);
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            let error = match retry_for(left, || get_bundle(client, &self.settings.kept, notices)).await {
+            let error = match retry_for(left, || get_snapshot(client, &self.settings.kept, notices)).await {
                 Ok(packed) => return Ok(packed),
                 Err(error) => error,
             };
@@ -112,7 +112,7 @@ impl PhaseRunner {
 }
 
 /// Downloads the snapshot to a scratch file in a directory.
-async fn get_bundle(client: &Client, dir: &Path, notices: &Notices) -> Result<Scratch, RequestError> {
+async fn get_snapshot(client: &Client, dir: &Path, notices: &Notices) -> Result<Scratch, RequestError> {
     let mut response = client.source().await?;
     let local = |error: io::Error| RequestError::file(dir, error);
     let scratch = Scratch::create(dir).map_err(local)?;
@@ -198,9 +198,9 @@ mod tests {
         let message = of_request(&refused(words::SOURCE_NOT_READY), &repository(Some("platform"))).message;
         assert!(message.starts_with("revision a is not stored yet; `controller sources`"), "{message}");
         assert!(message.ends_with("kubectl describe -n platform tfrepo.pawl.run/infra"), "{message}");
-        let full = UnpackError::Storage("x of the bundle: No space left on device (os error 28)".into());
+        let full = UnpackError::Storage("x of the snapshot: No space left on device (os error 28)".into());
         assert_eq!(of_unpack(&full, &repository(None)).reason, reason::DISK_FULL);
-        let other = of_unpack(&UnpackError::Integrity("the bundle has other files".into()), &repository(None));
+        let other = of_unpack(&UnpackError::Integrity("the snapshot has other files".into()), &repository(None));
         assert_eq!((other.class, other.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT));
     }
 }

@@ -71,7 +71,7 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
             let answered = controller::answer(service, run, *ask, &parts).await;
             answered.unwrap_or_else(|problem| problem::response(&problem))
         }
-        Route::Bundles { of, ask } => {
+        Route::Snapshots { of, ask } => {
             let answered = sources::answer(service, of, ask, &parts, body).await;
             answered.unwrap_or_else(|problem| problem::response(&problem))
         }

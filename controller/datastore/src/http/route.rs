@@ -37,7 +37,7 @@ pub enum Route {
     /// The controller's request for a run, by UID.
     Uid { run: RunKey, ask: UidAsk },
     /// A request of `controller sources` for a repository's snapshots.
-    Bundles { of: RepositoryKey, ask: BundleAsk },
+    Snapshots { of: RepositoryKey, ask: SnapshotAsk },
     /// The revisions that runs wait for.
     Wanted {
         /// Whether to stream changes.
@@ -66,7 +66,7 @@ pub enum UidAsk {
 
 /// A request of `controller sources`. Commits are full ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BundleAsk {
+pub enum SnapshotAsk {
     /// Store the snapshot of a commit.
     Put(String),
     /// Digest and size of a snapshot.
@@ -100,11 +100,11 @@ impl Route {
                 UidAsk::ReleaseLock => "controller_release_lock",
                 UidAsk::Delete | UidAsk::DeleteBundles => "controller_delete",
             },
-            Self::Bundles { ask, .. } => match ask {
-                BundleAsk::Put(_) => "sources_put",
-                BundleAsk::Digest(_) => "sources_digest",
-                BundleAsk::List => "sources_list",
-                BundleAsk::Delete(_) => "sources_delete",
+            Self::Snapshots { ask, .. } => match ask {
+                SnapshotAsk::Put(_) => "sources_put",
+                SnapshotAsk::Digest(_) => "sources_digest",
+                SnapshotAsk::List => "sources_list",
+                SnapshotAsk::Delete(_) => "sources_delete",
             },
             Self::Wanted { .. } => "sources_wanted",
             Self::Read(reading) => reading.kind(),
@@ -156,12 +156,12 @@ const OF_UID: [Row<Route>; 6] = [
     }),
 ];
 
-const BUNDLES: &str = "/v1/namespaces/{namespace}/repositories/{uid}/bundles";
-const OF_BUNDLES: [Row<Route>; 4] = [
-    ("PUT", "/{revision}", |asked| asked.of_sources(BundleAsk::Put(asked.revision()?))),
-    ("GET", "/{revision}/digest", |asked| asked.of_sources(BundleAsk::Digest(asked.revision()?))),
-    ("GET", "", |asked| asked.of_sources(BundleAsk::List)),
-    ("DELETE", "/{revision}", |asked| asked.of_sources(BundleAsk::Delete(asked.revision()?))),
+const SNAPSHOTS: &str = "/v1/namespaces/{namespace}/repositories/{uid}/snapshots";
+const OF_SNAPSHOTS: [Row<Route>; 4] = [
+    ("PUT", "/{revision}", |asked| asked.of_sources(SnapshotAsk::Put(asked.revision()?))),
+    ("GET", "/{revision}/digest", |asked| asked.of_sources(SnapshotAsk::Digest(asked.revision()?))),
+    ("GET", "", |asked| asked.of_sources(SnapshotAsk::List)),
+    ("DELETE", "/{revision}", |asked| asked.of_sources(SnapshotAsk::Delete(asked.revision()?))),
 ];
 
 /// A router that passes each request to `carry` with its parsed route, or with the error: `NotFound` for an unknown
@@ -173,7 +173,7 @@ where
     C: Fn(Result<Route, Problem>, Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static,
 {
     let mut rows: BTreeMap<String, Vec<(&str, Reader)>> = BTreeMap::new();
-    for (base, table) in [("", &OF_ALL[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (BUNDLES, &OF_BUNDLES)] {
+    for (base, table) in [("", &OF_ALL[..]), (ATTEMPT, &OF_ATTEMPT), (UID, &OF_UID), (SNAPSHOTS, &OF_SNAPSHOTS)] {
         for &(verb, path, read) in table {
             rows.entry(format!("{base}{path}")).or_default().push((verb, Reader::Own(read)));
         }
@@ -250,9 +250,9 @@ impl RequestParts<'_> {
         names::revision(self.segment("revision"))
     }
 
-    fn of_sources(&self, ask: BundleAsk) -> Result<Route, Problem> {
+    fn of_sources(&self, ask: SnapshotAsk) -> Result<Route, Problem> {
         let of = RepositoryKey::new(self.segment("namespace"), self.segment("uid"))?;
-        self.alone(Route::Bundles { of, ask })
+        self.alone(Route::Snapshots { of, ask })
     }
 
     fn of_controller(&self, ask: UidAsk) -> Result<Route, Problem> {

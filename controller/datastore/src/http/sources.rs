@@ -19,7 +19,7 @@ use super::{
     answer::{content, empty},
     body::Incoming,
     headers::digest,
-    route::BundleAsk,
+    route::SnapshotAsk,
 };
 
 /// Interval at which the list is sent again, so that each side detects a dead connection.
@@ -34,17 +34,17 @@ const LONGEST: Duration = Duration::from_secs(3600);
 pub async fn answer(
     service: &Service,
     of: &RepositoryKey,
-    ask: &BundleAsk,
+    ask: &SnapshotAsk,
     parts: &Parts,
     body: Body,
 ) -> Result<Response, Problem> {
     of_sources(service, parts).await?;
     match ask {
-        BundleAsk::Put(revision) => {
+        SnapshotAsk::Put(revision) => {
             let digest = digest(&parts.headers)?.ok_or_else(|| invalid(format!("the header {HEADER_DIGEST} is missing")))?;
             let _permit = service.transfer(ObjectKind::Bundle).await?;
             let mut body = Incoming::new(body, MAX_SOURCE, &service.metrics);
-            let done = service.bundles.put(of, revision, digest, body.stream()).await;
+            let done = service.snapshots.put(of, revision, digest, body.stream()).await;
             if done.is_err() {
                 body.drain().await;
             }
@@ -52,14 +52,14 @@ pub async fn answer(
             service.wanted.stored(&of.wanted(revision));
             Ok(problem::json(StatusCode::OK, &done))
         }
-        BundleAsk::Digest(revision) => {
-            let stored = service.bundles.stored(of, revision).await?;
-            let stored = stored.ok_or_else(|| not_found(format!("there is no bundle of {revision}")))?;
+        SnapshotAsk::Digest(revision) => {
+            let stored = service.snapshots.stored(of, revision).await?;
+            let stored = stored.ok_or_else(|| not_found(format!("there is no snapshot of {revision}")))?;
             Ok(problem::json(StatusCode::OK, &stored))
         }
-        BundleAsk::List => Ok(problem::json(StatusCode::OK, &service.bundles.list(of).await?)),
-        BundleAsk::Delete(revision) => {
-            service.bundles.delete(of, revision).await?;
+        SnapshotAsk::List => Ok(problem::json(StatusCode::OK, &service.snapshots.list(of).await?)),
+        SnapshotAsk::Delete(revision) => {
+            service.snapshots.delete(of, revision).await?;
             Ok(empty(StatusCode::OK))
         }
     }
@@ -135,7 +135,7 @@ pub async fn of_run(service: &Service, run: &RunView) -> Result<Response, Proble
         });
     };
     let key = RepositoryKey::new(namespace, repository.metadata.uid.as_deref().unwrap_or_default())?;
-    let object = service.bundles.get(&key, revision).await?.ok_or_else(|| {
+    let object = service.snapshots.get(&key, revision).await?.ok_or_else(|| {
         service.wanted.asked(key.wanted(revision));
         problem(SOURCE_NOT_READY, format!("revision {revision} of TerraformRepository {name} is not stored yet"))
     })?;

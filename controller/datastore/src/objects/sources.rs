@@ -14,11 +14,11 @@ use crate::{
     names::{self, Name, RepositoryKey},
 };
 
-pub struct Bundles {
+pub struct Snapshots {
     sealed: Sealed,
 }
 
-impl Bundles {
+impl Snapshots {
     pub fn new(sealed: Sealed) -> Self {
         Self { sealed }
     }
@@ -35,7 +35,7 @@ impl Bundles {
         digest: &str,
         content: impl Stream<Item = Result<Bytes, Problem>>,
     ) -> Result<Stored, Problem> {
-        let slot = Slot { name: of.bundle(revision), blob: of.blob(revision, &names::random()), limit: MAX_SOURCE };
+        let slot = Slot { name: of.snapshot(revision), blob: of.blob(revision, &names::random()), limit: MAX_SOURCE };
         write_once(&self.sealed, slot, digest, content, |_| Ok(())).await.map(|(stored, _)| stored)
     }
 
@@ -44,7 +44,7 @@ impl Bundles {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
     pub async fn get(&self, of: &RepositoryKey, revision: &str) -> Result<Option<Object>, Problem> {
-        read_once(&self.sealed, &of.bundle(revision), &of.blobs()).await
+        read_once(&self.sealed, &of.snapshot(revision), &of.blobs()).await
     }
 
     /// Digest and size of a commit's snapshot; `None` when it does not exist.
@@ -52,7 +52,7 @@ impl Bundles {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn stored(&self, of: &RepositoryKey, revision: &str) -> Result<Option<Stored>, Problem> {
-        Ok(self.sealed.read::<Record>(&of.bundle(revision)).await?.map(|(record, _)| record.stored))
+        Ok(self.sealed.read::<Record>(&of.snapshot(revision)).await?.map(|(record, _)| record.stored))
     }
 
     /// The commits with a stored snapshot.
@@ -60,7 +60,7 @@ impl Bundles {
     /// # Errors
     /// `Unavailable`.
     pub async fn list(&self, of: &RepositoryKey) -> Result<Vec<String>, Problem> {
-        self.sealed.store().children(&of.bundles()).await.map(|(_, names)| names)
+        self.sealed.store().children(&of.snapshots()).await.map(|(_, names)| names)
     }
 
     /// Deletes the snapshot of a commit, the record first, so that it never references a deleted blob.
@@ -68,7 +68,7 @@ impl Bundles {
     /// # Errors
     /// `Unavailable`; its blob may remain, for the sweep.
     pub async fn delete(&self, of: &RepositoryKey, revision: &str) -> Result<(), Problem> {
-        let name = of.bundle(revision);
+        let name = of.snapshot(revision);
         let Some((record, _)) = self.sealed.read::<Record>(&name).await? else { return Ok(()) };
         self.sealed.store().delete(&name).await?;
         match record.blob {
@@ -82,7 +82,7 @@ impl Bundles {
     /// # Errors
     /// `Unavailable`; some may be deleted.
     pub async fn delete_all(&self, of: &RepositoryKey) -> Result<(), Problem> {
-        for place in [of.bundles(), of.blobs()] {
+        for place in [of.snapshots(), of.blobs()] {
             for entry in self.sealed.store().list(&place).await? {
                 self.sealed.store().delete(&entry.name).await?;
             }
@@ -100,7 +100,7 @@ impl Bundles {
             let Some(revision) = entry.name.last().split('-').next().and_then(|word| names::revision(word).ok()) else {
                 continue;
             };
-            let record = self.sealed.read::<Record>(&of.bundle(&revision)).await?;
+            let record = self.sealed.read::<Record>(&of.snapshot(&revision)).await?;
             if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
                 self.sealed.store().delete(&entry.name).await?;
                 deleted += 1;

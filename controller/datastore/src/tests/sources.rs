@@ -8,7 +8,7 @@ use crds::{
     RepositorySource, TerraformRepository, TerraformRepositorySpec,
     datastore::{
         FOLLOW_WANTED_PATH, FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY,
-        Stored, UNAVAILABLE, WANTED_PATH, WRONG_DIGEST, bundles_path,
+        Stored, UNAVAILABLE, WANTED_PATH, WRONG_DIGEST, snapshots_path,
     },
 };
 
@@ -20,7 +20,7 @@ const REVISION: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Sends a request of `controller sources`.
 async fn of_sources(lab: &Lab, method: &str, uid: &str, rest: &str, body: &[u8]) -> Answer {
-    let (path, digest) = (format!("{}{rest}", bundles_path("team", uid)), digest(body));
+    let (path, digest) = (format!("{}{rest}", snapshots_path("team", uid)), digest(body));
     let mut headers = vec![("authorization", "Bearer sources")];
     if method == "PUT" {
         headers.push((HEADER_DIGEST, &digest));
@@ -74,7 +74,7 @@ async fn snapshot_is_stored_once_listed_and_deleted() {
     }
     let other = digest(b"other");
     let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, other.as_str())];
-    let path = format!("{}{path}", bundles_path("team", UID));
+    let path = format!("{}{path}", snapshots_path("team", UID));
     assert_eq!(lab.send("PUT", &path, &headers, &b"x"[..]).await.reason(), WRONG_DIGEST);
     assert_eq!(lab.send("PUT", &path, &headers[..1], &b"x"[..]).await.reason(), INVALID);
 }
@@ -82,7 +82,7 @@ async fn snapshot_is_stored_once_listed_and_deleted() {
 #[tokio::test]
 async fn only_the_sources_process_stores_snapshots() {
     let mut lab = Lab::new();
-    let base = bundles_path("team", UID);
+    let base = snapshots_path("team", UID);
     let body_digest = digest(b"x");
     let asks = [
         ("PUT", format!("/{REVISION}")),
@@ -187,7 +187,7 @@ async fn foreign_repository_is_hidden_unless_it_allows_the_namespace() {
     assert_eq!((nobody.code, nobody.reason().as_str()), (403, REPOSITORY_NOT_ALLOWED));
     repository(&lab, "platform", UID, &["other"]);
     assert_eq!(lab.get("source").await.problem(), nobody.problem(), "that it is there is not told");
-    let path = format!("{}/{REVISION}", bundles_path("platform", UID));
+    let path = format!("{}/{REVISION}", snapshots_path("platform", UID));
     let sum = digest(b"x");
     let headers = [("authorization", "Bearer sources"), (HEADER_DIGEST, sum.as_str())];
     assert_eq!(lab.send("PUT", &path, &headers, &b"x"[..]).await.code, 200);

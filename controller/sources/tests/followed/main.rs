@@ -25,7 +25,7 @@ use sources::{
     schedule::{Cause, Memory, Tries},
     server::Servers,
     status::{self, Seen},
-    store::Bundles,
+    store::Snapshots,
     sync::Syncer,
 };
 
@@ -48,7 +48,7 @@ impl Kept {
     }
 }
 
-impl Bundles for Kept {
+impl Snapshots for Kept {
     async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
         let there = self.dir.path().join(revision).is_dir();
         Ok(there.then(|| Stored { digest: format!("sha256:{revision}"), size: 1 }))
@@ -58,7 +58,7 @@ impl Bundles for Kept {
         let to = self.dir.path().join(revision);
         fs::create_dir(&to).unwrap();
         let until = Instant::now() + Duration::from_secs(600);
-        source::bundle::unpack(File::open(file).unwrap(), &to, revision, until).unwrap();
+        source::snapshot::unpack(File::open(file).unwrap(), &to, revision, until).unwrap();
         self.puts.lock().unwrap().push(revision.to_owned());
         Ok(Stored { digest: format!("sha256:{revision}"), size: 1 })
     }
@@ -109,7 +109,7 @@ impl World {
             tokens: Tokens::default(),
             private: dirs[2].path().to_owned(),
         };
-        let syncer = Syncer { git: Box::new(servers), bundles: kept };
+        let syncer = Syncer { git: Box::new(servers), snapshots: kept };
         let spec = json!({"url": server.url("team/stacks")});
         let mut repository = TerraformRepository::new("r", serde_json::from_value(spec).unwrap());
         (repository.metadata.namespace, repository.metadata.uid) = (Some("ns".into()), Some("uid".into()));
@@ -204,7 +204,7 @@ impl World {
     }
 
     fn puts(&self) -> usize {
-        self.syncer.bundles.puts.lock().unwrap().len()
+        self.syncer.snapshots.puts.lock().unwrap().len()
     }
 }
 
@@ -231,7 +231,7 @@ async fn layer_gets_only_relevant_commits() {
     assert_eq!(world.look().await, ["app", "other"]);
     let source = world.source("app");
     assert_eq!((source.revision.as_str(), source.missing.as_deref()), (first.as_str(), None));
-    assert_eq!(world.syncer.bundles.read(&first, "stacks/app/main.tf").unwrap(), APP);
+    assert_eq!(world.syncer.snapshots.read(&first, "stacks/app/main.tf").unwrap(), APP);
     let commit = world.status().refs[0].commit.clone().unwrap();
     assert_eq!(commit.author.as_deref(), Some("Pawl Tests <tests@pawl.invalid>"));
     assert_eq!((commit.subject.as_deref(), commit.digest), (Some("Change 7 paths"), Some(format!("sha256:{first}"))));
@@ -273,7 +273,7 @@ async fn layer_gets_only_relevant_commits() {
     let last = world.repo.commit("main", &[("README.md", "three\n")]).unwrap();
     assert_eq!(world.look().await, ["app"]);
     assert_eq!(world.source("app").revision, last);
-    assert_eq!(world.syncer.bundles.read(&last, "modules/a/x.tf").unwrap(), "# x\n");
+    assert_eq!(world.syncer.snapshots.read(&last, "modules/a/x.tf").unwrap(), "# x\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -385,14 +385,14 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     let source = world.source("app");
     let missing = source.missing.unwrap();
     assert!(missing.starts_with("stack/app is not in the repository; at its top it has: modules, shared, stacks"), "{missing}");
-    assert_eq!(world.syncer.bundles.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
+    assert_eq!(world.syncer.snapshots.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
     // The layer uses another path: its content is determined from the mirror.
     world.layer("app", &json!({"path": "stacks/app", "ref": "v1"}));
     assert_eq!(world.look().await, ["app"]);
     assert_eq!((world.source("app").missing, world.puts()), (None, 1));
 
     // The datastore lost the snapshot: a request restores it.
-    world.syncer.bundles.delete("", "", &first).await.unwrap();
+    world.syncer.snapshots.delete("", "", &first).await.unwrap();
     world.repository.metadata.annotations = Some([(names::RECONCILE.to_owned(), "1".to_owned())].into());
     world.look_for(Cause::Request, Ok(None)).await;
     assert_eq!((world.puts(), world.status().last_handled_reconcile.as_deref()), (2, Some("1")));
@@ -403,5 +403,5 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     let failure = world.status().refs[0].failure.clone().unwrap();
     assert_eq!(failure.reason, "SourceInvalid", "{}", failure.message);
     assert!(failure.message.contains("modules/m leads to file:///etc"), "{}", failure.message);
-    assert_eq!(world.revision("v1"), first, "nobody is told of a commit that has no bundle");
+    assert_eq!(world.revision("v1"), first, "nobody is told of a commit that has no snapshot");
 }

@@ -53,20 +53,20 @@ fn protocol_paths_are_parsed() {
     let lock = Route::Uid { run: run.clone(), ask: UidAsk::ReleaseLock };
     assert_eq!(of(&Method::DELETE, &format!("{uid}/lock")), Ok(lock));
     assert_eq!(of(&Method::DELETE, uid), Ok(Route::Uid { run: run.clone(), ask: UidAsk::Delete }));
-    let bundles = crds::datastore::bundles_path("team", "0b9c1a4e-1f7e");
+    let snapshots = crds::datastore::snapshots_path("team", "0b9c1a4e-1f7e");
     let (of_repository, commit) = (RepositoryKey::new("team", "0b9c1a4e-1f7e").unwrap(), "a".repeat(40));
     for (method, rest, ask) in [
-        (Method::PUT, format!("/{commit}"), BundleAsk::Put(commit.clone())),
-        (Method::GET, format!("/{commit}/digest"), BundleAsk::Digest(commit.clone())),
-        (Method::GET, String::new(), BundleAsk::List),
-        (Method::DELETE, format!("/{commit}"), BundleAsk::Delete(commit.clone())),
+        (Method::PUT, format!("/{commit}"), SnapshotAsk::Put(commit.clone())),
+        (Method::GET, format!("/{commit}/digest"), SnapshotAsk::Digest(commit.clone())),
+        (Method::GET, String::new(), SnapshotAsk::List),
+        (Method::DELETE, format!("/{commit}"), SnapshotAsk::Delete(commit.clone())),
     ] {
-        let route = Route::Bundles { of: of_repository.clone(), ask };
-        assert_eq!(of(&method, &format!("{bundles}{rest}")), Ok(route));
-        assert_eq!(of(&method, &format!("{bundles}{rest}?x=1")), Err(NOT_FOUND.into()));
+        let route = Route::Snapshots { of: of_repository.clone(), ask };
+        assert_eq!(of(&method, &format!("{snapshots}{rest}")), Ok(route));
+        assert_eq!(of(&method, &format!("{snapshots}{rest}?x=1")), Err(NOT_FOUND.into()));
     }
     for trick in ["main", "..", "%2e%2e", &"A".repeat(40), &"a".repeat(41)] {
-        assert!(of(&Method::DELETE, &format!("{bundles}/{trick}")).is_err(), "{trick}");
+        assert!(of(&Method::DELETE, &format!("{snapshots}/{trick}")).is_err(), "{trick}");
     }
     assert_eq!(ask(Method::GET, "source").0, Ask::Source);
     assert_eq!(of(&Method::DELETE, &format!("{uid}?only=bundle")), Ok(Route::Uid { run, ask: UidAsk::DeleteBundles }));
@@ -164,7 +164,7 @@ fn random_paths_give_only_valid_names() {
             path = [
                 "/v1/namespaces/team/runs/net/attempts/1",
                 "/v1/namespaces/team/uids/u1",
-                "/v1/namespaces/team/repositories/u1/bundles",
+                "/v1/namespaces/team/repositories/u1/snapshots",
                 "/apis/read.pawl.run/v1alpha1/namespaces/team",
             ][rng.random_range(0..4)]
             .to_owned();
@@ -185,7 +185,7 @@ fn random_paths_give_only_valid_names() {
                         assert_eq!(name.as_str().split('/').count(), 3, "{path}");
                     }
                 }
-                Route::Bundles { of, .. } => {
+                Route::Snapshots { of, .. } => {
                     for name in [of.prefix(), of.mark()] {
                         assert_eq!(name.as_str().split('/').count(), 3, "{path}");
                     }

@@ -22,8 +22,8 @@ pub use pack::{PackError, Packed, pack};
 pub use unpack::{UnpackError, Unpacked, unpack};
 
 /// The name of the first entry.
-pub const HEADER: &str = ".pawl-bundle.json";
-/// The limits of a bundle: 4 GiB, 200000 files and directories. The compression ratio is unlimited, since the commit id fixes the
+pub const HEADER: &str = ".pawl-snapshot.json";
+/// The limits of a snapshot: 4 GiB, 200000 files and directories. The compression ratio is unlimited, since the commit id fixes the
 /// tree.
 pub const LIMITS: Limits = Limits { size: 4 << 30, ratio: u64::MAX, entries: 200_000 };
 /// The largest header, in bytes: 16 MiB.
@@ -44,7 +44,7 @@ struct Header {
     /// The submodule commits that the tree names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gitlinks: BTreeMap<String, String>,
-    /// The Git LFS pointers whose contents the bundle has.
+    /// The Git LFS pointers whose contents the snapshot has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     lfs: BTreeMap<String, String>,
 }

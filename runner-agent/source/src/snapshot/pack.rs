@@ -1,4 +1,4 @@
-//! Writes a bundle from the objects of a mirror.
+//! Writes a snapshot from the objects of a mirror.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ const MAX_OBJECT: u64 = 64 << 20;
 /// The longest link target, in bytes.
 const MAX_LINK: u64 = 1024;
 
-/// The content of a bundle.
+/// The content of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     /// Files and links.
@@ -36,7 +36,7 @@ pub struct Packed {
     pub without: Vec<String>,
 }
 
-/// The reason why there is no bundle.
+/// The reason why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// Git could not be run.
@@ -45,23 +45,23 @@ pub enum PackError {
     /// The mirror lacks an object of the tree or has a corrupt one. A new fetch may help.
     #[error("the mirror is broken: {0}")]
     Mirror(String),
-    /// The commit has content that no bundle may have. A retry fails as well.
+    /// The commit has content that no snapshot may have. A retry fails as well.
     #[error("{0}")]
     Refused(String),
     /// Writing failed.
-    #[error("the bundle cannot be written")]
+    #[error("the snapshot cannot be written")]
     Write(#[source] io::Error),
 }
 
-/// Writes the bundle of a commit, by its full id, from a bare mirror with all of its objects. `git` is the command with its
+/// Writes the snapshot of a commit, by its full id, from a bare mirror with all of its objects. `git` is the command with its
 /// environment; this function adds the arguments. Large files come from `lfs/objects` of the mirror, submodules from the mirror
 /// itself. The output is deterministic for a commit and the submodules and large files that the mirror has. Blocks the thread.
 ///
 /// # Errors
-/// The bundle is incomplete.
+/// The snapshot is incomplete.
 pub fn pack(git: Command, mirror: &Path, revision: &str, into: impl Write) -> Result<Packed, PackError> {
     let id = Id::parse(revision)
-        .ok_or_else(|| PackError::Refused(format!("{} is no commit of SHA-1, as bundles are made of", clip(revision, 100))))?;
+        .ok_or_else(|| PackError::Refused(format!("{} is no commit of SHA-1, as snapshots are made of", clip(revision, 100))))?;
     let mut packing = Packing {
         objects: Objects::start(git, mirror)?,
         header: Header { version: VERSION, revision: revision.to_owned(), ..Header::default() },
@@ -399,7 +399,7 @@ fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
         _ if shown.contains(['/', '\\']) || path.as_bytes().get(1) == Some(&b':') => "a name that is a path elsewhere",
         _ if shown.contains(char::is_control) => "whose name has characters that cannot be seen",
         _ if shown.len() > 255 || path.len() > 1024 => "whose name is too long",
-        _ if path == HEADER => "a name that a bundle uses itself",
+        _ if path == HEADER => "a name that a snapshot uses itself",
         _ => return Ok(path),
     };
     Err(refused(&path, why))

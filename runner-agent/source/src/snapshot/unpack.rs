@@ -1,4 +1,4 @@
-//! Unpacks a bundle and verifies it against the commit id.
+//! Unpacks a snapshot and verifies it against the commit id.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::lfs::Pointer;
 
-/// The content of a bundle.
+/// The content of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpacked {
     /// Files and links.
@@ -32,7 +32,7 @@ pub struct Unpacked {
 /// The reason why there is no tree.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// It is not the tree of that commit, or no bundle.
+    /// It is not the tree of that commit, or no snapshot.
     #[error("{0}")]
     Integrity(String),
     /// The disk failed.
@@ -40,7 +40,7 @@ pub enum UnpackError {
     Storage(String),
 }
 
-/// Unpacks the bundle of a commit, by its full id, into an empty directory without other writers, before a deadline. The result
+/// Unpacks the snapshot of a commit, by its full id, into an empty directory without other writers, before a deadline. The result
 /// is exactly the tree of that commit, with the trees of its submodules and the contents of its LFS pointers. Link targets stay
 /// within it by their text.
 ///
@@ -57,23 +57,23 @@ pub(super) fn unpack_within(
     until: Instant,
     limits: &Limits,
 ) -> Result<Unpacked, UnpackError> {
-    let name = format!("bundle of {}", clip(revision, 64));
+    let name = format!("snapshot of {}", clip(revision, 64));
     let unpacked = archive::unpack(&name, archive, limits, until, root).map_err(|error| match error.kind {
         Kind::Storage => UnpackError::Storage(error.text),
         Kind::Configuration | Kind::Contradiction | Kind::Unavailable | Kind::Integrity => UnpackError::Integrity(error.text),
     })?;
     let Header { version, revision: named, commits, gitlinks, lfs } = header(root)?;
     if version != VERSION {
-        return Err(integrity(format!("the bundle is of form {version}, and {VERSION} is known here")));
+        return Err(integrity(format!("the snapshot is of form {version}, and {VERSION} is known here")));
     }
     if named != revision {
-        return Err(integrity(format!("the bundle says that it is commit {}, and {revision} is wanted", clip(&named, 64))));
+        return Err(integrity(format!("the snapshot says that it is commit {}, and {revision} is wanted", clip(&named, 64))));
     }
     let mut tree = Tree { root, until, commits, gitlinks, lfs, without: Vec::new() };
     tree.commit("", revision)?;
     let left = [&tree.commits, &tree.gitlinks, &tree.lfs].into_iter().flat_map(BTreeMap::keys).next();
     if let Some(left) = left {
-        return Err(integrity(format!("the bundle describes `{}`, which is not in it", clip(left, 200))));
+        return Err(integrity(format!("the snapshot describes `{}`, which is not in it", clip(left, 200))));
     }
     tree.without.sort();
     Ok(Unpacked { files: unpacked.files - 1, without: tree.without })
@@ -84,11 +84,11 @@ fn header(root: &Path) -> Result<Header, UnpackError> {
     let path = root.join(HEADER);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_HEADER);
     if !is_file {
-        return Err(integrity("it is no bundle: it does not say what it is"));
+        return Err(integrity("it is no snapshot: it does not say what it is"));
     }
     let text = fs::read(&path).and_then(|text| fs::remove_file(&path).map(|()| text)).map_err(|error| storage(HEADER, &error))?;
     serde_json::from_slice(&text)
-        .map_err(|error| integrity(format!("it is no bundle: what it says of itself is broken: {error}")))
+        .map_err(|error| integrity(format!("it is no snapshot: what it says of itself is broken: {error}")))
 }
 
 fn integrity(what: impl Into<String>) -> UnpackError {
@@ -96,7 +96,7 @@ fn integrity(what: impl Into<String>) -> UnpackError {
 }
 
 fn storage(what: &str, error: &io::Error) -> UnpackError {
-    UnpackError::Storage(format!("{what} of the bundle: {error}"))
+    UnpackError::Storage(format!("{what} of the snapshot: {error}"))
 }
 
 /// The unpacked entries, and the unverified rest of the header.
@@ -112,7 +112,7 @@ struct Tree<'a> {
 impl Tree<'_> {
     /// Verifies that a path has the tree of a commit.
     fn commit(&mut self, at: &str, id: &str) -> Result<(), UnpackError> {
-        let shown = if at.is_empty() { "the bundle".to_owned() } else { format!("the submodule `{}`", clip(at, 200)) };
+        let shown = if at.is_empty() { "the snapshot".to_owned() } else { format!("the submodule `{}`", clip(at, 200)) };
         let commit = self.commits.remove(at).and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         if Id::parse(id) != Some(Id::of("commit", &commit)) {
             return Err(integrity(format!("{shown} is not commit {}: that has another id", clip(id, 64))));
@@ -130,7 +130,7 @@ impl Tree<'_> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(self.root.join(at)).map_err(unread)? {
             if Instant::now() > self.until {
-                return Err(integrity("the bundle takes too long to be compared with its commit"));
+                return Err(integrity("the snapshot takes too long to be compared with its commit"));
             }
             let entry = entry.map_err(unread)?;
             let name = entry.file_name();
@@ -156,7 +156,7 @@ impl Tree<'_> {
         let Some(gitlink) = self.gitlinks.remove(path) else {
             let entries = self.entries(path)?;
             if entries.is_empty() {
-                return Err(integrity(format!("the bundle has an empty directory `{}`, which no commit has", clip(path, 200))));
+                return Err(integrity(format!("the snapshot has an empty directory `{}`, which no commit has", clip(path, 200))));
             }
             return Ok((Mode::Directory, object::tree_id(entries)));
         };
@@ -165,7 +165,7 @@ impl Tree<'_> {
         } else if self.entries(path)?.is_empty() {
             self.without.push(path.to_owned());
         } else {
-            return Err(integrity(format!("the bundle has files in `{}`, and no commit that they are of", clip(path, 200))));
+            return Err(integrity(format!("the snapshot has files in `{}`, and no commit that they are of", clip(path, 200))));
         }
         let id = Id::parse(&gitlink).ok_or_else(|| integrity(format!("`{}` is no commit", clip(&gitlink, 64))))?;
         Ok((Mode::Submodule, id))
@@ -194,6 +194,6 @@ impl Tree<'_> {
         if Pointer::parse(text.as_bytes()).is_some_and(names) {
             return Ok(Id::of("blob", text.as_bytes()));
         }
-        Err(integrity(format!("the bundle has as `{}` what its pointer of Git LFS does not name", clip(path, 200))))
+        Err(integrity(format!("the snapshot has as `{}` what its pointer of Git LFS does not name", clip(path, 200))))
     }
 }

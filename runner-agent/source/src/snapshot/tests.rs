@@ -65,10 +65,10 @@ fn git() -> Command {
     git
 }
 
-fn unpacked(bundle: &[u8], revision: &str) -> Result<(Unpacked, TempDir), UnpackError> {
+fn unpacked(snapshot: &[u8], revision: &str) -> Result<(Unpacked, TempDir), UnpackError> {
     let dir = tempfile::tempdir().unwrap();
     let until = Instant::now() + Duration::from_secs(600);
-    unpack(Cursor::new(bundle), dir.path(), revision, until).map(|unpacked| (unpacked, dir))
+    unpack(Cursor::new(snapshot), dir.path(), revision, until).map(|unpacked| (unpacked, dir))
 }
 
 /// All paths below a directory: links with their targets, files with their content.
@@ -108,8 +108,8 @@ fn file(name: &str, content: &[u8]) -> Raw {
     Raw { kind: EntryType::Regular, name: name.into(), mode: 0o644, content: content.into(), link: String::new() }
 }
 
-fn opened(bundle: &[u8]) -> Vec<Raw> {
-    let mut archive = Archive::new(GzDecoder::new(bundle));
+fn opened(snapshot: &[u8]) -> Vec<Raw> {
+    let mut archive = Archive::new(GzDecoder::new(snapshot));
     let entries = archive.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
         let mut content = Vec::new();
@@ -138,7 +138,7 @@ fn closed(entries: &[Raw]) -> Vec<u8> {
 }
 
 #[test]
-fn bundle_round_trips_and_is_deterministic() {
+fn snapshot_round_trips_and_is_deterministic() {
     let repo = Repo::new();
     // Each of these would change a checkout or `git archive`.
     repo.write(".gitattributes", "*.tf text eol=crlf\nsecret.txt export-ignore\nversion.txt export-subst ident\n");
@@ -157,10 +157,10 @@ fn bundle_round_trips_and_is_deterministic() {
     let revision = repo.commit();
     repo.write("later.tf", "x");
     repo.commit();
-    let (packed, bundle) = repo.pack(&revision).unwrap();
+    let (packed, snapshot) = repo.pack(&revision).unwrap();
     assert_eq!((packed.files, packed.without.len()), (11, 0));
-    assert_eq!(repo.pack(&revision).unwrap().1, bundle);
-    let (unpacked, dir) = unpacked(&bundle, &revision).unwrap();
+    assert_eq!(repo.pack(&revision).unwrap().1, snapshot);
+    let (unpacked, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!((unpacked.files, unpacked.without.len()), (11, 0));
     check_links(dir.path()).unwrap();
     let mut expected = BTreeMap::from(
@@ -189,8 +189,8 @@ fn bundle_round_trips_and_is_deterministic() {
 fn empty_commit_round_trips() {
     let repo = Repo::new();
     let revision = repo.commit();
-    let (_, bundle) = repo.pack(&revision).unwrap();
-    assert_eq!(unpacked(&bundle, &revision).unwrap().0, Unpacked { files: 0, without: vec![] });
+    let (_, snapshot) = repo.pack(&revision).unwrap();
+    assert_eq!(unpacked(&snapshot, &revision).unwrap().0, Unpacked { files: 0, without: vec![] });
 }
 
 /// A repository with a submodule that its mirror has and one that it lacks.
@@ -211,9 +211,9 @@ fn with_submodules() -> (Repo, String) {
 #[test]
 fn submodules_are_included_if_mirrored() {
     let (repo, revision) = with_submodules();
-    let (packed, bundle) = repo.pack(&revision).unwrap();
+    let (packed, snapshot) = repo.pack(&revision).unwrap();
     assert_eq!((packed.files, packed.without), (2, vec!["modules/app".to_owned()]));
-    let (unpacked, dir) = unpacked(&bundle, &revision).unwrap();
+    let (unpacked, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!(unpacked.without, ["modules/app"]);
     let names: Vec<_> = found(dir.path()).into_iter().collect();
     let expected =
@@ -240,8 +240,8 @@ fn with_large_files() -> (Repo, String) {
 #[test]
 fn large_files_are_included_if_mirrored() {
     let (repo, revision) = with_large_files();
-    let (_, bundle) = repo.pack(&revision).unwrap();
-    let (_, dir) = unpacked(&bundle, &revision).unwrap();
+    let (_, snapshot) = repo.pack(&revision).unwrap();
+    let (_, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!(fs::read(dir.path().join("net/code.zip")).unwrap(), b"large".repeat(1000));
     assert!(fs::read_to_string(dir.path().join("net/other.zip")).unwrap().starts_with("version https"));
     // The stored content was changed without changing its size.
@@ -254,7 +254,7 @@ fn large_files_are_included_if_mirrored() {
 }
 
 #[test]
-fn tampered_bundle_is_refused() {
+fn tampered_snapshot_is_refused() {
     let repo = Repo::new();
     repo.write("main.tf", "abc");
     repo.write("net/vars.tf", "def");
@@ -262,12 +262,12 @@ fn tampered_bundle_is_refused() {
     let revision = repo.commit();
     repo.write("main.tf", "other");
     let other = repo.commit();
-    let bundle = repo.pack(&revision).unwrap().1;
+    let snapshot = repo.pack(&revision).unwrap().1;
     let refused = |entries: &[Raw], why: &str| match unpacked(&closed(entries), &revision) {
         Err(UnpackError::Integrity(text)) => assert!(text.contains(why), "{text}, not {why}"),
         other => panic!("{why}: {other:?}"),
     };
-    let entries = opened(&bundle);
+    let entries = opened(&snapshot);
     assert!(unpacked(&closed(&entries), &revision).is_ok(), "as it is it is not refused");
     let at = |name: &str| entries.iter().position(|entry| entry.name == name).unwrap();
     let changed = |name: &str, change: &dyn Fn(&mut Raw)| {
@@ -306,10 +306,10 @@ fn tampered_bundle_is_refused() {
     refused(&mixed, "that has another id");
     for more in [r#""gitlinks":{"net":"x"}"#, r#""lfs":{"main.tf":"x"}"#, r#""gitlinks":{"gone":"x"}"#, r#""lfs":{"gone":"x"}"#] {
         let entries = said("{\"version\"", &format!("{{{more},\"version\""));
-        let why = if more.contains("gone") { "describes `gone`, which is not in it" } else { "the bundle has" };
+        let why = if more.contains("gone") { "describes `gone`, which is not in it" } else { "the snapshot has" };
         refused(&entries, why);
     }
-    // Content that no bundle may have.
+    // Content that no snapshot may have.
     let kind = |kind, name: &str, link: &str| Raw { kind, link: link.into(), ..file(name, b"") };
     refused(&and(file("../out", b"")), "leads out");
     refused(&and(file("/etc/out", b"")), "absolute");
@@ -322,9 +322,9 @@ fn tampered_bundle_is_refused() {
     refused(&and(kind(EntryType::Fifo, "pipe", "")), "a named pipe");
     refused(&and(Raw { mode: 0o4755, ..file("su", b"") }), "set-user-id");
     // In the compressed bytes.
-    let cut = unpacked(&bundle[..bundle.len() / 2], &revision).unwrap_err();
+    let cut = unpacked(&snapshot[..snapshot.len() / 2], &revision).unwrap_err();
     assert!(matches!(cut, UnpackError::Integrity(_)), "{cut}");
-    let behind = unpacked(&[bundle.as_slice(), b"x"].concat(), &revision).unwrap_err();
+    let behind = unpacked(&[snapshot.as_slice(), b"x"].concat(), &revision).unwrap_err();
     assert!(matches!(behind, UnpackError::Integrity(_)), "{behind}");
 }
 
@@ -344,7 +344,7 @@ fn foreign_submodules_and_large_files_are_refused() {
     let mut changed = entries.clone();
     let text = String::from_utf8(changed[0].content.clone()).unwrap();
     changed[0].content = text.replace(&"c".repeat(40), &"d".repeat(40)).into_bytes();
-    refused(&changed, &revision, "the bundle has other files");
+    refused(&changed, &revision, "the snapshot has other files");
     let (repo, revision) = with_large_files();
     let entries = opened(&repo.pack(&revision).unwrap().1);
     let mut changed = entries.clone();
@@ -356,7 +356,7 @@ fn foreign_submodules_and_large_files_are_refused() {
     let text = text.replace(&oid, &hex::encode(Sha256::digest(content))).replace("5000", "4");
     changed[0].content = text.into_bytes();
     changed.iter_mut().find(|entry| entry.name == "net/code.zip").unwrap().content = content.into();
-    refused(&changed, &revision, "the bundle has other files");
+    refused(&changed, &revision, "the snapshot has other files");
 }
 
 #[test]
@@ -365,10 +365,10 @@ fn bomb_is_refused() {
     repo.write("zeros", vec![0; 2 << 20]);
     repo.write("a/b", "");
     let revision = repo.commit();
-    let bundle = repo.pack(&revision).unwrap().1;
+    let snapshot = repo.pack(&revision).unwrap().1;
     let within = |limits: Limits, until: Instant| {
         let dir = tempfile::tempdir().unwrap();
-        unpack::unpack_within(Cursor::new(&bundle), dir.path(), &revision, until, &limits).map_err(|error| error.to_string())
+        unpack::unpack_within(Cursor::new(&snapshot), dir.path(), &revision, until, &limits).map_err(|error| error.to_string())
     };
     let later = Instant::now() + Duration::from_secs(600);
     assert!(within(LIMITS, later).is_ok());
@@ -394,7 +394,7 @@ fn forbidden_content_is_refused_at_packing() {
     refused(&link("/etc"), "a link to an absolute path");
     refused(&|repo| drop(repo.write("a\\b", "")), "a path elsewhere");
     refused(&|repo| drop(repo.write("a\nb", "")), "cannot be seen");
-    refused(&|repo| drop(repo.write(HEADER, "")), "a bundle uses itself");
+    refused(&|repo| drop(repo.write(HEADER, "")), "a snapshot uses itself");
     let repo = Repo::new();
     repo.commit();
     assert!(matches!(repo.pack(&"a".repeat(64)).unwrap_err(), PackError::Refused(text) if text.contains("no commit of SHA-1")));
@@ -406,7 +406,7 @@ fn forbidden_content_is_refused_at_packing() {
 }
 
 #[test]
-fn corrupt_mirror_makes_no_bundle() {
+fn corrupt_mirror_makes_no_snapshot() {
     let repo = Repo::new();
     repo.write("main.tf", "right");
     let revision = repo.commit();
@@ -414,8 +414,8 @@ fn corrupt_mirror_makes_no_bundle() {
     let wrong = repo.write("wrong", "wrong");
     let other = repo.git(&["hash-object", "-w", wrong.to_str().unwrap()]);
     repo.git(&["replace", &blob, &other]);
-    let (_, bundle) = repo.pack(&revision).unwrap();
-    let (_, dir) = unpacked(&bundle, &revision).unwrap();
+    let (_, snapshot) = repo.pack(&revision).unwrap();
+    let (_, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!(fs::read_to_string(dir.path().join("main.tf")).unwrap(), "right");
     fs::remove_file(repo.dir().join("objects").join(&blob[..2]).join(&blob[2..])).unwrap();
     assert!(matches!(repo.pack(&revision).unwrap_err(), PackError::Mirror(text) if text.contains(&blob)));
