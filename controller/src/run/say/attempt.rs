@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     lease,
-    patch::{StatusPatch, of_tries},
+    patch::{StatusPatch, described, of_tries},
 };
 use crate::{
     policies::missing::Missing,
@@ -156,7 +156,7 @@ pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until
         return;
     }
     let (until, start) = (until.strftime("%H:%M:%S UTC"), run.spec.timeouts.start);
-    patch.failure(&failure(trouble, trouble.text.clone()));
+    patch.failure(&failure(trouble, &trouble.text));
     patch.message(&format!("{}; nothing was applied, and the run waits until {until} (timeouts.start {start})", trouble.text));
     if let (Some(run), Some(attempt)) = (patch.whole(), &status.attempt) {
         patch.set("nextStep", remedy(run, attempt, trouble.reason));
@@ -208,12 +208,12 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
 }
 
 /// The failure of an attempt that did not start: nothing was changed.
-pub(super) fn failure(trouble: &Trouble, message: String) -> Failure {
+pub(super) fn failure(trouble: &Trouble, message: &str) -> Failure {
     let class = match trouble.reason {
         reason::IMAGE_NOT_AVAILABLE | reason::SERVICE_ACCOUNT_NOT_FOUND | reason::NAMESPACE_TERMINATING => {
             FailureClass::Configuration
         }
         _ => FailureClass::Timeout,
     };
-    Failure { class, reason: trouble.reason.into(), message, changes: Changed::None, diagnostics: Vec::new() }
+    described(class, trouble.reason, message, Changed::None)
 }

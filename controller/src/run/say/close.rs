@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::{
-    approval, lease,
-    patch::{StatusPatch, of_tries},
+    approval, lease, node,
+    patch::{StatusPatch, described, of_tries},
 };
 use crate::run::outcome::{Cause, NodeLoss};
 use crds::{ApprovalMode, Changed, Failure, Phase, conditions, reason, text::clip};
@@ -18,15 +18,11 @@ pub(super) fn unkept(patch: &mut StatusPatch<'_>, text: Option<&str>) {
 
 /// The failure of an unclaimed attempt.
 pub(super) fn failure(patch: &StatusPatch<'_>, cause: &Cause) -> Failure {
-    let (reason, message) = match cause {
-        Cause::Told(failure) => return failure.clone(),
-        Cause::PodEnded { reason, text } => (*reason, text.clone()),
-        Cause::PodGone => {
-            let pod = patch.status().attempt.as_ref().map_or("", |attempt| &attempt.pod_name);
-            (reason::POD_GONE, format!("pod {pod} is gone"))
-        }
-    };
-    Failure { class: cause.class(), reason: reason.into(), message, changes: Changed::None, diagnostics: Vec::new() }
+    match cause {
+        Cause::Told(failure) => failure.clone(),
+        Cause::PodEnded { reason, text } => described(cause.class(), reason, text, Changed::None),
+        Cause::PodGone => described(cause.class(), reason::POD_GONE, &node::gone(patch, None), Changed::None),
+    }
 }
 
 /// The attempt's try: `attempt 2 of at most 4`.

@@ -4,7 +4,7 @@ use kube::ResourceExt as _;
 
 use super::{
     attempt, close, lease, node,
-    patch::{End, StatusPatch, operation},
+    patch::{End, StatusPatch, described, operation},
 };
 use crate::run::outcome::{Ending, Objects, RunEnd, Unconfirmed};
 use crds::{Changed, Failure, FailureClass, Journal, Phase, RunResult, Settled, names, reason, status_limit, text::clip};
@@ -61,7 +61,7 @@ fn words(patch: &StatusPatch<'_>, ending: &Ending) -> End {
                 .map_or_else(|| "the pod did not start".to_owned(), |image| format!("image {image} cannot be pulled"));
             let waited = patch.run().spec.timeouts.start;
             let message = format!("{what} within {waited}: {}; nothing was applied", trouble.text);
-            let failure = attempt::failure(trouble, message.clone());
+            let failure = attempt::failure(trouble, &message);
             (message, Some(failure))
         }
         Ending::Delivered { result, message, failure } => {
@@ -83,10 +83,6 @@ fn words(patch: &StatusPatch<'_>, ending: &Ending) -> End {
         Ending::Unconfirmed(why) => unconfirmed(patch, why),
     };
     End { result: ending.result(), message, failure }
-}
-
-fn described(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
-    Failure { class, reason: reason.into(), message: message.to_owned(), changes, diagnostics: Vec::new() }
 }
 
 /// Message and failure of an apply whose end is unknown.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crds::{
-    ApprovalMode, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
+    ApprovalMode, Changed, Failure, FailureClass, Operation, Phase, RunResult, TerraformRun, conditions, names,
     reason::{
         self,
         next_step::{Facts, Place},
@@ -261,21 +261,8 @@ impl<'a> StatusPatch<'a> {
     }
 
     pub(super) fn finish(mut self, kind: Kind) -> Write {
-        match kind {
-            Kind::Begin | Kind::Open | Kind::Close | Kind::End => {
-                if let Some(generation) = self.run.meta().generation {
-                    self.set("observedGeneration", generation);
-                }
-            }
-            Kind::Start
-            | Kind::Approval
-            | Kind::Conditions
-            | Kind::Gone
-            | Kind::Rerun
-            | Kind::Journal
-            | Kind::Settled
-            | Kind::Lease
-            | Kind::Lock => {}
+        if let (Kind::Begin | Kind::Open | Kind::Close | Kind::End, Some(generation)) = (kind, self.run.meta().generation) {
+            self.set("observedGeneration", generation);
         }
         if self.conditions != self.status.conditions {
             let conditions = std::mem::take(&mut self.conditions);
@@ -287,21 +274,8 @@ impl<'a> StatusPatch<'a> {
             self.set("history", history);
         }
         let word = self.patch.get("result").and_then(Value::as_str);
-        let ended = RunResult::ALL.into_iter().find(|r| Some(r.as_str()) == word).or(match kind {
-            Kind::Close => self.status.result,
-            Kind::Begin
-            | Kind::Open
-            | Kind::Start
-            | Kind::End
-            | Kind::Approval
-            | Kind::Conditions
-            | Kind::Gone
-            | Kind::Rerun
-            | Kind::Journal
-            | Kind::Settled
-            | Kind::Lease
-            | Kind::Lock => None,
-        });
+        let closed = self.status.result.filter(|_| kind == Kind::Close);
+        let ended = RunResult::ALL.into_iter().find(|r| Some(r.as_str()) == word).or(closed);
         let finished = ended.map(|result| (self.run.spec.operation, result));
         Write { kind, status: self.patch, notes: self.notes, finished, incomplete: self.incomplete }
     }
@@ -349,6 +323,11 @@ impl<'a> StatusPatch<'a> {
     }
 }
 
+/// A failure without diagnostics.
+pub(super) fn described(class: FailureClass, reason: &str, message: &str, changes: Changed) -> Failure {
+    Failure { class, reason: reason.into(), message: message.to_owned(), changes, diagnostics: Vec::new() }
+}
+
 /// The number of a try: `attempt 2 of at most 4`.
 pub(super) fn of_tries(run: &RunView, tries: u32) -> String {
     format!("attempt {tries} of at most {}", run.spec.retry.limit + 1)
@@ -373,13 +352,7 @@ mod tests {
     fn a_failure_takes_the_place_of_an_older_one_whole() {
         let run = RunView::live(testing::run().into());
         let mut patch = StatusPatch::new(&run, testing::t0());
-        patch.failure(&Failure {
-            class: crds::FailureClass::Interrupted,
-            reason: reason::POD_LOST.into(),
-            message: "x".into(),
-            changes: crds::Changed::None,
-            diagnostics: Vec::new(),
-        });
+        patch.failure(&described(FailureClass::Interrupted, reason::POD_LOST, "x", Changed::None));
         let write = patch.finish(Kind::Close);
         assert!(write.status["failure"]["diagnostics"].is_null());
         assert_eq!(write.status["observedGeneration"], 1);
