@@ -145,7 +145,7 @@ async fn server(_: World) -> Result<()> {
     let (hooks, metrics) = (get(&all, "Service", "pawl-server")?, get(&all, "Service", "pawl-server-metrics")?);
     ensure!(hooks["spec"]["ports"] == json!([{"name": "hooks", "port": 8443, "targetPort": "hooks"}]), "{hooks}");
     ensure!(hooks["spec"]["selector"] == metrics["spec"]["selector"] && hooks["spec"]["selector"] == pod_labels(deployment));
-    // Patches repositories, only in bound namespaces. The role for Secrets is bound nowhere.
+    // It may patch repositories in watched namespaces; the policy limits that to one annotation. The role for Secrets is bound nowhere.
     let rules =
         json!([{"apiGroups": ["pawl.run"], "resources": ["terraformrepositories"], "verbs": ["get", "list", "watch", "patch"]}]);
     ensure!(get(&all, "ClusterRole", "pawl-server")?["rules"] == rules);

@@ -114,8 +114,8 @@ fn values(scene: &Scene, bucket: &Bucket, authority: &str, proxy: &ForwardProxy)
     Ok(values)
 }
 
-/// Fetches an artifact through the proxy, from a server that only the operator's authorities vouch for. Withdraws its plan, and reads its
-/// state again from the bucket.
+/// Fetches an artifact through the proxy, from a server that only the operator's authorities vouch for. Another pod restores its plan from
+/// the bucket, and a later run reads its state from there.
 async fn elsewhere(scene: &Scene, bucket: &Bucket, proxy: &ForwardProxy) -> Result<()> {
     let (url, digest) = archive::published(scene, "net.tar.gz")?;
     let spec = json!({"stack": "net", "backend": null, "source": {"artifact": {"url": url, "digest": digest, "path": "net"}},
