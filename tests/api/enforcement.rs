@@ -128,7 +128,11 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     let revoked = |run: &TerraformRun| has(run, conditions::APPROVED, "False", reason::UNVERIFIED);
     rig.until("told that the approval was removed", revoked).await?;
     rig.enforced().await?;
-    let settled = |run: &TerraformRun| revoked(run) && has(run, conditions::STALLED, "False", reason::PROGRESSING);
+    let settled = |run: &TerraformRun| {
+        revoked(run)
+            && has(run, conditions::STALLED, "False", reason::PROGRESSING)
+            && has(run, conditions::PLANNED, "True", reason::PLANNED)
+    };
     let run = rig.look("no longer stalled", settled).await?;
     let message =
         run.status.iter().flat_map(|status| &status.conditions).find(|c| c.type_ == conditions::APPROVED).map(|c| &c.message);

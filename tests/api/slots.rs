@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use controller::{
     cluster::Cluster,
+    policies,
     run::{self, Context},
     settings::Settings,
     watches,
@@ -60,6 +61,7 @@ impl Lab {
         let tasks = vec![
             tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone())),
             tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())),
+            tokio::spawn(policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone())),
             tokio::spawn(run::watch::run(scope, ctx, Arc::new(Readiness::awaiting(2)), stopped)),
         ];
         Ok(Self { world, namespace, tasks, _stop: stop })
