@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@line`] | which runs of a line may take a slot, and their order: plain values |
+//! | [`mod@admission`] | which runs of a line may take a slot, and their order: plain values |
 //! | [`index`] | which runs have a slot or wait for one, from the watches and this process's own writes |
 //! | [`allocations`] | the counts and the line behind the index |
 //! | [`entry`] | the part of a run that concerns slots |

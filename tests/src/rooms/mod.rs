@@ -321,7 +321,8 @@ mod tests {
             [("source", "runner-agent"), ("tool-versions", "crds"), ("runner-agent", "sources"), ("datastore", "runner-agent")]
         {
             let before = crates[name].1.clone();
-            crates.get_mut(name).unwrap().1 += &format!("\n[dependencies]\n{to}.workspace = true\n");
+            let manifest = &mut crates.get_mut(name).unwrap().1;
+            *manifest = format!("{manifest}\n[dependencies]\n{to}.workspace = true\n");
             assert_eq!(wrong_arrows(&crates), [format!("{name} depends on {to}")]);
             crates.get_mut(name).unwrap().1 = before;
         }
