@@ -84,7 +84,7 @@ async fn bad_answers_are_classified() {
         (answer("200 OK\nContent-Length: 4\nContent-Length: 9", b"good and more"), Unavailable, "tried 3 times", 3),
         (answer("200 OK\nContent-Length: 1048577", b"few"), Integrity, "more than 1048576 bytes", 1),
         (answer("200 OK\nContent-Length: 99999999999999", b"few"), Integrity, "more than 1048576 bytes", 1),
-        (answer("200 OK", &[b'x'; 1_048_577]), Integrity, "more than 1048576 bytes", 1),
+        (answer("200 OK", &vec![b'x'; 1_048_577]), Integrity, "more than 1048576 bytes", 1),
         // Types and encodings.
         (html("text/html"), Unavailable, "page of HTML for OpenTofu 1.99.0", 1),
         (html("Text/HTML; charset=utf-8"), Unavailable, "page of HTML", 1),
@@ -121,7 +121,7 @@ async fn bad_answers_are_classified() {
 #[tokio::test]
 async fn odd_answers_have_their_body() {
     let odd = |head: &[u8]| raw(&[b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n", head, b"\r\n\r\ngood"].concat());
-    let full = [b'g'; 1 << 20];
+    let full = vec![b'g'; 1 << 20];
     let rows = [
         (odd(b"ETag: \xff\xfe"), &b"good"[..]),
         (odd(b"Content-Type: \xff"), b"good"),

@@ -59,6 +59,9 @@ fn rest(request: &Request, etag: &str) -> Vec<Act> {
     }
 }
 
+/// The first answers, the expected ranges, and whether the reported progress never goes back.
+type Row<'a> = (Vec<Vec<Act>>, &'a [&'a str], bool);
+
 /// The first answers of a server whose later ones are correct; the ranges that are requested; whether the count ever went back.
 #[tokio::test]
 async fn downloads_end_whole() {
@@ -70,7 +73,7 @@ async fn downloads_end_whole() {
     // RFC 9110, 15.3.7: a server may send less than was requested.
     let less = part("Content-Length: 60000\nContent-Range: bytes 70000-129999/200000\nETag: \"a\"", half);
     let less_and_cut = part("Content-Length: 60000\nContent-Range: bytes 70000-129999/200000\nETag: \"a\"", &half[..9]);
-    let rows: [(Vec<Vec<Act>>, &[&str], bool); 11] = [
+    let rows: [Row<'_>; 11] = [
         (vec![], &["-"], true),
         (vec![cut(A, 70_000)], &["-", "bytes=70000-"], true),
         (vec![[cut(A, 10), vec![Act::Hang]].concat()], &["-", "bytes=10-"], true),

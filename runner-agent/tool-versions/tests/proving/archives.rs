@@ -133,11 +133,12 @@ fn entry_must_be_one_file_with_content() {
 fn extended_headers_are_bounded() {
     let [path, mtime] = [record("path", "tofu"), record("mtime", "1.5")];
     let (path, mtime) = (extended(T::XHeader, &path), extended(T::XHeader, &mtime));
+    let both = [path.clone(), mtime.clone()];
     let long = vec![b'a'; 65_537];
     let rows: [(&[Entry<'_>], &str); 5] = [
-        (&[path.clone()], "x"),
-        (&[mtime.clone()], "tofu"),
-        (&[path, mtime], "x"),
+        (std::slice::from_ref(&path), "x"),
+        (std::slice::from_ref(&mtime), "tofu"),
+        (&both, "x"),
         (&[extended(T::GNULongName, b"tofu\0")], "x"),
         (&[extended(T::XGlobalHeader, b"abcd")], "tofu"),
     ];
