@@ -55,7 +55,7 @@ fn a_plan_costs_two_writes_of_the_status() {
 
 #[test]
 fn the_same_look_twice_makes_one_run() {
-    // Burrito 11.5 and 11.6: a lost status write, or a stale cache, caused a second run.
+    // Burrito 11.5, Burrito 11.6: a lost status write, or a stale cache, caused a second run.
     let mut world = World::new().commit(1, "a");
     let (one, two) = (world.decide(), world.decide());
     assert_eq!(one, two);
