@@ -175,19 +175,17 @@ impl<'a> Plan<'a> {
         Stage { name, needs, after: None, work: Box::new(move || Ok(work())), then: None }
     }
 
-    /// The built programs of a kind: all if `name` is empty, else the one of that name. `PAWL_PROGRAMS` tells them the directory of the
-    /// others.
+    /// The built programs of a kind, with `PAWL_PROGRAMS` set: all if `name` is empty, else the one of that name.
     fn programs(self, kind: &str, name: &str) -> Vec<Command> {
         let all = self.built.get().map(|built| built.programs.as_slice()).unwrap_or_default();
-        let directory = |one: &Executable| one.path.parent().map(Path::to_owned).unwrap_or_default();
-        let programs = all.iter().find(|one| one.kind == "bin").map(directory).unwrap_or_default();
+        let programs = self.directory().unwrap_or(Path::new(""));
         let wanted = all.iter().filter(|one| one.kind == kind && (name.is_empty() || one.target == name));
         wanted
             .map(|one| {
                 let mut command = Command::new(&one.path);
                 // Cargo's working directory for tests.
                 command.current_dir(one.manifest.parent().unwrap_or(root()));
-                command.env("CI", "true").env("PAWL_PROGRAMS", &programs);
+                command.env("CI", "true").env("PAWL_PROGRAMS", programs);
                 if kind != "bin" {
                     command.args(self.options.tests.iter());
                 }
@@ -201,9 +199,13 @@ impl<'a> Plan<'a> {
 
     fn budgets(self) -> Command {
         let mut command = xtask("budgets");
-        let built = self.built.get().and_then(|built| built.programs.iter().find(|one| one.kind == "bin")?.path.parent());
-        command.envs(built.map(|directory| ("PAWL_PROGRAMS", directory)));
+        command.envs(self.directory().map(|directory| ("PAWL_PROGRAMS", directory)));
         command
+    }
+
+    /// The directory of the built programs.
+    fn directory(self) -> Option<&'a Path> {
+        self.built.get().and_then(|built| built.programs.iter().find(|one| one.kind == "bin")?.path.parent())
     }
 
     fn pods(self, part: &str) -> Vec<Command> {
