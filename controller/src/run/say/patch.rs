@@ -148,9 +148,9 @@ impl<'a> StatusPatch<'a> {
             value["diagnostics"] = Value::Null;
         }
         if failure.class == FailureClass::Unknown {
-            let known = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
-            // Leave a newer version's value in the status unchanged. Without one, the class is written as Internal.
-            match value.as_object_mut().filter(|_| known) {
+            let is_newer = self.status.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::Unknown);
+            // If the status already has a class that only a newer version knows, keep it; otherwise write Internal.
+            match value.as_object_mut().filter(|_| is_newer) {
                 Some(fields) => fields.retain(|field, _| field != "class" && field != "changes"),
                 None => value["class"] = json!(FailureClass::Internal),
             }
