@@ -16,7 +16,7 @@ use clap::Args;
 
 use crate::{
     cache::{self, Cache},
-    command::run,
+    command::{self, run},
     lines,
     processor::{self, Meter},
     root,
@@ -151,7 +151,7 @@ fn archive(directory: &Path, image: &str) -> Option<u64> {
 fn demo() -> Result<Duration> {
     let before = processor::live_pods();
     let mut meter = Meter::new("demo");
-    let mut demo = Command::new(std::env::current_exe()?);
+    let mut demo = command::this_program();
     demo.args(["demo", "--yes"]);
     let mut child = meter.measured(demo).spawn()?;
     ensure!(meter.wait(&mut child)?.success(), "the demo failed, so that it was not measured");

@@ -236,7 +236,7 @@ fn cargo(arguments: &[&str]) -> Command {
 
 /// Another task of this program.
 fn xtask(task: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap_or_default());
+    let mut command = command::this_program();
     command.arg(task);
     command
 }

@@ -32,6 +32,12 @@ pub fn cargo() -> Command {
     command
 }
 
+/// A command that runs this program again. Its path still opens the program after Cargo has replaced the file: `crates` makes Cargo build
+/// it again while it runs.
+pub(crate) fn this_program() -> Command {
+    Command::new(format!("/proc/{}/exe", std::process::id()))
+}
+
 /// Appends a command to the arguments of a wrapper that executes it, and copies its directory and variables.
 pub(crate) fn within(mut outer: Command, command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
