@@ -127,7 +127,7 @@ impl<'a> Plan<'a> {
         // Suites in pods.
         stages.push(Self::stage("pods", PODS, move || self.pods("together")));
         stages.push(Self::stage("pods alone", PODS, move || self.pods("alone")));
-        stages.push(Stage { after: Some("pods alone"), ..Self::stage("kills", PODS, move || self.kills()) });
+        stages.push(Stage { after: Some("pods"), ..Self::stage("kills", PODS, move || self.kills()) });
         // Suites with their own servers.
         let mut before = None;
         for (name, needs) in [
@@ -140,15 +140,13 @@ impl<'a> Plan<'a> {
             stages.push(Stage { after: before, ..Self::stage(name, needs, move || self.programs("test", name)) });
             before = Some(name);
         }
-        // Tests that only compute, at the lowest priority.
-        let mut before = None;
-        for name in ["versions", "fetched", "followed", "sim"] {
+        // At the lowest priority: tests that only compute, and beside them two that mostly wait.
+        for (name, after) in [("versions", None), ("sim", Some("versions")), ("fetched", None), ("followed", Some("fetched"))] {
             let work = move || self.programs("test", name).iter().map(lowly).collect();
-            stages.push(Stage { after: before, ..Self::stage(name, &["build"], work) });
-            before = Some(name);
+            stages.push(Stage { after, ..Self::stage(name, &["build"], work) });
         }
         let units = move || self.programs("lib", "").iter().map(lowly).collect();
-        stages.push(Stage { after: before, ..Self::stage("units", &["build"], units) });
+        stages.push(Stage { after: Some("sim"), ..Self::stage("units", &["build"], units) });
         let clippy = || {
             let of_all = ["clippy", "--release", "--workspace", "--lib", "--bins", "--tests", JSON, "--", "-D", "warnings"];
             vec![lowly(&cargo(&of_all))]
