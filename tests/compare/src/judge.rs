@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_differs_is_said() {
+    fn each_difference_is_reported() {
         assert_eq!(found(|_, _| ()), [""; 0]);
         assert_eq!(found(|_, rest| rest.state["serial"] = json!(9)), [""; 0]);
         let mut late = outcome();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_the_same_by_words_and_place() {
+    fn errors_are_compared_by_text_and_place() {
         let failed = |problems: &[(&str, u64)]| Outcome::planned(None, stage(End::Failed, problems));
         let said = |theirs: &[(&str, u64)], ours: &[(&str, u64)]| -> Vec<String> {
             compare(&failed(theirs), &failed(ours)).into_iter().map(|one| one.what).collect()
@@ -246,27 +246,5 @@ mod tests {
             compare(&words("refused"), &words("init failed")).first().map(|one| one.what.as_str()),
             Some("plan errors: bare \"refused\", Pawl \"init failed\"")
         );
-    }
-
-    #[test]
-    fn words_of_terragrunt_come_before_its_advice() {
-        let said = "10:00:00 ERROR downloading source a exited with 1 fatal: b Ensure that it exists.";
-        let bare = Stage { words: "Ensure that it exists.".into(), said: said.into(), ..stage(End::Failed, &[]) };
-        let told = |words: &str| {
-            let pawl = Stage { words: words.into(), ..stage(End::Failed, &[]) };
-            compare(&Outcome::planned(Some(bare.clone()), bare.clone()), &Outcome::planned(Some(pawl.clone()), pawl)).len()
-        };
-        assert_eq!(told("init failed: downloading source a; exited with 1; fatal: b Ens…"), 0);
-        assert_eq!(told("init failed: downloading source a; no luck"), 2);
-    }
-
-    #[test]
-    fn what_is_meant_says_why() {
-        let failed = |summary: &str, reason: Option<&str>| {
-            Outcome::planned(None, Stage { reason: reason.map(str::to_owned), ..stage(End::Failed, &[(summary, 1)]) })
-        };
-        let bare = failed("Unsupported Terraform Core version", None);
-        let why = |reason| compare(&bare, &failed("no version", Some(reason))).first().and_then(|one| one.why);
-        assert!(why(reason::TOOL_NOT_FOUND).is_some() && why(reason::PLAN_FAILED).is_none());
     }
 }

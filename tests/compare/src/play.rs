@@ -294,27 +294,3 @@ fn in_unit(file: &str) -> Option<String> {
         None => Some(file.to_owned()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_data_directory_is_the_same_wherever_it_is() {
-        let name = |file| in_unit(file).unwrap_or_default();
-        assert_eq!(name("a/.terragrunt-cache/x/y/.terraform/providers/p"), "a/.terraform/providers/p");
-        for dropped in ["a/.terragrunt-cache/x/y/.terraform", ".terraform/providers/h/n/t/1.0.0/linux_amd64.lock"] {
-            assert_eq!(name(dropped), "");
-        }
-        for other in ["a/.terragrunt-cache/x/y/main.tf", "a/.terraform/environment", "main.tf"] {
-            assert_eq!(name(other), other);
-        }
-    }
-
-    #[test]
-    fn json_is_found_behind_what_else_is_printed() {
-        let value = |out: &str| Ended { code: Some(0), out: out.to_owned(), err: String::new() }.value();
-        assert_eq!(value("a {b\n{no json\n{\n \"c\": 1\n}\n"), serde_json::json!({"c": 1}));
-        assert_eq!((value(""), value("{")), (Value::Null, Value::Null));
-    }
-}

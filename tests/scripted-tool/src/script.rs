@@ -124,22 +124,3 @@ impl From<ResourceForm> for Resource {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn a_misspelt_script_is_refused() {
-        let read = |value: Value| serde_json::from_value::<Script>(value);
-        assert!(read(json!({"resorces": 3})).is_err());
-        assert!(read(json!({"commands": {"plan": [{"slep_ms": 3}]}})).is_err());
-        assert!(read(json!({"resources": [{"address": "a.b", "stepz": []}]})).is_err());
-        let good = read(json!({"resources": ["a.b", {"address": "a.c", "apply_ms": 5}]})).unwrap();
-        let list = good.resources.list();
-        assert_eq!((list[0].address.as_str(), list[1].apply_ms), ("a.b", Some(5)));
-        assert_eq!(Resources::Count(2).list()[1].address, "terraform_data.r[1]");
-    }
-}
