@@ -13,9 +13,10 @@ use tool_versions::{
 };
 
 use super::{
-    fails, rules,
+    rules,
     server::{Server, answer, ok},
 };
+use crate::fails;
 
 /// A mirror with its list on a server.
 fn mirror(tool: Tool, server: &Server, path: &str, kind: ListKind) -> Mirror {

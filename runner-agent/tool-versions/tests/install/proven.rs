@@ -10,7 +10,7 @@ use tool_versions::{
 };
 
 use super::{
-    making::{self, BORN, DAY, Made, Plan},
+    making::{self, BORN, DAY, Made, made},
     server::ok,
     version,
     world::{ARCHIVE, World, get, key, keyring, published, release},
@@ -78,7 +78,7 @@ async fn less_proof_is_opt_in_and_reported_at_every_use() {
 
 #[tokio::test]
 async fn removed_key_proves_nothing() {
-    let (one, other) = (key(), Plan { seed: 5, ..Plan::default() }.make());
+    let (one, other) = (key(), made("seed=5"));
     let world = World::new().await;
     let by = |made: &Made| world.verified(Verification::Signature(keyring(made)));
     get(&by(&one)).await.unwrap();
@@ -161,7 +161,7 @@ async fn offline_sends_no_request() {
 
 #[tokio::test]
 async fn configured_key_verifies_its_mirror() {
-    let other = Plan { seed: 5, ..Plan::default() }.make();
+    let other = made("seed=5");
     let world = World::with(published(&release(), &other, BORN + DAY)).await;
     assert_eq!(world.get().await.unwrap_err().kind, Kind::Integrity);
     let got = get(&world.verified(Verification::Signature(keyring(&other)))).await.unwrap();

@@ -1,7 +1,5 @@
 //! The cache: installation, verification, pruning, locks, killed processes.
 
-mod processes;
-
 use std::{
     fs,
     io::Write as _,

@@ -7,7 +7,7 @@ use tool_versions::{Fingerprint, Keyring, Kind, Tool, verify::keys};
 
 use super::{
     failed,
-    making::{BORN, Plan, Sub, binary},
+    making::{BORN, Made, binary, made},
 };
 
 #[test]
@@ -37,10 +37,10 @@ fn each_file_is_the_pinned_key() {
 
 #[test]
 fn only_pinned_keys_count() {
-    let (one, two) = (Plan::default().make(), Plan { seed: 2, ..Plan::default() }.make());
+    let (one, two) = (made(""), made("seed=2"));
     let both = format!("Our keys:\n\n{}\nand\n{}", one.armored(), two.armored());
     for pins in [vec![&one], vec![&two], vec![&two, &one]] {
-        let pins: Vec<_> = pins.into_iter().map(super::making::Made::fingerprint).collect();
+        let pins: Vec<_> = pins.into_iter().map(Made::fingerprint).collect();
         let ring = Keyring::from_armored(&both, &pins).unwrap();
         assert_eq!(ring.fingerprints(), pins);
         for made in [&one, &two] {
@@ -53,14 +53,14 @@ fn only_pinned_keys_count() {
     failed(result, Kind::Configuration, &[&two.fingerprint().to_string(), &one.fingerprint().to_string()]);
     failed(Keyring::from_armored(&both, &[]), Kind::Configuration, &["no fingerprint is given"]);
     // The fingerprint of a subkey does not identify a key.
-    let made = Plan { sub: Some(Sub::default()), ..Plan::default() }.make();
+    let made = made("sub");
     let result = Keyring::from_armored(&made.armored(), &[made.sub_fingerprint()]);
     failed(result, Kind::Configuration, &["no key with the fingerprint"]);
 }
 
 #[test]
 fn text_that_is_no_key_is_refused() {
-    let made = Plan::default().make();
+    let made = made("");
     let (text, pins) = (made.armored(), [made.fingerprint()]);
     let cut = &text[..text.len() / 2];
     let secret = made.secret.to_armored_string(pgp::composed::ArmorOptions::default()).unwrap();

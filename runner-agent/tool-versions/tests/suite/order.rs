@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Files of the source (the stack is `a/b`), the request of the run, and the result: tool, request, reason; or a part of an error.
-pub(crate) struct Row {
+struct Row {
     by: By,
     files: &'static [(&'static str, &'static str)],
     requested: (Option<Tool>, Option<&'static str>),
@@ -20,7 +20,7 @@ const TERRAFORM: Option<Tool> = Some(Tool::Terraform);
 const TERRAGRUNT: Option<Tool> = Some(Tool::Terragrunt);
 
 #[rustfmt::skip]
-pub(crate) fn rows() -> Vec<Row> {
+fn rows() -> Vec<Row> {
     let row = |by, files, requested, then| Row { by, files, requested, then };
     vec![
         // The tool without a request.

@@ -7,7 +7,7 @@ use tool_versions::Version;
 use super::By::{self, GoVersion, Ours, Tenv};
 
 /// Text and its printed form; `None` when it is invalid.
-pub(crate) const READ: &[(By, &str, Option<&str>)] = &[
+const READ: &[(By, &str, Option<&str>)] = &[
     (GoVersion, "1.2.3", Some("1.2.3")),
     (Tenv, "1.5", Some("1.5.0")),
     (Tenv, "1", Some("1.0.0")),
@@ -50,7 +50,7 @@ fn versions_are_parsed_and_printed() {
 }
 
 /// From oldest to newest; versions on one line are equal.
-pub(crate) const ORDER: &[(By, &[&str])] = &[
+const ORDER: &[(By, &[&str])] = &[
     (GoVersion, &["0.9", "0.9.0"]),
     (GoVersion, &["1.0.0-1"]),
     (GoVersion, &["1.0.0-2"]),

@@ -131,7 +131,7 @@ pub struct Asset {
 /// The files of a release for one platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assets {
-    /// The archive, or the executable itself; its name determines the format ([`crate::Packing::of`]).
+    /// The archive, a `.zip`, or the executable itself.
     pub archive: Asset,
     /// The name of the executable in the archive and in the cache.
     pub entry: String,
