@@ -18,8 +18,8 @@ pub struct Difference {
     pub why: Option<&'static str>,
 }
 
-/// Files that one side leaves on purpose, by a part of their path, and the reason.
-const LEFT: &[(&str, &str)] = &[(".pawl", "records and logs of local runs, which git ignores (design 0008)")];
+/// The directory of records and logs of local runs, which git ignores (design 0008).
+const RECORDS: &str = ".pawl";
 
 /// Maximum number of errors in a status (`crds::Failure`).
 const ERRORS: usize = 5;
@@ -133,14 +133,12 @@ fn differing(bare: &Value, pawl: &Value, path: &str, found: &mut Vec<String>) {
 }
 
 fn files(bare: &Outcome, pawl: &Outcome, found: &mut Vec<Difference>) {
-    let names: BTreeSet<_> = bare.left.keys().chain(pawl.left.keys()).collect();
+    let names = bare.left.keys().chain(pawl.left.keys()).filter(|name| !name.split('/').any(|part| part == RECORDS));
     let mut differ = Vec::new();
-    for name in names {
-        let meant = LEFT.iter().any(|(part, _)| name.split('/').any(|one| one == *part));
+    for name in names.collect::<BTreeSet<_>>() {
         match (bare.left.get(name), pawl.left.get(name)) {
-            _ if meant => {}
             (Some(theirs), Some(ours)) if theirs == ours => {}
-            (Some(_), Some(_)) => differ.push(format!("{name} says something else")),
+            (Some(_), Some(_)) => differ.push(format!("{name} has another content")),
             (Some(_), None) => differ.push(format!("only bare leaves {name}")),
             (None, _) => differ.push(format!("only Pawl leaves {name}")),
         }
