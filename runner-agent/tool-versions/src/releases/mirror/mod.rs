@@ -186,14 +186,13 @@ impl Mirror {
 
     pub fn assets(&self, version: &Version, platform: &Platform) -> Assets {
         let tool = self.tool;
-        let suffix = if platform.os == "windows" { ".exe" } else { "" };
-        let entry = format!("{}{suffix}", tool.binary());
+        let entry = tool.binary().to_owned();
         let (archive, sums) = match tool {
             Tool::OpenTofu | Tool::Terraform => {
                 let name = format!("{}_{version}", tool.binary());
                 (format!("{name}_{platform}.zip"), format!("{name}_SHA256SUMS"))
             }
-            Tool::Terragrunt => (format!("terragrunt_{platform}{suffix}"), "SHA256SUMS".to_owned()),
+            Tool::Terragrunt => (format!("terragrunt_{platform}"), "SHA256SUMS".to_owned()),
         };
         let signatures = match tool {
             Tool::Terraform => vec![format!("{sums}.{HASHICORP_KEY}.sig"), format!("{sums}.sig")],
