@@ -60,7 +60,9 @@ pub(super) fn hcl(data: &[u8]) {
         for (name, input) in [("a.tf", &parsed), ("a.tofu", &parsed), ("a.tf.json", &text), ("a.tofu.json", &text)] {
             let found = required::said(tool, name, input);
             let Ok(all) = &found else { continue };
-            all.iter().for_each(|(_, line)| is_line(&text, *line));
+            for (_, line) in all {
+                is_line(&text, *line);
+            }
             assert_eq!(required::said(tool, name, &text), found);
         }
     }
@@ -86,22 +88,18 @@ pub(super) fn sums(data: &[u8]) {
     assert_eq!(Sums::parse(&twice).ok(), Some(read).filter(|_| twice.len() <= sums::LARGEST));
 }
 
-/// Versions are newest first, each once, and round-trip through another kind of list.
+/// Versions are newest first, each once.
 pub(super) fn lists(data: &[u8]) {
     use ListKind::{Directory, GitHub, HashiCorp, Html, OpenTofu};
     for kind in [HashiCorp, GitHub, OpenTofu, Html, Directory] {
-        let versions = match lists::read(kind, "it", data) {
-            Ok(versions) => versions,
+        match lists::read(kind, "it", data) {
+            Ok(versions) => {
+                assert!(!versions.is_empty() && versions.is_sorted_by(|one, other| one > other), "{kind:?}: {versions:?}");
+            }
             Err(error) => {
                 assert!(error.text.starts_with("it ") && error.text.len() < 1000 && !error.text.contains('\n'), "{error}");
-                continue;
             }
-        };
-        assert!(!versions.is_empty() && versions.is_sorted_by(|one, other| one > other), "{kind:?}: {versions:?}");
-        let names: Vec<_> = versions.iter().map(Version::to_string).collect();
-        let keys: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), serde_json::Value::Null)).collect();
-        let all = serde_json::json!({ "versions": keys }).to_string();
-        assert_eq!(lists::read(HashiCorp, "it", all.as_bytes()).as_ref(), Ok(&versions), "{kind:?}");
+        }
     }
     if let Ok(page) = lists::page("it", data) {
         assert!(page.versions.len() <= page.entries && page.entries <= MOST);

@@ -5,7 +5,6 @@ mod environment;
 mod http;
 mod lists;
 mod mirrors;
-mod proxy;
 pub(crate) mod server;
 mod sources;
 
