@@ -20,7 +20,7 @@ pub mod request;
 pub mod tool;
 pub mod verify;
 
-pub use archive::{Limits, Packing, Taken};
+pub use archive::{Limits, Taken};
 pub use cache::store::Store;
 pub use error::{Error, Kind, Result};
 pub use install::{Channel, Installer, Verification};

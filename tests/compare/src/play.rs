@@ -27,50 +27,10 @@ const LOCK_FILE: &str = ".terraform.lock.hcl";
 
 /// Runs a case with the bare tool and with Pawl.
 pub(super) fn both(lab: &Lab, case: &Case, tool: &Tool, number: usize) -> Result<(Outcome, Outcome)> {
-    let side = |name, play| Side::run(lab, case, tool, &lab.place(number), name, play);
-    let outcomes = side("bare", bare).and_then(|bare| Ok((bare, side("pawl", pawl)?)));
+    let side = |name, pawl| Side::run(lab, case, tool, &lab.place(number), name, pawl);
+    let outcomes = side("bare", false).and_then(|bare| Ok((bare, side("pawl", true)?)));
     lab.leave(number)?;
     outcomes
-}
-
-/// The steps of one side.
-type Play = fn(&Side) -> Result<Outcome>;
-
-fn bare(side: &Side) -> Result<Outcome> {
-    let alone = side.alone(|| side.plan("plan-alone", &[]))?;
-    // Terragrunt runs `init` by itself; a separate `init` would lack outputs of other units.
-    if !side.unit {
-        let init = side.tool("init", &["init", "-input=false", "-no-color"])?;
-        if init.code != Some(0) {
-            return Ok(Outcome::planned(alone, Stage::of_tool(init.end(false), &init.said())));
-        }
-    }
-    let plan = side.plan("plan", &[])?;
-    if !matches!(plan.end, End::Changes | End::NoChanges) {
-        return Ok(Outcome::planned(alone, plan));
-    }
-    let apply = side.carry_out("apply", &plan)?;
-    let (state, outputs) = (side.state("state")?, side.outputs()?);
-    let second = side.plan("second-plan", &[])?;
-    let destroy = side.carry_out("destroy", &side.plan("plan-destroy", &["-destroy"])?)?;
-    let after = side.state("state-after")?;
-    let rest = Some(Rest { apply, state, outputs, second, destroy, after });
-    Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
-}
-
-fn pawl(side: &Side) -> Result<Outcome> {
-    let alone = side.alone(|| side.agent("plan-alone", "plan"))?;
-    let plan = side.agent("plan", "plan")?;
-    if !matches!(plan.end, End::Changes | End::NoChanges) {
-        return Ok(Outcome::planned(alone, plan));
-    }
-    let apply = side.agent("apply", "apply")?;
-    let (state, outputs) = (side.state("state")?, side.outputs()?);
-    let second = side.agent("second-plan", "plan")?;
-    let destroy = side.agent("destroy", "destroy")?;
-    let after = side.state("state-after")?;
-    let rest = Some(Rest { apply, state, outputs, second, destroy, after });
-    Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
 }
 
 /// A copy of a case, and the side that runs on it.
@@ -78,6 +38,8 @@ struct Side<'a> {
     lab: &'a Lab,
     tool: &'a Tool,
     unit: bool,
+    /// Whether this is the side of Pawl.
+    pawl: bool,
     /// All files of this side; `folder` is in `tree` below it.
     work: PathBuf,
     folder: PathBuf,
@@ -119,7 +81,7 @@ impl Ended {
 }
 
 impl<'a> Side<'a> {
-    fn run(lab: &'a Lab, case: &Case, tool: &'a Tool, place: &Path, name: &str, play: Play) -> Result<Outcome> {
+    fn run(lab: &'a Lab, case: &Case, tool: &'a Tool, place: &Path, name: &str, pawl: bool) -> Result<Outcome> {
         let (work, extent) = (place.join("work"), cases::extent(case)?);
         let tree = work.join("tree");
         cases::copy(&extent, &tree)?;
@@ -133,8 +95,8 @@ impl<'a> Side<'a> {
             fs::write(folder.join(format!(".{name}-version")), version)?;
         }
         let before: BTreeSet<_> = cases::files(&tree)?.into_iter().collect();
-        let side = Self { lab, tool, unit: case.unit, work, folder, begun: Instant::now(), steps: Cell::new(0) };
-        let mut outcome = play(&side)?;
+        let side = Self { lab, tool, unit: case.unit, pawl, work, folder, begun: Instant::now(), steps: Cell::new(0) };
+        let mut outcome = side.play()?;
         for file in cases::files(&tree)?.into_iter().filter(|file| !before.contains(file)) {
             let is_lock = Path::new(&file).file_name().is_some_and(|name| name == LOCK_FILE);
             let text = if is_lock { fs::read_to_string(tree.join(&file))? } else { String::new() };
@@ -143,6 +105,32 @@ impl<'a> Side<'a> {
         }
         fs::rename(&side.work, place.join(name)).with_context(|| format!("{} cannot be moved", side.work.display()))?;
         Ok(outcome)
+    }
+
+    fn play(&self) -> Result<Outcome> {
+        let planned = |name| if self.pawl { self.agent(name, "plan") } else { self.plan(name, &[]) };
+        let alone = self.alone(|| planned("plan-alone"))?;
+        // Terragrunt runs `init` by itself; a separate `init` would lack outputs of other units.
+        if !self.pawl && !self.unit {
+            let init = self.tool("init", &["init", "-input=false", "-no-color"])?;
+            if init.code != Some(0) {
+                return Ok(Outcome::planned(alone, Stage::of_tool(init.end(false), &init.said())));
+            }
+        }
+        let plan = planned("plan")?;
+        if !matches!(plan.end, End::Changes | End::NoChanges) {
+            return Ok(Outcome::planned(alone, plan));
+        }
+        let apply = if self.pawl { self.agent("apply", "apply") } else { self.carry_out("apply", &plan) }?;
+        let (state, outputs) = (self.state("state")?, self.outputs()?);
+        let second = planned("second-plan")?;
+        let destroy = if self.pawl {
+            self.agent("destroy", "destroy")?
+        } else {
+            self.carry_out("destroy", &self.plan("plan-destroy", &["-destroy"])?)?
+        };
+        let rest = Some(Rest { apply, state, outputs, second, destroy, after: self.state("state-after")? });
+        Ok(Outcome { rest, ..Outcome::planned(alone, plan) })
     }
 
     /// The plan of a unit before its dependencies exist; then applies these. `None` without dependencies.
@@ -292,29 +280,5 @@ fn in_unit(file: &str) -> Option<String> {
         Some(copy) if parts.len() == copy + 4 => None,
         Some(copy) => Some([&parts[..copy], &parts[copy + 3..]].concat().join("/")),
         None => Some(file.to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_data_directory_is_the_same_wherever_it_is() {
-        let name = |file| in_unit(file).unwrap_or_default();
-        assert_eq!(name("a/.terragrunt-cache/x/y/.terraform/providers/p"), "a/.terraform/providers/p");
-        for dropped in ["a/.terragrunt-cache/x/y/.terraform", ".terraform/providers/h/n/t/1.0.0/linux_amd64.lock"] {
-            assert_eq!(name(dropped), "");
-        }
-        for other in ["a/.terragrunt-cache/x/y/main.tf", "a/.terraform/environment", "main.tf"] {
-            assert_eq!(name(other), other);
-        }
-    }
-
-    #[test]
-    fn json_is_found_behind_what_else_is_printed() {
-        let value = |out: &str| Ended { code: Some(0), out: out.to_owned(), err: String::new() }.value();
-        assert_eq!(value("a {b\n{no json\n{\n \"c\": 1\n}\n"), serde_json::json!({"c": 1}));
-        assert_eq!((value(""), value("{")), (Value::Null, Value::Null));
     }
 }

@@ -10,13 +10,13 @@ use pgp::ser::Serialize as _;
 use pgp::types::{KeyDetails as _, Password, Timestamp};
 use rand_08::SeedableRng as _;
 use rand_08::rngs::StdRng;
-use tool_versions::{Fingerprint, Keyring};
+use tool_versions::Fingerprint;
 
 /// Creation time of all keys: November 2023, in Unix seconds.
 const BORN: u32 = 1_700_000_000;
 
-/// An OpenPGP key derived from a number, always the same: settings with its fingerprint outlive the program that signs. Everyone can derive
-/// it, so it proves nothing outside of tests.
+/// An OpenPGP key that is always the same: settings with its fingerprint outlive the program that signs. Everyone can derive it, so it
+/// proves nothing outside of tests.
 #[derive(Clone)]
 pub struct Key {
     secret: Arc<SignedSecretKey>,
@@ -32,19 +32,14 @@ impl std::fmt::Debug for Key {
 
 impl Key {
     pub fn test() -> Result<Self> {
-        Self::of(1)
-    }
-
-    /// The key of this number; keys of other numbers do not trust it.
-    pub fn of(number: u64) -> Result<Self> {
         let params = SecretKeyParamsBuilder::default()
             .key_type(KeyType::Ed25519Legacy)
             .created_at(Timestamp::from_secs(BORN))
             .can_sign(true)
-            .primary_user_id(format!("Releases of tests {number} <releases@example.org>"))
+            .primary_user_id("Releases of tests <releases@example.org>".into())
             .build()
             .context("cannot describe a key")?;
-        let secret = params.generate(StdRng::seed_from_u64(number)).context("cannot make a key")?;
+        let secret = params.generate(StdRng::seed_from_u64(1)).context("cannot make a key")?;
         let public = secret.to_public_key();
         let armored = public.to_armored_string(ArmorOptions::default()).context("cannot write a key")?;
         let fingerprint = public.primary_key.fingerprint().to_string().parse()?;
@@ -58,11 +53,6 @@ impl Key {
 
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
-    }
-
-    /// A keyring with only this key.
-    pub fn ring(&self) -> Result<Keyring> {
-        Ok(Keyring::from_armored(self.armored(), std::slice::from_ref(&self.fingerprint))?)
     }
 
     /// A binary signature over bytes, dated now, as in a `.sig` or `.gpgsig`.

@@ -15,8 +15,6 @@ mod lists;
 mod mirror;
 mod pack;
 mod release;
-#[cfg(test)]
-mod tests;
 mod tree;
 pub mod versions;
 

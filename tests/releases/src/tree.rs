@@ -21,13 +21,8 @@ pub struct Tree {
 impl Tree {
     /// A directory, created if missing. Archives are stored in the build cache.
     pub fn create(root: &Path, key: Key) -> Result<Self> {
-        Self::packing_into(root, key, &Cache::open()?.path("releases"))
-    }
-
-    /// A directory whose archives are stored in, and reused from, another one.
-    pub fn packing_into(root: &Path, key: Key, packed: &Path) -> Result<Self> {
         cache::create_dir(root)?;
-        Ok(Self { root: root.to_owned(), key, packed: packed.to_owned() })
+        Ok(Self { root: root.to_owned(), key, packed: Cache::open()?.path("releases") })
     }
 
     pub fn root(&self) -> &Path {

@@ -42,8 +42,6 @@ pub enum Programs {
     Some,
     /// All; missing ones are built from source.
     Real,
-    /// None.
-    Scripted,
 }
 
 /// OpenTofu 1.9.4, 1.10.6 and 1.12.6, Terraform 1.5.7 and 1.8.5. Builds missing ones.
@@ -51,7 +49,6 @@ pub fn all(programs: Programs) -> Result<Vec<Release>> {
     let (real, scripted) = match programs {
         Programs::Some => (BUILT.to_vec(), OTHERS.to_vec()),
         Programs::Real => ([&BUILT[..], &OTHERS].concat(), Vec::new()),
-        Programs::Scripted => (Vec::new(), [&BUILT[..], &OTHERS].concat()),
     };
     let tools = Toolset::ensure(&real.iter().map(|known| known.2).collect::<Vec<_>>())?;
     let mut releases = Vec::new();
@@ -86,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pinned_versions_are_the_ones_that_are_named() {
+    fn pinned_versions_match_the_go_modules() {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools");
         for (tool, version, group) in known() {
             let pins = std::fs::read_to_string(directory.join(group).join("go.mod")).unwrap();

@@ -38,17 +38,3 @@ impl Args {
         self.value(name).is_some_and(|value| value != "false")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_are_read_in_every_form() {
-        let args = Args::parse("plan -json --out=p -var=a=b -input=false -lock-timeout=5s x".split(' ').map(str::to_owned));
-        assert_eq!(args.command, "plan");
-        assert_eq!((args.value("out"), args.value("lock-timeout")), (Some("p"), Some("5s")));
-        assert!(args.has("json") && !args.has("input") && !args.has("destroy"));
-        assert_eq!(args.words, ["x"]);
-    }
-}

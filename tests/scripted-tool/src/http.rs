@@ -53,17 +53,3 @@ fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
     }
     Ok(Answer { status, body: body.to_vec() })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_read_whole_or_not_at_all() {
-        let answer = parse(b"HTTP/1.1 423 Locked\r\nContent-Length: 2\r\n\r\n{}").unwrap();
-        assert_eq!(answer, Answer { status: 423, body: b"{}".to_vec() });
-        assert!(parse(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}").is_err());
-        assert!(parse(b"").is_err());
-        assert!(request("GET", "https://127.0.0.1/", b"").is_err());
-    }
-}

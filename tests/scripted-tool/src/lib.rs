@@ -69,8 +69,6 @@ pub mod script;
 mod script_step;
 mod signals;
 mod steps;
-#[cfg(test)]
-mod tests;
 mod tool_state;
 mod view;
 

@@ -138,22 +138,3 @@ fn changes(script: &Script, state: &ToolState, destroy: bool) -> Vec<Change> {
     changes.sort_by(|a, b| a.address.cmp(&b.address));
     changes.into_iter().chain(gone).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_change_follows_from_script_and_state() {
-        let script: Script =
-            serde_json::from_value(json!({"resources": ["a.a", {"address": "a.b"}, {"address": "a.d"}]})).unwrap();
-        let known = ["a.a", "a.b", "a.c"].map(|at| (at.to_owned(), "1".to_owned()));
-        let state = ToolState { resources: known.into(), ..ToolState::default() };
-        let acts = |destroy| {
-            changes(&script, &state, destroy).into_iter().map(|change| (change.address, change.act)).collect::<Vec<_>>()
-        };
-        let at = |address: &str, act| (address.to_owned(), act);
-        assert_eq!(acts(false), [at("a.a", Act::NoOp), at("a.b", Act::NoOp), at("a.d", Act::Create), at("a.c", Act::Delete)]);
-        assert_eq!(acts(true), [at("a.a", Act::Delete), at("a.b", Act::Delete), at("a.c", Act::Delete)]);
-    }
-}

@@ -81,22 +81,3 @@ pub(super) fn random_uuid() -> String {
     let hex = format!("{:032x}", rand::random::<u128>());
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn every_part_of_an_address_is_found() {
-        let of = |address| {
-            let Address { kind, name, key } = Address::parse(address);
-            (kind, name, key)
-        };
-        assert_eq!(of("null_resource.r[\"k.x\"]"), ("null_resource", "r", json!("k.x")));
-        assert_eq!(of("terraform_data.r[2]"), ("terraform_data", "r", json!(2)));
-        assert_eq!(of("terraform_data.r"), ("terraform_data", "r", Value::Null));
-        assert_eq!(Address::parse("null_resource.r").provider(), "null");
-    }
-}

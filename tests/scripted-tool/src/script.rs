@@ -70,76 +70,39 @@ pub enum Persist {
 pub enum Resources {
     /// `terraform_data.r[0]` and so on.
     Count(u64),
-    List(Vec<Resource>),
+    List(Vec<Item>),
 }
 
 impl Resources {
     pub fn list(&self) -> Vec<Resource> {
+        let at = |address: String| Resource { address, apply_ms: None, steps: Vec::new() };
+        let of = |item: &Item| match item {
+            Item::Address(address) => at(address.clone()),
+            Item::Full(resource) => resource.clone(),
+        };
         match self {
-            Self::Count(count) => (0..*count).map(|index| Resource::at(&format!("terraform_data.r[{index}]"))).collect(),
-            Self::List(list) => list.clone(),
+            Self::Count(count) => (0..*count).map(|index| at(format!("terraform_data.r[{index}]"))).collect(),
+            Self::List(list) => list.iter().map(of).collect(),
         }
     }
 }
 
 /// One resource: an address alone, or an object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "ResourceForm")]
+#[serde(untagged)]
+pub enum Item {
+    Address(String),
+    Full(Resource),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Resource {
     /// Address in the root module, for example `terraform_data.r["key"]`.
     pub address: String,
     /// Duration of its apply, instead of the script's `apply_ms`.
     pub apply_ms: Option<u64>,
     /// Steps between its `apply_start` and its creation; an error diagnostic fails it.
-    pub steps: Vec<Step>,
-}
-
-impl Resource {
-    fn at(address: &str) -> Self {
-        Self { address: address.to_owned(), apply_ms: None, steps: Vec::new() }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ResourceForm {
-    Address(String),
-    Full(ResourceFields),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResourceFields {
-    address: String,
-    apply_ms: Option<u64>,
     #[serde(default)]
-    steps: Vec<Step>,
-}
-
-impl From<ResourceForm> for Resource {
-    fn from(form: ResourceForm) -> Self {
-        match form {
-            ResourceForm::Address(address) => Self::at(&address),
-            ResourceForm::Full(ResourceFields { address, apply_ms, steps }) => Self { address, apply_ms, steps },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn a_misspelt_script_is_refused() {
-        let read = |value: Value| serde_json::from_value::<Script>(value);
-        assert!(read(json!({"resorces": 3})).is_err());
-        assert!(read(json!({"commands": {"plan": [{"slep_ms": 3}]}})).is_err());
-        assert!(read(json!({"resources": [{"address": "a.b", "stepz": []}]})).is_err());
-        let good = read(json!({"resources": ["a.b", {"address": "a.c", "apply_ms": 5}]})).unwrap();
-        let list = good.resources.list();
-        assert_eq!((list[0].address.as_str(), list[1].apply_ms), ("a.b", Some(5)));
-        assert_eq!(Resources::Count(2).list()[1].address, "terraform_data.r[1]");
-    }
+    pub steps: Vec<Step>,
 }

@@ -111,22 +111,3 @@ impl From<anyhow::Error> for Diagnostic {
         Self::error(&format!("{error:#}"), "")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn words_objects_and_conditions_are_steps() {
-        let steps: Vec<Step> = serde_json::from_value(json!([
-            "default", {"sleep_ms": 5}, {"only": [2], "kill_self": 9}, "hang", {"spawn": {"seconds": 1}}
-        ]))
-        .unwrap();
-        let first: Vec<Action> = steps.iter().filter_map(|step| step.action(1)).cloned().collect();
-        let spawn = Action::Spawn(Spawn { seconds: 1, ..Spawn::default() });
-        assert_eq!(first, [Action::Default, Action::SleepMs(5), Action::Hang, spawn]);
-        assert_eq!(steps[2].action(2), Some(&Action::KillSelf(9)));
-    }
-}

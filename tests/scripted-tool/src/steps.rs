@@ -72,8 +72,8 @@ impl Tool {
 
     fn spawn(&self, spawn: &Spawn) -> anyhow::Result<Command> {
         let detail = json!({"spawn": spawn, "ledger": self.script.ledger, "script": self.script.name});
-        let mut command = own_program(&[BACKGROUND, &detail.to_string()])?;
-        command.stdin(Stdio::null());
+        let mut command = Command::new(std::env::current_exe().context("this program does not know where it is")?);
+        command.args([BACKGROUND, &detail.to_string()]).stdin(Stdio::null());
         if !spawn.hold_stdout {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
@@ -133,17 +133,6 @@ fn exec(words: &[String]) -> anyhow::Result<()> {
         .with_context(|| format!("failed to start `{program}`"))?;
     anyhow::ensure!(status.success(), "`{program}` ended with {status}");
     Ok(())
-}
-
-/// A command that runs this program with other arguments.
-pub(super) fn own_program(arguments: &[&str]) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("this program does not know where it is")?);
-    // In a unit test this program is the test runner, in which one test plays the tool.
-    #[cfg(test)]
-    super::tests::as_tool(&mut command, arguments);
-    #[cfg(not(test))]
-    command.args(arguments);
-    Ok(command)
 }
 
 pub(super) fn live_in_background(detail: &str) -> anyhow::Result<()> {

@@ -58,17 +58,3 @@ impl ToolState {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_state_survives_being_written_and_read() {
-        let addresses = ["terraform_data.r[0]", "terraform_data.r[1]", "terraform_data.s[\"k.x\"]", "time_sleep.t"];
-        let resources = addresses.map(|address| (address.to_owned(), "id".to_owned())).into();
-        let state = ToolState { serial: 3, lineage: "l".to_owned(), resources };
-        assert_eq!(ToolState::from_json(&state.to_json("1.10.6")), state);
-        assert_eq!(ToolState::from_json(&Value::Null), ToolState::default());
-    }
-}

@@ -27,36 +27,10 @@ use crate::{
     },
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
-    /// `.zip`
-    Zip,
-    /// `.tar.gz`
-    TarGz,
-    /// The executable itself.
-    Plain,
-}
-
-impl Packing {
-    /// Detects the format by the file name. Any other format is an error of configuration.
-    pub fn of(name: &str) -> Result<Self> {
-        const OTHERS: [&str; 9] = [".tar", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".deb", ".rpm"];
-        let ends = |suffix: &str| name.to_ascii_lowercase().ends_with(suffix);
-        match () {
-            () if ends(".zip") => Ok(Self::Zip),
-            () if ends(".tar.gz") || ends(".tgz") => Ok(Self::TarGz),
-            () if OTHERS.into_iter().any(ends) => Err(Error::configuration(format!(
-                "`{name}` is packed in a way that is not read here, which are .zip and .tar.gz"
-            ))),
-            () => Ok(Self::Plain),
-        }
-    }
-}
-
 /// The bounds of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a file, and of all unpacked bytes of a `.tar.gz`.
+    /// Bytes of a file of a release, and of all files of a source.
     pub size: u64,
     /// The highest compression ratio. Executables have 3 to 4; deflate reaches 1030.
     pub ratio: u64,
@@ -82,14 +56,13 @@ pub struct Taken {
     pub digest: Digest,
 }
 
-/// Writes the file `entry` of an archive to `into`, without syncing it or making it executable. `name` is the file name of the
-/// archive, which determines the format. Memory is bounded for any input.
+/// Writes the file `entry` of a release's archive to `into`, without syncing it or making it executable. `name` is the file name of
+/// the archive: a `.zip`, or the executable itself. Memory is bounded for any input.
 ///
 /// Skips other files, such as licences. Integrity: the entry is missing, duplicate, empty, a directory, a link or a device; any
 /// entry is a link or a device, or its name escapes; `limits` are exceeded; a checksum fails; the archive is truncated or has
 /// bytes outside of its entries. Storage: the disk failed. After an error the content of `into` is undefined.
 pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Limits, into: impl Write) -> Result<Taken> {
-    let packing = Packing::of(name)?;
     let mut first = [0; 256];
     let read = (|| {
         archive.rewind()?;
@@ -103,10 +76,10 @@ pub fn take(name: &str, mut archive: impl Read + Seek, entry: &str, limits: &Lim
         return Err(job.fault(format_args!("is a page of HTML: `{}`", beginning(first))));
     }
     let mut sink = Sink { job: &job, into: Hashing::new(into), failed: false };
-    match packing {
-        Packing::Zip => zipped::take(&job, archive, &mut sink)?,
-        Packing::TarGz => tarball::take(&job, archive, &mut sink)?,
-        Packing::Plain => sink.copy(archive, u64::MAX)?,
+    if Path::new(name).extension().is_some_and(|end| end == "zip") {
+        zipped::take(&job, archive, &mut sink)?;
+    } else {
+        sink.copy(archive, u64::MAX)?;
     }
     sink.into.flush().map_err(|error| Error::storage(format_args!("{entry} of {name}"), &error))?;
     match sink.into.written() {
@@ -172,28 +145,11 @@ impl Job<'_> {
     }
 
     /// The error for a missing entry.
-    fn missing(&self, seen: &Seen) -> Error {
-        let mut names: Vec<_> = seen.0.iter().map(|name| beginning(name.as_bytes())).collect();
+    fn missing(&self, seen: &HashSet<String>) -> Error {
+        let mut names: Vec<_> = seen.iter().map(|name| beginning(name.as_bytes())).collect();
         names.sort_unstable();
         names.truncate(5);
         self.fault(format_args!("has no `{}`; it begins with `{}`", self.entry, names.join("`, `")))
-    }
-}
-
-/// The names seen so far.
-struct Seen(HashSet<String>);
-
-impl Seen {
-    /// Records the name of an entry. True when it is the wanted one.
-    fn take(&mut self, job: &Job<'_>, name: &[u8]) -> Result<bool> {
-        if self.0.len() >= job.limits.entries {
-            return Err(job.fault(format_args!("has more than {} entries", job.limits.entries)));
-        }
-        let text = legal(job, name)?;
-        if !self.0.insert(text.to_owned()) {
-            return Err(job.hostile(name, "which is there twice"));
-        }
-        Ok(text == job.entry)
     }
 }
 

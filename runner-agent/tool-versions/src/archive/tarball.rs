@@ -1,68 +1,18 @@
-//! `.tar.gz`, and for [`unpack`] also `.tar`.
+//! `.tar.gz` and `.tar`.
 
 use std::{
     cell::Cell,
-    collections::HashSet,
-    io::{self, BufReader, Read, Write},
+    io::{self, BufReader, Read},
 };
 
 use flate2::read::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-use super::{Job, SLACK, Seen, Sink, fill, tree::Tree};
+use super::{Job, SLACK, fill, tree::Tree};
 use crate::Result;
 
 /// The longest extended header, in bytes: a long name, times, owners.
 const DESCRIPTION: u64 = 64 << 10;
-
-pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read, sink: &mut Sink<'_, W>) -> Result<()> {
-    let (packed, unpacked) = (Cell::new(0), Cell::new(0));
-    let decoder = MultiGzDecoder::new(BufReader::new(Counting { from: archive, count: &packed }));
-    let counted = Bounded { from: Counting { from: decoder, count: &unpacked }, packed: &packed, job };
-    let mut archive = Archive::new(counted);
-    let mut seen = Seen(HashSet::new());
-    let mut described = None;
-    let mut found = false;
-    // Raw entries: the library would hold extended headers of any length in memory.
-    for entry in archive.entries().map_err(|error| job.unread("its first entry", &error))?.raw(true) {
-        let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
-        let kind = entry.header().entry_type();
-        if matches!(kind, EntryType::XHeader | EntryType::GNULongName) {
-            described = describe(job, &mut entry, kind)?.path.or(described);
-            continue;
-        }
-        if kind == EntryType::XGlobalHeader {
-            continue;
-        }
-        let name = described.take().unwrap_or_else(|| entry.path_bytes().into_owned());
-        // The entry of the root directory.
-        if matches!(name.as_slice(), b"." | b"./") && kind.is_dir() {
-            continue;
-        }
-        let named = seen.take(job, &name)?;
-        let name = String::from_utf8_lossy(&name);
-        if !kind.is_file() && !kind.is_dir() {
-            return Err(job.fault(format_args!("has an entry `{name}` that is a link or a device ({kind:?})")));
-        }
-        if !named {
-            continue;
-        }
-        if kind.is_dir() || name.ends_with('/') {
-            return Err(job.fault(format_args!("has `{name}` as a directory")));
-        }
-        let size = entry.size();
-        if size > job.limits.size {
-            return Err(job.fault(format_args!("has `{name}` with {size} bytes, and {} at most are taken", job.limits.size)));
-        }
-        sink.copy(&mut entry, size)?;
-        if sink.into.written() != size {
-            return Err(job.fault(format_args!("is cut off in `{name}`: {} of {size} bytes", sink.into.written())));
-        }
-        found = true;
-    }
-    ends(job, archive.into_inner())?;
-    if found { Ok(()) } else { Err(job.missing(&seen)) }
-}
 
 pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &mut Tree<'_>) -> Result<()> {
     let (packed, unpacked) = (Cell::new(0), Cell::new(0));
@@ -71,7 +21,7 @@ pub(super) fn unpack(job: &Job<'_>, archive: impl Read, is_packed: bool, tree: &
     let counted = Bounded { from: Counting { from, count: &unpacked }, packed: &packed, job };
     let mut archive = Archive::new(counted);
     let mut next = Described::default();
-    // Raw entries: see [`take`].
+    // Raw entries: the library would hold extended headers of any length in memory.
     for entry in archive.entries().map_err(|error| job.unread("its first entry", &error))?.raw(true) {
         let mut entry = entry.map_err(|error| job.unread("the header of an entry", &error))?;
         tree.is_in_time()?;

@@ -12,7 +12,7 @@ use zip::{
     result::ZipError,
 };
 
-use super::{Job, SLACK, Seen, Sink, tree::Tree};
+use super::{Job, SLACK, Sink, legal, tree::Tree};
 use crate::{Error, Result};
 
 /// The file type bits of the mode.
@@ -47,11 +47,15 @@ pub(super) fn take<W: Write>(job: &Job<'_>, archive: impl Read + Seek, sink: &mu
     let left = Cell::new(Some(DIRECTORIES));
     let mut from = Budget { from: BufReader::new(archive), left: &left, most: DIRECTORIES };
     let mut archive = open(job, &mut from)?;
-    let mut seen = Seen(HashSet::new());
+    let mut seen = HashSet::new();
     let mut wanted = None;
     for index in 0..archive.len() {
         let entry = archive.by_index_data(index).map_err(fault)?;
-        let named = seen.take(job, entry.name_raw())?;
+        let text = legal(job, entry.name_raw())?.to_owned();
+        let named = text == job.entry;
+        if !seen.insert(text) {
+            return Err(job.hostile(entry.name_raw(), "which is there twice"));
+        }
         let name = String::from_utf8_lossy(entry.name_raw()).into_owned();
         let mode = entry.unix_mode().unwrap_or(0) & KIND;
         let is_directory = entry.is_dir() || mode == DIRECTORY;

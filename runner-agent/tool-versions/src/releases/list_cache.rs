@@ -16,34 +16,23 @@ use crate::{
 };
 
 /// The time that a list is fresh: 1 h.
-pub const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
+const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cached {
+#[derive(Deserialize, Serialize)]
+struct Cached {
     /// The URL. A list from another URL is not used.
-    pub from: String,
-    pub etag: Option<String>,
+    from: String,
+    etag: Option<String>,
     /// The time of the download, in Unix seconds.
-    pub fetched: u64,
+    fetched: u64,
     /// The versions, newest first.
-    pub versions: Vec<String>,
+    versions: Vec<String>,
 }
 
-/// The next step for a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
-    /// The list is fresh.
-    Use,
-    /// Request the list, with the ETag of the cached one.
-    Ask(Option<&'a str>),
-}
-
-/// Decides at a time in Unix seconds. A list from the future is stale.
-pub fn step(cached: Option<&Cached>, now: u64) -> Step<'_> {
-    let is_fresh = |cached: &Cached| now.checked_sub(cached.fetched).is_some_and(|age| age < TIME_TO_LIVE.as_secs());
-    match cached {
-        Some(cached) if is_fresh(cached) => Step::Use,
-        cached => Step::Ask(cached.and_then(|cached| cached.etag.as_deref())),
+impl Cached {
+    /// Whether the list is fresh at a time in Unix seconds. A list from the future is stale.
+    fn is_fresh(&self, now: u64) -> bool {
+        now.checked_sub(self.fetched).is_some_and(|age| age < TIME_TO_LIVE.as_secs())
     }
 }
 
@@ -77,10 +66,10 @@ pub async fn known(source: &Source, directory: &Path, now: SystemTime) -> Result
     let known = load(&path).filter(|(cached, _)| cached.from == from);
     let (cached, versions) = known.unzip();
     let age = cached.as_ref().map(|cached| Duration::from_secs(now.saturating_sub(cached.fetched))).unwrap_or_default();
-    let etag = match step(cached.as_ref(), now) {
-        Step::Use => return Ok(Known { versions: versions.unwrap_or_default(), age, stale: None }),
-        Step::Ask(etag) => etag,
-    };
+    if cached.as_ref().is_some_and(|cached| cached.is_fresh(now)) {
+        return Ok(Known { versions: versions.unwrap_or_default(), age, stale: None });
+    }
+    let etag = cached.as_ref().and_then(|cached| cached.etag.as_deref());
     let fetched = match (source.list(etag).await, &versions) {
         (Ok(List::New { versions, etag }), _) => {
             let names = versions.iter().map(Version::to_string).collect();

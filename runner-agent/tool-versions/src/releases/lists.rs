@@ -3,11 +3,11 @@
 //! Entries that are no version are skipped: lists have names that never were releases (`alpha2025112801`). Text that is no list
 //! is an error that shows its beginning.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
 use crate::{Error, Result, Version, releases::mirror::ListKind};
@@ -27,7 +27,7 @@ pub const PAGE: usize = 100;
 pub fn read(kind: ListKind, from: &str, bytes: &[u8]) -> Result<Vec<Version>> {
     let names = match kind {
         ListKind::HashiCorp => json::<Index>(from, bytes)?.versions.0,
-        ListKind::OpenTofu => json::<Api>(from, bytes)?.versions.0.into_iter().filter_map(Entry::id).collect(),
+        ListKind::OpenTofu => json::<Api>(from, bytes)?.versions.0.into_iter().filter_map(|entry| entry.id).collect(),
         ListKind::GitHub => return sorted(from, page(from, bytes)?.versions),
         ListKind::Html => return sorted(from, links(from, bytes)?),
         ListKind::Directory => String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect(),
@@ -52,7 +52,8 @@ pub struct Page {
 pub fn page(from: &str, bytes: &[u8]) -> Result<Page> {
     let releases = json::<Bounded>(from, bytes)?.0;
     let entries = releases.len();
-    let versions = releases.into_iter().filter_map(|release| release.published()?.parse().ok()).collect();
+    let published = releases.into_iter().filter(|release| release.draft != Some(true)).filter_map(|release| release.tag_name);
+    let versions = published.filter_map(|tag| tag.parse().ok()).collect();
     Ok(Page { versions, entries })
 }
 
@@ -133,7 +134,9 @@ fn json<'a, T: Deserialize<'a>>(from: &str, bytes: &'a [u8]) -> Result<T> {
         return Err(Error::unavailable(text));
     }
     serde_json::from_slice(plain).map_err(|error| {
-        Error::integrity(format!("{from} cannot be read as a list of versions: {error}; it begins with `{begin}`"))
+        // The error may quote a value of any length.
+        let why: String = error.to_string().chars().take(100).collect();
+        Error::integrity(format!("{from} cannot be read as a list of versions: {why}; it begins with `{begin}`"))
     })
 }
 
@@ -164,92 +167,13 @@ struct Api {
     versions: Bounded,
 }
 
-/// An entry of OpenTofu's `api.json`, or a release in GitHub's API.
-#[derive(Default, Deserialize)]
-#[serde(default)]
+/// An entry of OpenTofu's `api.json`, or a release in GitHub's API. Other values are not stored: a list of 16 MiB with small values
+/// would need twenty times as much memory.
+#[derive(Deserialize)]
 struct Entry {
-    id: Shape<IgnoredAny>,
-    tag_name: Shape<IgnoredAny>,
-    draft: Shape<IgnoredAny>,
-}
-
-impl Entry {
-    fn id(self) -> Option<String> {
-        self.id.text()
-    }
-
-    /// The tag of a release that is no draft.
-    fn published(self) -> Option<String> {
-        matches!(self.draft, Shape::Nothing | Shape::Flag(false)).then(|| self.tag_name.text()).flatten()
-    }
-}
-
-/// A value of any type. Unwanted values are not stored: a list of 16 MiB with small values would need twenty times as much
-/// memory.
-#[derive(Default)]
-enum Shape<T> {
-    Object(T),
-    Text(String),
-    Flag(bool),
-    #[default]
-    Nothing,
-    Other,
-}
-
-impl<T> Shape<T> {
-    fn text(self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shape<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Any<T> {
-            type Value = Shape<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("anything")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, from: A) -> Result<Self::Value, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(from)).map(Shape::Object)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
-                while from.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Shape::Other)
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Shape::Text(text.to_owned()))
-            }
-
-            fn visit_bool<E>(self, flag: bool) -> Result<Self::Value, E> {
-                Ok(Shape::Flag(flag))
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Shape::Nothing)
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-                Ok(Shape::Other)
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-                Ok(Shape::Other)
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-                Ok(Shape::Other)
-            }
-        }
-        deserializer.deserialize_any(Any(PhantomData))
-    }
+    id: Option<String>,
+    tag_name: Option<String>,
+    draft: Option<bool>,
 }
 
 /// A list of at most [`MOST`] entries.
@@ -271,8 +195,7 @@ impl<'de> Deserialize<'de> for Bounded {
                     if entries.len() >= MOST {
                         return Err(serde::de::Error::custom(format!("more than {MOST} releases")));
                     }
-                    // A value of another type counts as an entry without a version.
-                    entries.push(if let Shape::Object(entry) = entry { entry } else { Entry::default() });
+                    entries.push(entry);
                 }
                 Ok(Bounded(entries))
             }

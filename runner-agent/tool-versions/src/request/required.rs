@@ -188,16 +188,6 @@ struct Stated {
     in_language: bool,
 }
 
-impl Stated {
-    fn required_version((text, line): (String, usize)) -> Self {
-        Self { text, line, in_language: false }
-    }
-
-    fn compatible_with((text, line): (String, usize)) -> Self {
-        Self { text, line, in_language: true }
-    }
-}
-
 type Found = Result<Vec<Stated>, String>;
 
 /// The constraints on a tool in the text of a file of this name, with their lines.
@@ -222,13 +212,13 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
     for block in body.blocks() {
         match block.ident.as_str() {
             "terraform" => {
-                found.extend(attribute(&block.body, "required_version", text)?.map(Stated::required_version));
+                found.extend(attribute(&block.body, "required_version", text)?);
             }
             "language" if tool == Tool::OpenTofu => {
                 for inner in block.body.blocks().filter(|inner| inner.ident.as_str() == "compatible_with") {
-                    found.extend(attribute(&inner.body, "opentofu", text)?.map(Stated::compatible_with));
+                    found.extend(attribute(&inner.body, "opentofu", text)?);
                 }
-                found.extend(object(block, text)?.map(Stated::compatible_with));
+                found.extend(object(block, text)?);
             }
             _ => {}
         }
@@ -236,15 +226,16 @@ fn of_hcl(text: &str, tool: Tool) -> Found {
     Ok(found)
 }
 
-fn attribute(body: &Body, name: &str, text: &str) -> Result<Option<(String, usize)>, String> {
+/// `required_version` of a `terraform` block, or `opentofu` of a `compatible_with` block.
+fn attribute(body: &Body, name: &str, text: &str) -> Result<Option<Stated>, String> {
     let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));
     let value = attribute.value.as_str().ok_or_else(|| format!("line {line}: {name} is no plain text"))?;
-    Ok(Some((value.to_owned(), line)))
+    Ok(Some(Stated { text: value.to_owned(), line, in_language: name == "opentofu" }))
 }
 
 /// `compatible_with = { opentofu = "…" }`.
-fn object(block: &Block, text: &str) -> Result<Option<(String, usize)>, String> {
+fn object(block: &Block, text: &str) -> Result<Option<Stated>, String> {
     let Some(attribute) = block.body.get_attribute("compatible_with") else { return Ok(None) };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));
     let Expression::Object(object) = &attribute.value else {
@@ -257,7 +248,7 @@ fn object(block: &Block, text: &str) -> Result<Option<(String, usize)>, String> 
         };
         if name == "opentofu" {
             let value = value.expr().as_str().ok_or_else(|| format!("line {line}: opentofu is no plain text"))?;
-            return Ok(Some((value.to_owned(), line)));
+            return Ok(Some(Stated { text: value.to_owned(), line, in_language: true }));
         }
     }
     Ok(None)
@@ -275,7 +266,7 @@ fn of_json(text: &str) -> Found {
     for block in blocks {
         match &block["required_version"] {
             Value::Null => {}
-            Value::String(text) => found.push(Stated::required_version((text.clone(), line))),
+            Value::String(text) => found.push(Stated { text: text.clone(), line, in_language: false }),
             _ => return Err(format!("line {line}: required_version is no text")),
         }
     }

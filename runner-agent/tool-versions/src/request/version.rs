@@ -1,11 +1,6 @@
 //! Versions in HashiCorp's grammar (`hashicorp/go-version`).
 
-use std::{
-    cmp::Ordering,
-    fmt,
-    hash::{Hash, Hasher},
-    str::FromStr,
-};
+use std::{cmp::Ordering, fmt, str::FromStr};
 
 use crate::Error;
 
@@ -118,17 +113,6 @@ impl PartialEq for Version {
 }
 
 impl Eq for Version {}
-
-impl Hash for Version {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let end = self.segments.iter().rposition(|segment| *segment != 0).map_or(0, |last| last + 1);
-        self.segments[..end].hash(state);
-        for part in self.prerelease.split('.') {
-            // Equal parts may have different texts: `01` and `1`.
-            part.parse::<u64>().map_or_else(|_| part.to_owned(), |number| number.to_string()).hash(state);
-        }
-    }
-}
 
 impl PartialOrd for Version {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {

@@ -1,4 +1,4 @@
-//! Input that is long, deep or slow on purpose, which a fuzzer does not reach in small steps.
+//! Input that is long, deep or slow on purpose, which small mutations do not reach.
 
 use tool_versions::{
     Request, Tool,

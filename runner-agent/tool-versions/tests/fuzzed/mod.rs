@@ -1,7 +1,7 @@
-//! The fuzz targets (`fuzz/README.md`), run over the corpus and over random and mutated input.
+//! Properties of the parsers of untrusted bytes, tested with the corpus and with random and mutated input.
+//!
+//! `corpus/TARGET` has seeds (`seed-*`), inputs that once failed (`found-*`), and those of a fuzzer that add the most coverage (`least-*`).
 
-#[allow(unreachable_pub, reason = "the fuzzer has it in a library")]
-#[path = "../../fuzz/bodies.rs"]
 mod bodies;
 mod large;
 
@@ -17,13 +17,13 @@ type Target = fn(&[u8]);
 
 /// Each target with its directories.
 const TARGETS: [(Target, &[&str]); 7] = [
-    (bodies::version_files, &["fuzz/corpus/version_files"]),
-    (bodies::hcl, &["fuzz/corpus/hcl"]),
-    (bodies::constraint, &["fuzz/corpus/constraint"]),
-    (bodies::sums, &["fuzz/corpus/sums", "corpus/sums"]),
-    (bodies::lists, &["fuzz/corpus/lists", "corpus/lists"]),
-    (bodies::archives, &["fuzz/corpus/archives", "corpus/archives"]),
-    (bodies::signature, &["fuzz/corpus/signature", "corpus/signatures"]),
+    (bodies::version_files, &["tests/fuzzed/corpus/version_files"]),
+    (bodies::hcl, &["tests/fuzzed/corpus/hcl"]),
+    (bodies::constraint, &["tests/fuzzed/corpus/constraint"]),
+    (bodies::sums, &["tests/fuzzed/corpus/sums", "corpus/sums"]),
+    (bodies::lists, &["tests/fuzzed/corpus/lists", "corpus/lists"]),
+    (bodies::archives, &["tests/fuzzed/corpus/archives", "corpus/archives"]),
+    (bodies::signature, &["tests/fuzzed/corpus/signature", "corpus/signatures"]),
 ];
 
 fn files(directories: &[&str]) -> Vec<(PathBuf, Vec<u8>)> {

@@ -13,36 +13,16 @@ use std::{
 use tool_versions::{
     Kind, Mirror, Source, Tool,
     releases::{
-        list_cache::{Cached, Known, Step, TIME_TO_LIVE, known, step},
+        list_cache::{Known, known},
         mirror::{ListKind, Location},
     },
 };
 
 use super::{
-    fails, rules,
+    rules,
     server::{Server, answer, ok},
 };
-
-fn cached(fetched: u64, etag: Option<&str>) -> Cached {
-    Cached { from: "x".into(), etag: etag.map(str::to_owned), fetched, versions: vec!["1.0.0".into()] }
-}
-
-#[test]
-fn age_selects_the_step() {
-    let now = 1_000_000;
-    let hour = TIME_TO_LIVE.as_secs();
-    let rows = [
-        (None, Step::Ask(None)),
-        (Some(cached(now, Some("\"a\""))), Step::Use),
-        (Some(cached(now - hour + 1, None)), Step::Use),
-        (Some(cached(now - hour, Some("\"a\""))), Step::Ask(Some("\"a\""))),
-        (Some(cached(now - hour, None)), Step::Ask(None)),
-        (Some(cached(now + 1, Some("\"a\""))), Step::Ask(Some("\"a\""))),
-    ];
-    for (cached, wanted) in rows {
-        assert_eq!(step(cached.as_ref(), now), wanted, "{cached:?}");
-    }
-}
+use crate::fails;
 
 /// A server with one more version at each request, and with failures.
 struct World {
@@ -159,9 +139,10 @@ async fn unusable_cache_files_are_replaced() {
     fs::create_dir_all(world.cache()).unwrap();
     let path = world.cache().join("opentofu.json");
     let from = world.server.url("/api.json");
-    let now = 1_000_000;
-    let other =
-        |from: &str, versions: &str| format!("{{\"from\":\"{from}\",\"etag\":null,\"fetched\":{now},\"versions\":{versions}}}");
+    let at_time = |from: &str, fetched: u64, versions: &str| {
+        format!("{{\"from\":\"{from}\",\"etag\":null,\"fetched\":{fetched},\"versions\":{versions}}}")
+    };
+    let other = |from: &str, versions: &str| at_time(from, 1_000_000, versions);
     let bad = [
         String::new(),
         "{".into(),
@@ -171,6 +152,7 @@ async fn unusable_cache_files_are_replaced() {
         other(&from, "[\"x\"]"),
         other(&from, "7"),
         other("https://elsewhere.example.org/api.json", "[\"9.9.9\"]"),
+        at_time(&from, 1_000_001, "[\"9.9.9\"]"),
     ];
     for (count, bad) in bad.iter().enumerate() {
         fs::write(&path, bad).unwrap();

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use reqwest::{Url, header::HeaderMap};
+use tokio::fs::File;
 use tool_versions::{
     Kind,
     releases::http::{
@@ -12,13 +13,17 @@ use tool_versions::{
 };
 
 use super::{
-    SILENCE, ask, client, fails, get, get_by, rules,
+    ask, client, get, get_by, rules,
     server::{Act, Server, answer, ok, redirect},
     short,
 };
+use crate::{fails, table};
 
-fn raw(bytes: &[u8]) -> Vec<Act> {
-    vec![Act::Send(bytes.to_vec())]
+/// A whole answer, or a head without a body. `~` is the end of a line.
+fn raw(text: &str) -> Vec<Act> {
+    let whole =
+        if text.contains("~~") { text.to_owned() } else { format!("HTTP/1.1 {text}~Content-Length: 0~Connection: close~~") };
+    vec![Act::Send(whole.replace('~', "\r\n").into_bytes())]
 }
 
 #[tokio::test]
@@ -48,93 +53,98 @@ async fn etag_makes_the_request_conditional() {
     assert!(server.seen()[2].header("x").is_none());
 }
 
-/// An answer, the error for it, and the number of requests.
+/// An answer, the kind of the error, the number of requests, and a part of the message.
+const REFUSED: &str = "
+    404 Not Found | Configuration | 1 | there is no OpenTofu 1.99.0 at http://127.0.0.1
+    410 Gone | Configuration | 1 | there is no OpenTofu 1.99.0
+    401 Unauthorized | Configuration | 1 | credentials of the mirror
+    403 Forbidden | Configuration | 1 | credentials of the mirror
+    407 Proxy Authentication Required | Configuration | 1 | HTTPS_PROXY
+    418 I'm a teapot | Configuration | 1 | 418
+    204 No Content | Integrity | 1 | no file
+    206 Partial Content | Integrity | 1 | 206
+    300 Multiple Choices | Integrity | 1 | 300
+    302 Found | Integrity | 1 | 302
+    304 Not Modified | Integrity | 1 | 304
+    799 What | Integrity | 1 | 799
+    408 Request Timeout | Unavailable | 3 | tried 3 times
+    425 Too Early | Unavailable | 3 | tried 3 times
+    429 Too Many Requests | Unavailable | 3 | tried 3 times
+    500 Internal Server Error | Unavailable | 3 | tried 3 times
+    504 Gateway Timeout | Unavailable | 3 | tried 3 times
+    # A wait that is too long is not waited for.
+    503 Busy~Retry-After: 3600 | Unavailable | 1 | which is too late
+    503 Busy~Retry-After: 99999999999999999999999 | Unavailable | 1 | which is too late
+    503 Busy~Retry-After: Fri, 31 Dec 2117 23:59:59 GMT | Unavailable | 1 | which is too late
+    403 limit~X-RateLimit-Remaining: 0~X-RateLimit-Reset: 4102444800 | Unavailable | 1 | which is too late
+    # Lengths.
+    HTTP/1.1 200 OK~Content-Length: 100~~only this | Unavailable | 3 | after 9 bytes of 100
+    HTTP/1.1 200 OK~Transfer-Encoding: chunked~~5~hello~ | Unavailable | 3 | after 5 bytes
+    HTTP/1.1 200 OK~Transfer-Encoding: chunked~~zz~hello~ | Unavailable | 3 | tried 3 times
+    HTTP/1.1 200 OK~Content-Length: 4~Content-Length: 9~~good and more | Unavailable | 3 | tried 3 times
+    HTTP/1.1 200 OK~Content-Length: 1048577~~few | Integrity | 1 | more than 1048576 bytes
+    HTTP/1.1 200 OK~Content-Length: 99999999999999~~few | Integrity | 1 | more than 1048576 bytes
+    # Types and encodings.
+    200 OK~Content-Type: text/html | Unavailable | 1 | page of HTML for OpenTofu 1.99.0
+    200 OK~Content-Type: Text/HTML; charset=utf-8 | Unavailable | 1 | page of HTML
+    200 OK~Content-Type: application/xhtml+xml | Unavailable | 1 | page of HTML
+    200 OK~Content-Encoding: gzip | Integrity | 1 | encoded as gzip
+    # No HTTP.
+    HTTP/9.9 200 OK~~ | Unavailable | 3 | tried 3 times
+    HTTP/1.1 20 OK~~ | Unavailable | 3 | tried 3 times
+    SSH-2.0-OpenSSH_9.6~~ | Unavailable | 3 | tried 3 times
+    \0\0\0\0~~ | Unavailable | 3 | tried 3 times
+    HTTP/1.1 200 OK~No colon~~ | Unavailable | 3 | tried 3 times
+    # Redirects.
+    302 Found~Location: /?token=secret | Unavailable | 1 | a loop
+    302 Found~Location: ?token=secret#again | Unavailable | 1 | a loop
+    302 Found~Location: http://localhost:9/?token=secret | Integrity | 1 | which is not https
+    302 Found~Location: ftp://127.0.0.1/ | Integrity | 1 | which is not https
+    302 Found~Location: file:///etc/passwd | Integrity | 1 |
+    302 Found~Location: data:text/plain,x | Integrity | 1 |
+    302 Found~Location: https://[::1 | Integrity | 1 |
+    302 Found~Location: https://u:p@b:99999/ | Integrity | 1 |
+";
+
 #[tokio::test]
 async fn bad_answers_are_classified() {
-    use Kind::{Configuration, Integrity, Unavailable};
-    let empty = |head: &str| answer(&format!("{head}\nContent-Length: 0"), b"");
-    let html = |kind: &str| ok(&format!("Content-Type: {kind}"), b"<html>");
-    let rows = [
-        (empty("404 Not Found"), Configuration, "there is no OpenTofu 1.99.0 at http://127.0.0.1", 1),
-        (empty("410 Gone"), Configuration, "there is no OpenTofu 1.99.0", 1),
-        (empty("401 Unauthorized"), Configuration, "credentials of the mirror", 1),
-        (empty("403 Forbidden"), Configuration, "credentials of the mirror", 1),
-        (empty("407 Proxy Authentication Required"), Configuration, "HTTPS_PROXY", 1),
-        (empty("418 I'm a teapot"), Configuration, "418", 1),
-        (empty("204 No Content"), Integrity, "no file", 1),
-        (empty("206 Partial Content"), Integrity, "206", 1),
-        (empty("300 Multiple Choices"), Integrity, "300", 1),
-        (empty("302 Found"), Integrity, "302", 1),
-        (empty("304 Not Modified"), Integrity, "304", 1),
-        (empty("799 What"), Integrity, "799", 1),
-        (empty("408 Request Timeout"), Unavailable, "tried 3 times", 3),
-        (empty("425 Too Early"), Unavailable, "tried 3 times", 3),
-        (empty("429 Too Many Requests"), Unavailable, "tried 3 times", 3),
-        (empty("500 Internal Server Error"), Unavailable, "tried 3 times", 3),
-        (empty("504 Gateway Timeout"), Unavailable, "tried 3 times", 3),
-        // A wait that is too long is not waited for.
-        (empty("503 Busy\nRetry-After: 3600"), Unavailable, "which is too late", 1),
-        (empty("503 Busy\nRetry-After: 99999999999999999999999"), Unavailable, "which is too late", 1),
-        (empty("503 Busy\nRetry-After: Fri, 31 Dec 2117 23:59:59 GMT"), Unavailable, "which is too late", 1),
-        (empty("403 limit\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 4102444800"), Unavailable, "which is too late", 1),
-        // Lengths.
-        (answer("200 OK\nContent-Length: 100", b"only this"), Unavailable, "after 9 bytes of 100", 3),
-        (answer("200 OK\nTransfer-Encoding: chunked", b"5\r\nhello\r\n"), Unavailable, "after 5 bytes", 3),
-        (answer("200 OK\nTransfer-Encoding: chunked", b"zz\r\nhello\r\n"), Unavailable, "tried 3 times", 3),
-        (answer("200 OK\nContent-Length: 4\nContent-Length: 9", b"good and more"), Unavailable, "tried 3 times", 3),
-        (answer("200 OK\nContent-Length: 1048577", b"few"), Integrity, "more than 1048576 bytes", 1),
-        (answer("200 OK\nContent-Length: 99999999999999", b"few"), Integrity, "more than 1048576 bytes", 1),
-        (answer("200 OK", &vec![b'x'; 1_048_577]), Integrity, "more than 1048576 bytes", 1),
-        // Types and encodings.
-        (html("text/html"), Unavailable, "page of HTML for OpenTofu 1.99.0", 1),
-        (html("Text/HTML; charset=utf-8"), Unavailable, "page of HTML", 1),
-        (html("application/xhtml+xml"), Unavailable, "page of HTML", 1),
-        (ok("Content-Encoding: gzip", b"\x1f\x8b"), Integrity, "encoded as gzip", 1),
-        // No HTTP.
-        (vec![], Unavailable, "tried 3 times", 3),
-        (raw(b"HTTP/9.9 200 OK\r\n\r\n"), Unavailable, "tried 3 times", 3),
-        (raw(b"\0\0\0\0"), Unavailable, "tried 3 times", 3),
-        (raw(b"HTTP/1.1 20 OK\r\n\r\n"), Unavailable, "tried 3 times", 3),
-        (raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"), Unavailable, "tried 3 times", 3),
-        (raw(b"HTTP/1.1 200 OK\r\nNo colon\r\n\r\n"), Unavailable, "tried 3 times", 3),
-        (answer(&format!("200 OK\nX: {}", "x".repeat(1 << 20)), b""), Unavailable, "tried 3 times", 3),
-        // Redirects.
-        (redirect("/?token=secret"), Unavailable, "a loop", 1),
-        (redirect("?token=secret#again"), Unavailable, "a loop", 1),
-        (redirect("http://localhost:9/?token=secret"), Integrity, "which is not https", 1),
-        (redirect("ftp://127.0.0.1/"), Integrity, "which is not https", 1),
-        (redirect("file:///etc/passwd"), Integrity, "", 1),
-        (redirect("data:text/plain,x"), Integrity, "", 1),
-        (redirect("https://[::1"), Integrity, "", 1),
-        (redirect("https://u:p@b:99999/"), Integrity, "", 1),
+    let large = answer("200 OK", &vec![b'x'; 1_048_577]);
+    let header = answer(&format!("200 OK\nX: {}", "x".repeat(1 << 20)), b"");
+    let more = [
+        (large, ["Integrity", "1", "more than 1048576 bytes"]),
+        (header, ["Unavailable", "3", "tried 3 times"]),
+        (vec![], ["Unavailable", "3", "tried 3 times"]),
     ];
-    for (acts, kind, says, requests) in rows {
+    let rows = table(REFUSED).map(|[text, kind, requests, says]| (raw(text), [kind, requests, says]));
+    for (acts, [kind, requests, says]) in rows.chain(more) {
         let shown = format!("{:.200}", format!("{acts:?}"));
         let server = Server::start(move |_, _| acts.clone()).await;
         let error = get(&server.url("/?token=secret")).await.expect_err(&shown);
-        assert!(error.kind == kind && error.text.contains(says), "{shown}: {:?} {error}", error.kind);
-        assert!(!error.text.contains("secret"), "{shown}: {error}");
-        assert_eq!(server.seen().len(), requests, "{shown}");
+        let found = (format!("{:?}", error.kind), server.seen().len().to_string());
+        assert_eq!((found.0.as_str(), found.1.as_str()), (kind, requests), "{shown}: {error}");
+        assert!(error.text.contains(says) && !error.text.contains("secret"), "{shown}: {error}");
     }
 }
 
 #[tokio::test]
 async fn odd_answers_have_their_body() {
-    let odd = |head: &[u8]| raw(&[b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n", head, b"\r\n\r\ngood"].concat());
+    let odd = |head: &[u8]| {
+        let whole = [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n", head, b"\r\n\r\ngood and more"].concat();
+        vec![Act::Send(whole)]
+    };
     let full = vec![b'g'; 1 << 20];
-    let rows = [
-        (odd(b"ETag: \xff\xfe"), &b"good"[..]),
-        (odd(b"Content-Type: \xff"), b"good"),
-        (odd(b"Content-Range: bytes 9-1/0"), b"good"),
-        (odd(b"Retry-After: -7"), b"good"),
-        (odd(b"ETag: "), b"good"),
-        (odd(b"X-RateLimit-Remaining: \xff"), b"good"),
-        (odd(b"X-RateLimit-Remaining: 0"), b"good"),
-        (answer("200 OK\nContent-Length: 4", b"good and more"), b"good"),
-        (answer("200 OK", &full), &full),
-        (ok("", &full), &full),
+    let heads: [&[u8]; 8] = [
+        b"X: y",
+        b"ETag: \xff\xfe",
+        b"Content-Type: \xff",
+        b"Content-Range: bytes 9-1/0",
+        b"Retry-After: -7",
+        b"ETag: ",
+        b"X-RateLimit-Remaining: \xff",
+        b"X-RateLimit-Remaining: 0",
     ];
-    for (acts, body) in rows {
+    let rows = heads.map(|head| (odd(head), &b"good"[..]));
+    for (acts, body) in rows.into_iter().chain([(answer("200 OK", &full), &full[..]), (ok("", &full), &full)]) {
         let shown = format!("{:.200}", format!("{acts:?}"));
         let server = Server::start(move |_, _| acts.clone()).await;
         assert!(get(&server.url("/")).await.expect(&shown) == body, "{shown}");
@@ -150,20 +160,38 @@ async fn odd_answers_have_their_body() {
 #[tokio::test]
 async fn transient_failures_are_retried() {
     for (bad, least) in [
-        (answer("503 Service Unavailable\nContent-Length: 0", b""), 0),
-        (answer("200 OK\nContent-Length: 10", b"cut"), 0),
-        (raw(b"garbage\r\n\r\n"), 0),
-        (vec![], 0),
-        (answer("429 Too Many Requests\nContent-Length: 0\nRetry-After: 1", b""), 1),
+        ("503 Service Unavailable", 0),
+        ("HTTP/1.1 200 OK~Content-Length: 10~~cut", 0),
+        ("garbage~~", 0),
+        ("429 Too Many Requests~Retry-After: 1", 1),
         // GitHub's secondary rate limit.
-        (answer("403 limit\nContent-Length: 0\nRetry-After: 1\nX-RateLimit-Remaining: 4000", b""), 1),
+        ("403 limit~Retry-After: 1~X-RateLimit-Remaining: 4000", 1),
     ] {
-        let server = Server::start(move |_, count| if count == 0 { bad.clone() } else { ok("", b"good") }).await;
+        let server = Server::start(move |_, count| if count == 0 { raw(bad) } else { ok("", b"good") }).await;
         let begun = Instant::now();
         assert_eq!(get(&server.url("/")).await.unwrap(), b"good");
         assert_eq!(server.seen().len(), 2);
         assert!(begun.elapsed() >= Duration::from_secs(least));
     }
+}
+
+/// The file has other, longer content before; the first try breaks off.
+#[tokio::test]
+async fn download_replaces_the_file_in_each_try() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("archive");
+    std::fs::write(&path, [b'!'; 3000]).unwrap();
+    let good = |count| if count == 0 { raw("HTTP/1.1 200 OK~Content-Length: 4~~xyz") } else { ok("", b"good") };
+    let server = Server::start(move |_, count| good(count)).await;
+    let (url, mut told) = (server.url("/"), Vec::new());
+    let ask = ask(&url, &Auth::None);
+    let mut file = File::options().write(true).open(&path).await.unwrap();
+    let length = client().download(ask, &mut file, &mut |got, whole| told.push((got, whole))).await;
+    assert_eq!((length.unwrap(), std::fs::read(&path).unwrap()), (4, b"good".to_vec()));
+    assert_eq!(told, [(3, Some(4)), (4, Some(4))]);
+    let mut file = File::open(&path).await.unwrap();
+    let result = client().download(ask, &mut file, &mut |_, _| {}).await;
+    fails(result, Kind::Storage, "the file for OpenTofu 1.99.0");
 }
 
 #[tokio::test]
@@ -173,7 +201,7 @@ async fn silence_and_slow_bodies_time_out() {
     fails(get_by(short(), &server.url("/")).await, Kind::Unavailable, "tried 3 times");
     let hang = || [answer("200 OK\nContent-Length: 100", b"some"), vec![Act::Hang]].concat();
     let stalled = Server::start(move |_, _| hang()).await;
-    let once = Rules { silence: SILENCE, tries: 1, ..rules() };
+    let once = Rules { silence: Duration::from_secs(4), tries: 1, ..rules() };
     fails(get_by(once, &stalled.url("/")).await, Kind::Unavailable, "after 4 bytes of 100");
     let patient = Rules { silence: Duration::from_secs(9), ..short() };
     let url = server.url("/").replace("http:", "https:");
@@ -192,16 +220,7 @@ async fn silence_and_slow_bodies_time_out() {
 
 #[tokio::test]
 async fn settings_are_checked_before_a_request() {
-    for (url, says) in [
-        ("ftp://example.org/x", "neither https nor http"),
-        ("file:///etc/passwd", "neither https nor http"),
-        ("example.org/x", "no address"),
-        ("https://me:secret@example.org/x", "has a name or a password"),
-        ("https://token@example.org/x", "has a name or a password"),
-    ] {
-        let error = fails(get(url).await, Kind::Configuration, says);
-        assert!(!error.text.contains("secret") && !error.text.contains("token"), "{error}");
-    }
+    fails(get("file:///etc/passwd").await, Kind::Configuration, "neither https nor http");
     for pem in ["", "no PEM", "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----"] {
         fails(Client::new(rules(), Some(pem)), Kind::Configuration, "certificate authorities");
     }
@@ -247,67 +266,71 @@ async fn credentials_stay_with_the_server_they_are_for() {
     }
 }
 
+/// First and last address, the target, and a part of the error; empty when it is followed.
+const REDIRECTS: &str = "
+    https://a/x | https://a/x | https://a/y |
+    https://a/x | https://a/x/ | https://a/x/y?z=1#part |
+    https://a/x | https://a/x | https://b/y |
+    https://a/x | https://a/x | https://u:p@b/y |
+    http://a/x | http://a/x | https://a/x |
+    http://a/x | http://a/x | http://a:81/y |
+    http://a/x | https://b/x | http://a/z |
+    https://a/x | https://a/x | http://a/y | not https
+    http://a/x | http://a/x | http://b/y | not https
+    https://a/x | https://a/x | ftp://a/y | not https
+    https://a/x | https://a/x | file:///etc/passwd | not https
+    https://a/x | https://a/x | data:text/plain,x | not https
+    https://a/x | https://a/x | javascript:alert(1) | not https
+    https://a/x | https://a/x | https://a/x#part | a loop
+";
+
 #[test]
 fn redirect_targets_are_checked() {
-    // First, last, target, and the error.
-    let rows = [
-        ("https://a/x", "https://a/x", "https://a/y", None),
-        ("https://a/x", "https://a/x/", "https://a/x/y?z=1#part", None),
-        ("https://a/x", "https://a/x", "https://b/y", None),
-        ("https://a/x", "https://a/x", "https://u:p@b/y", None),
-        ("http://a/x", "http://a/x", "https://a/x", None),
-        ("http://a/x", "http://a/x", "http://a:81/y", None),
-        ("http://a/x", "https://b/x", "http://a/z", None),
-        ("https://a/x", "https://a/x", "http://a/y", Some("not https")),
-        ("http://a/x", "http://a/x", "http://b/y", Some("not https")),
-        ("https://a/x", "https://a/x", "ftp://a/y", Some("not https")),
-        ("https://a/x", "https://a/x", "file:///etc/passwd", Some("not https")),
-        ("https://a/x", "https://a/x", "data:text/plain,x", Some("not https")),
-        ("https://a/x", "https://a/x", "javascript:alert(1)", Some("not https")),
-        ("https://a/x", "https://a/x", "https://a/x#part", Some("a loop")),
-    ];
-    for (first, last, to, wanted) in rows {
+    for [first, last, to, says] in table(REDIRECTS) {
         let asked: [Url; 2] = [first.parse().unwrap(), last.parse().unwrap()];
-        match (redirect::check(&asked, &to.parse().unwrap()), wanted) {
-            (Ok(()), None) => {}
-            (Err(error), Some(says)) => assert!(error.text.contains(says), "{to}: {error}"),
-            (got, _) => panic!("{last} to {to}: {got:?}"),
-        }
+        let text = redirect::check(&asked, &to.parse().unwrap()).map_or_else(|error| error.text, |()| String::new());
+        assert!(text.contains(says) && text.is_empty() == says.is_empty(), "{last} to {to}: {text}");
     }
     assert!(redirect::check(&[], &"https://a/".parse().unwrap()).is_err());
 }
 
+/// `Retry-After`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, and the wait in seconds.
+const WAITS: &str = "
+    - | - | - | -
+    0 | - | - | 0
+    17 | - | - | 17
+    99999999999999999999999 | - | - | 18446744073709551615
+    -1 | - | - | -
+    soon | - | - | -
+    1.5 | - | - | -
+    Sun, 06 Nov 1994 08:50:07 GMT | - | - | 30
+    Sun, 06 Nov 1994 08:49:37 GMT | - | - | 0
+    Sun, 06 Nov 1994 08:00:00 GMT | - | - | 0
+    Sun, 99 Nov 1994 08:49:37 GMT | - | - | -
+    - | 0 | 784111800 | 23
+    - | 0 | 1 | 0
+    - | 0 | -1 | 0
+    - | 0 | x | -
+    - | 5 | 784111800 | -
+    3 | 0 | 784111800 | 3
+";
+
 #[test]
 fn waits_are_read_from_headers() {
-    type Row<'a> = (&'a [(&'static str, &'a str)], Option<u64>);
     // Sunday, 06 November 1994 08:49:37 GMT, the example of RFC 9110.
     let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
-    let rows: &[Row<'_>] = &[
-        (&[], None),
-        (&[("retry-after", "0")], Some(0)),
-        (&[("retry-after", " 17 ")], Some(17)),
-        (&[("retry-after", "99999999999999999999999")], Some(u64::MAX)),
-        (&[("retry-after", "-1")], None),
-        (&[("retry-after", "soon")], None),
-        (&[("retry-after", "")], None),
-        (&[("retry-after", "1.5")], None),
-        (&[("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")], Some(30)),
-        (&[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT")], Some(0)),
-        (&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")], Some(0)),
-        (&[("retry-after", "Sun, 99 Nov 1994 08:49:37 GMT")], None),
-        (&[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "784111800")], Some(23)),
-        (&[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1")], Some(0)),
-        (&[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "-1")], Some(0)),
-        (&[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "x")], None),
-        (&[("x-ratelimit-remaining", "5"), ("x-ratelimit-reset", "784111800")], None),
-        (&[("retry-after", "3"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "784111800")], Some(3)),
-    ];
-    for (headers, wanted) in rows {
+    for row @ [after, left, reset, wanted] in table(WAITS) {
         let mut map = HeaderMap::new();
-        for (name, value) in *headers {
-            map.insert(*name, value.parse().unwrap());
+        for (name, value) in [("retry-after", after), ("x-ratelimit-remaining", left), ("x-ratelimit-reset", reset)] {
+            if value != "-" {
+                map.insert(name, value.parse().unwrap());
+            }
         }
-        assert_eq!(asked_for(&map, now), wanted.map(Duration::from_secs), "{headers:?}");
+        assert_eq!(asked_for(&map, now), wanted.parse().ok().map(Duration::from_secs), "{row:?}");
+    }
+    for (value, wanted) in [("", None), (" 17 ", Some(Duration::from_secs(17)))] {
+        let map = [(reqwest::header::RETRY_AFTER, value.parse().unwrap())].into_iter().collect();
+        assert_eq!(asked_for(&map, now), wanted);
     }
 }
 

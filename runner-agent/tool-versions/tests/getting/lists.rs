@@ -6,85 +6,97 @@ use tool_versions::{
     Kind, Version,
     releases::{
         lists::{self, MOST, PAGE, page, read, sorted},
-        mirror::ListKind,
+        mirror::ListKind::{self, Directory, GitHub, HashiCorp, Html, OpenTofu},
     },
 };
 
-use super::fails;
+use crate::{fails, table};
 
-fn file(name: &str) -> Vec<u8> {
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/lists").join(name)).unwrap()
+const KINDS: [ListKind; 5] = [HashiCorp, GitHub, OpenTofu, Html, Directory];
+
+/// The kind of this name, and the content of a file.
+fn file(kind: &str, name: &str) -> (ListKind, Vec<u8>) {
+    let kind = KINDS.into_iter().find(|one| format!("{one:?}") == kind).unwrap();
+    (kind, fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/lists").join(name)).unwrap())
 }
 
 fn texts(versions: &[Version]) -> Vec<String> {
     versions.iter().map(Version::to_string).collect()
 }
 
+/// Kind, file, and its versions.
+const GOOD: &str = "
+    HashiCorp | hashicorp.json | 1.10.0 1.10.0-rc1 1.9.8 0.11.15-oci 0.1.0
+    GitHub | github.json | 1.0.0-rc1 0.93.10 0.93.9
+    OpenTofu | opentofu.json | 1.11.0-beta1 1.10.6 1.6.0 1.6.0-alpha1
+    OpenTofu | opentofu-mark.json | 1.6.0
+    Html | hashicorp.html | 1.10.0-rc1 1.9.8
+    Html | nginx.html | 1.10.6 1.9.0 1.8.0-beta2 1.7.0 1.5.0
+    Directory | directory.txt | 1.10.6 1.9.8 1.2.3
+";
+
 #[test]
 fn each_kind_is_parsed() {
-    let rows: &[(ListKind, &str, &[&str])] = &[
-        (ListKind::HashiCorp, "hashicorp.json", &["1.10.0", "1.10.0-rc1", "1.9.8", "0.11.15-oci", "0.1.0"]),
-        (ListKind::GitHub, "github.json", &["1.0.0-rc1", "0.93.10", "0.93.9"]),
-        (ListKind::OpenTofu, "opentofu.json", &["1.11.0-beta1", "1.10.6", "1.6.0", "1.6.0-alpha1"]),
-        (ListKind::OpenTofu, "opentofu-mark.json", &["1.6.0"]),
-        (ListKind::Html, "hashicorp.html", &["1.10.0-rc1", "1.9.8"]),
-        (ListKind::Html, "nginx.html", &["1.10.6", "1.9.0", "1.8.0-beta2", "1.7.0", "1.5.0"]),
-        (ListKind::Directory, "directory.txt", &["1.10.6", "1.9.8", "1.2.3"]),
-    ];
-    for (kind, name, wanted) in rows {
-        assert_eq!(texts(&read(*kind, "the list", &file(name)).unwrap()), *wanted, "{name}");
+    for [kind, name, wanted] in table(GOOD) {
+        let (kind, bytes) = file(kind, name);
+        assert_eq!(texts(&read(kind, "the list", &bytes).unwrap()).join(" "), wanted, "{name}");
     }
 }
 
+/// Kind, file, and a part of the error.
+const BAD: &str = "
+    HashiCorp | login.html | page of HTML and no JSON
+    GitHub | login.html | begins with `<!DOCTYPE html>
+    OpenTofu | login.html | the list is a page of HTML
+    Html | login.html | no version
+    HashiCorp | hashicorp-empty.json | no version
+    HashiCorp | hashicorp-cut.json | begins with `{\"name\":\"terraform\"
+    HashiCorp | empty.json | cannot be read
+    HashiCorp | opentofu.json | cannot be read
+    OpenTofu | hashicorp.json | cannot be read
+    OpenTofu | github.json | cannot be read
+    OpenTofu | deep.json | cannot be read
+    OpenTofu | opentofu-bytes.json | cannot be read
+    GitHub | github-limit.json | API rate limit exceeded
+    GitHub | github-last.json | no version
+    Directory | empty.json | no version
+";
+
 #[test]
 fn text_that_is_no_list_is_refused() {
-    let rows = [
-        (ListKind::HashiCorp, "login.html", Kind::Unavailable, "page of HTML and no JSON"),
-        (ListKind::GitHub, "login.html", Kind::Unavailable, "begins with `<!DOCTYPE html>"),
-        (ListKind::OpenTofu, "login.html", Kind::Unavailable, "the list is a page of HTML"),
-        (ListKind::Html, "login.html", Kind::Integrity, "no version"),
-        (ListKind::HashiCorp, "hashicorp-empty.json", Kind::Integrity, "no version"),
-        (ListKind::HashiCorp, "hashicorp-cut.json", Kind::Integrity, "begins with `{\"name\":\"terraform\""),
-        (ListKind::HashiCorp, "empty.json", Kind::Integrity, "cannot be read"),
-        (ListKind::HashiCorp, "opentofu.json", Kind::Integrity, "cannot be read"),
-        (ListKind::OpenTofu, "hashicorp.json", Kind::Integrity, "cannot be read"),
-        (ListKind::OpenTofu, "github.json", Kind::Integrity, "cannot be read"),
-        (ListKind::OpenTofu, "deep.json", Kind::Integrity, "no version"),
-        (ListKind::OpenTofu, "opentofu-bytes.json", Kind::Integrity, "cannot be read"),
-        (ListKind::GitHub, "github-limit.json", Kind::Integrity, "API rate limit exceeded"),
-        (ListKind::GitHub, "github-last.json", Kind::Integrity, "no version"),
-        (ListKind::Directory, "empty.json", Kind::Integrity, "no version"),
-    ];
-    for (kind, name, error, says) in rows {
-        let error = fails(read(kind, "the list", &file(name)), error, says);
+    for [kind, name, says] in table(BAD) {
+        let (kind, bytes) = file(kind, name);
+        let is_page = name == "login.html" && kind != Html;
+        let error = if is_page { Kind::Unavailable } else { Kind::Integrity };
+        let error = fails(read(kind, "the list", &bytes), error, says);
         assert!(error.text.starts_with("the list ") && error.text.len() < 400 && !error.text.contains('\n'), "{error}");
     }
 }
 
 #[test]
 fn pages_count_their_entries() {
-    let first = page("the list", &file("github.json")).unwrap();
-    assert_eq!((first.entries, first.versions.len()), (12, 4));
-    let last = page("the list", &file("github-last.json")).unwrap();
+    let first = page("the list", &file("GitHub", "github.json").1).unwrap();
+    assert_eq!((first.entries, first.versions.len()), (8, 4));
+    let last = page("the list", &file("GitHub", "github-last.json").1).unwrap();
     assert_eq!((last.entries, last.versions.len()), (0, 0));
     assert!(first.entries < PAGE);
 }
 
 #[test]
 fn lists_are_bounded() {
-    let entries = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(",");
-    let keys = |count| format!("{{\"versions\":{{{}}}}}", entries(count, &|i| format!("\"1.0.{i}\":1")));
-    let ids = |count| format!("{{\"versions\":[{}]}}", entries(count, &|i| format!("{{\"id\":\"1.0.{i}\"}}")));
-    let tags = |count| format!("[{}]", entries(count, &|i| format!("{{\"tag_name\":\"v1.0.{i}\"}}")));
-    let links = |count| entries(count, &|i| format!("<a href=v1.0.{i}/>"));
-    let rows: [(ListKind, &dyn Fn(usize) -> String); 4] =
-        [(ListKind::HashiCorp, &keys), (ListKind::OpenTofu, &ids), (ListKind::GitHub, &tags), (ListKind::Html, &links)];
-    for (kind, list) in rows {
+    for (kind, before, entry, after) in [
+        (HashiCorp, r#"{"versions":{"#, r#""1.0.N":1"#, "}}"),
+        (OpenTofu, r#"{"versions":["#, r#"{"id":"1.0.N"}"#, "]}"),
+        (GitHub, "[", r#"{"tag_name":"v1.0.N"}"#, "]"),
+        (Html, "", "<a href=v1.0.N/>", ""),
+    ] {
+        let list = |count: usize| {
+            let entries: Vec<_> = (0..count).map(|n| entry.replace('N', &n.to_string())).collect();
+            format!("{before}{}{after}", entries.join(","))
+        };
         assert_eq!(read(kind, "the list", list(MOST).as_bytes()).unwrap().len(), MOST, "{kind:?}");
         fails(read(kind, "the list", list(MOST + 1).as_bytes()), Kind::Integrity, "more than 50000");
-    }
-    let large = vec![b' '; usize::try_from(lists::LARGEST).unwrap() + 1];
-    for kind in [ListKind::HashiCorp, ListKind::OpenTofu, ListKind::GitHub, ListKind::Html] {
+        let large = vec![b' '; usize::try_from(lists::LARGEST).unwrap() + 1];
         fails(read(kind, "the list", &large), Kind::Integrity, "");
     }
 }

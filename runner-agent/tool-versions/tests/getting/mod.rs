@@ -5,15 +5,13 @@ mod environment;
 mod http;
 mod lists;
 mod mirrors;
-mod proxy;
-mod resume;
 pub(crate) mod server;
 mod sources;
 
 use std::time::Duration;
 
 use tool_versions::{
-    Error, Kind, Result,
+    Result,
     releases::http::{Answer, Ask, Auth, Client, Rules},
 };
 
@@ -36,9 +34,6 @@ fn short() -> Rules {
     Rules { connect: Duration::from_millis(300), silence: Duration::from_millis(300), ..rules() }
 }
 
-/// A silence that a test can wait for, and that a busy machine does not cause.
-const SILENCE: Duration = Duration::from_secs(4);
-
 fn client() -> Client {
     Client::new(rules(), None).unwrap()
 }
@@ -58,13 +53,4 @@ async fn get_by(rules: Rules, url: &str) -> Result<Vec<u8>> {
         Answer::Body { bytes, .. } => bytes,
         Answer::NotModified => panic!("no tag was sent"),
     })
-}
-
-/// Asserts an error of a kind whose text contains `says`.
-#[track_caller]
-fn fails<T: std::fmt::Debug>(result: Result<T>, kind: Kind, says: &str) -> Error {
-    let error = result.unwrap_err();
-    assert_eq!(error.kind, kind, "{error}");
-    assert!(error.text.contains(says), "`{error}` does not say `{says}`");
-    error
 }

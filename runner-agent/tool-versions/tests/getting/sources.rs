@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tokio::fs::File;
+use tokio::{fs::File, io::AsyncWriteExt as _};
 use tool_versions::{
     Kind, Mirror, Platform, Source, Tool, Version,
     releases::{
@@ -13,9 +13,10 @@ use tool_versions::{
 };
 
 use super::{
-    fails, rules,
+    rules,
     server::{Server, answer, ok},
 };
+use crate::fails;
 
 /// A mirror with its list on a server.
 fn mirror(tool: Tool, server: &Server, path: &str, kind: ListKind) -> Mirror {
@@ -117,32 +118,33 @@ async fn directory_is_a_mirror() {
     fs::create_dir_all(&release).unwrap();
     fs::create_dir_all(directory.path().join("terraform/.tmp")).unwrap();
     let mirror = Mirror::below(Tool::Terraform, Location::File(directory.path().to_owned()));
-    let platform = Platform { os: "linux".into(), arch: "amd64".into() };
-    let assets = mirror.assets(&"1.9.8".parse().unwrap(), &platform);
+    let assets = mirror.assets(&"1.9.8".parse().unwrap(), &Platform { os: "linux".into(), arch: "amd64".into() });
     let source = source(mirror);
     assert_eq!(newest(&source.list(None).await.unwrap()), (1, "1.9.8".parse().unwrap()));
 
-    let what = "Terraform 1.9.8";
-    let missing = source.small(&assets.sums.location, what, 10).await;
-    fails(missing, Kind::Configuration, "there is no Terraform 1.9.8 at");
-    fs::write(release.join("terraform_1.9.8_SHA256SUMS"), b"sums").unwrap();
-    assert_eq!(source.small(&assets.sums.location, what, 4).await.unwrap(), b"sums");
-    fails(source.small(&assets.sums.location, what, 3).await, Kind::Integrity, "more than 3 bytes");
-
     let path = directory.path().join("copy");
     fs::write(&path, b"what was there before").unwrap();
-    let mut file = File::options().write(true).open(&path).await.unwrap();
-    let mut told = Vec::new();
-    let missing = source.download(&assets.archive, what, &mut file, 10, &mut |_, _| {}).await;
-    fails(missing, Kind::Configuration, "there is no Terraform 1.9.8 at");
-    fs::write(release.join("terraform_1.9.8_linux_amd64.zip"), b"zip").unwrap();
-    let count = source.download(&assets.archive, what, &mut file, 10, &mut |got, whole| told.push((got, whole))).await;
-    assert_eq!((count.unwrap(), fs::read(&path).unwrap()), (3, b"zip".to_vec()));
-    assert_eq!(told, [(3, Some(3))]);
-    fails(source.download(&assets.archive, what, &mut file, 2, &mut |_, _| {}).await, Kind::Integrity, "more than 2 bytes");
-    fs::remove_file(release.join("terraform_1.9.8_linux_amd64.zip")).unwrap();
-    fs::create_dir(release.join("terraform_1.9.8_linux_amd64.zip")).unwrap();
-    fails(source.download(&assets.archive, what, &mut file, 9, &mut |_, _| {}).await, Kind::Configuration, "is no file");
+    let (what, archive) = ("Terraform 1.9.8", release.join("terraform_1.9.8_linux_amd64.zip"));
+    let sums = async |cap| source.small(&assets.sums.location, what, cap).await;
+    let download = async |cap| {
+        let mut file = File::options().write(true).open(&path).await.unwrap();
+        let mut told = Vec::new();
+        let count = source.download(&assets.archive, what, &mut file, cap, &mut |got, whole| told.push((got, whole))).await?;
+        file.flush().await.unwrap();
+        assert_eq!(told, [(count, Some(count))]);
+        Ok::<_, tool_versions::Error>(fs::read(&path).unwrap())
+    };
+    fails(sums(10).await, Kind::Configuration, "there is no Terraform 1.9.8 at");
+    fails(download(10).await, Kind::Configuration, "there is no Terraform 1.9.8 at");
+    fs::write(release.join("terraform_1.9.8_SHA256SUMS"), b"sums").unwrap();
+    fs::write(&archive, b"zip").unwrap();
+    assert_eq!(sums(4).await.unwrap(), b"sums");
+    assert_eq!(download(10).await.unwrap(), b"zip");
+    fails(sums(3).await, Kind::Integrity, "more than 3 bytes");
+    fails(download(2).await, Kind::Integrity, "more than 2 bytes");
+    fs::remove_file(&archive).unwrap();
+    fs::create_dir(&archive).unwrap();
+    fails(download(9).await, Kind::Configuration, "is no file");
 
     let nowhere = Mirror::below(Tool::OpenTofu, Location::File(directory.path().to_owned()));
     fails(super::sources::source(nowhere).list(None).await, Kind::Configuration, "there is no directory");

@@ -16,7 +16,7 @@ use tool_versions::{
 use zip::CompressionMethod;
 
 use super::{
-    making::{BORN, DAY, Made, Plan, binary},
+    making::{BORN, DAY, Made, binary, made},
     packing, rules,
     server::{Act, Server, answer, ok},
     version,
@@ -64,7 +64,7 @@ pub(crate) fn list(versions: &[&str]) -> Vec<Act> {
 }
 
 pub(crate) fn key() -> Made {
-    Plan::default().make()
+    made("")
 }
 
 pub(crate) struct World {

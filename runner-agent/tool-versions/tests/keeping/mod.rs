@@ -1,6 +1,4 @@
-//! The cache: installation, verification, pruning, locks, killed processes.
-
-mod processes;
+//! The cache: installation, verification, pruning, locks.
 
 use std::{
     fs,
@@ -17,15 +15,17 @@ use tool_versions::{
     install::output_of,
 };
 
-pub(crate) fn version(text: &str) -> Version {
+fn version(text: &str) -> Version {
     text.parse().unwrap()
 }
 
-pub(crate) fn store(dir: &Path) -> Store {
-    Store::at(dir, Platform { os: "linux".into(), arch: "amd64".into() })
+fn store() -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::at(dir.path(), Platform { os: "linux".into(), arch: "amd64".into() });
+    (dir, store)
 }
 
-pub(crate) fn install(store: &Store, tool: Tool, text: &str, bytes: &[u8]) -> Installed {
+fn install(store: &Store, tool: Tool, text: &str, bytes: &[u8]) -> Installed {
     let turn = store.turn(tool, &version(text), Duration::from_secs(60)).unwrap();
     let mut staging = turn.begin().unwrap();
     staging.write_all(bytes).unwrap();
@@ -44,8 +44,7 @@ fn everything(dir: &Path) -> Vec<String> {
 
 #[test]
 fn installed_version_is_found_and_runs() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (dir, store) = store();
     assert_eq!(store.list().unwrap(), []);
     assert!(store.find(Tool::OpenTofu, &version("1.10.6")).unwrap().is_none());
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"#!/bin/sh\necho tofu\n");
@@ -65,8 +64,7 @@ fn installed_version_is_found_and_runs() {
 
 #[test]
 fn unfinished_version_is_not_listed() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (dir, store) = store();
     let turn = store.turn(Tool::Terraform, &version("1.5.7"), Duration::ZERO).unwrap();
     let mut staging = turn.begin().unwrap();
     staging.write_all(b"half").unwrap();
@@ -88,8 +86,7 @@ fn unfinished_version_is_not_listed() {
 
 #[test]
 fn directories_that_are_no_versions_are_skipped() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (dir, store) = store();
     let digest = "a".repeat(64);
     for path in [
         format!("opentofu/1.10.6/linux_amd64/{digest}/tofu"),
@@ -114,8 +111,7 @@ fn directories_that_are_no_versions_are_skipped() {
 
 #[test]
 fn changed_bytes_are_removed_even_with_the_old_mtime() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (_dir, store) = store();
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"real");
     drop(store.take(installed.clone()).unwrap());
     // Same size and modification time, as an attacker would leave it.
@@ -132,8 +128,7 @@ fn changed_bytes_are_removed_even_with_the_old_mtime() {
 
 #[test]
 fn known_stamp_skips_the_digest_and_unknown_is_replaced() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (_dir, store) = store();
     let installed = install(&store, Tool::OpenTofu, "1.10.6", b"real");
     let seen = installed.binary.with_file_name("seen.json");
     let before = fs::read(&seen).unwrap();
@@ -149,8 +144,7 @@ fn known_stamp_skips_the_digest_and_unknown_is_replaced() {
 
 #[test]
 fn least_recently_used_is_pruned_first() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (dir, store) = store();
     let ago = |minutes: u64| SystemTime::now() - Duration::from_secs(60 * minutes);
     let all: Vec<_> = [("1.8.0", 30), ("1.9.4", 10), ("1.10.6", 20), ("1.11.0", 40)]
         .into_iter()
@@ -190,8 +184,7 @@ fn least_recently_used_is_pruned_first() {
 
 #[test]
 fn turn_timeout_names_the_version() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (_dir, store) = store();
     let _held = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::ZERO).unwrap();
     let error = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::from_millis(60)).unwrap_err();
     assert_eq!(error.kind, Kind::Unavailable);
@@ -202,8 +195,7 @@ fn turn_timeout_names_the_version() {
 
 #[test]
 fn prune_removes_leftovers_but_not_running_work() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(dir.path());
+    let (dir, store) = store();
     // One process is installing.
     let turn = store.turn(Tool::OpenTofu, &version("1.10.6"), Duration::ZERO).unwrap();
     let mut staging = turn.begin().unwrap();

@@ -10,7 +10,7 @@ use pgp::{
         ArmorOptions, DetachedSignature, KeyType, SecretKeyParamsBuilder, SignedKeyDetails, SignedPublicKey, SignedPublicSubKey,
         SignedSecretKey, SubkeyParamsBuilder, SubpacketConfig,
     },
-    crypto::hash::HashAlgorithm,
+    crypto::hash::HashAlgorithm::{self, Sha1, Sha256, Sha512},
     packet::{KeyFlags, Signature, SignatureConfig, SignatureType, Subpacket, SubpacketData, UserId},
     ser::Serialize as _,
     types::{Duration, KeyDetails, PacketHeaderVersion, Password, SignedUser, SigningKey, Tag, Timestamp},
@@ -23,68 +23,59 @@ pub(crate) const BORN: u32 = 1_700_000_000;
 
 pub(crate) const DAY: u32 = 86_400;
 
-/// The parameters of a key.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub seed: u64,
-    /// Whether the primary key is RSA, which also accepts weak hashes, and takes seconds to generate.
-    pub rsa: bool,
-    /// Whether the primary key may sign.
-    pub signs: bool,
-    /// Seconds until the primary key expires.
-    pub lasts: Option<u32>,
-    /// A newer self-signature with another expiry.
-    pub prolonged: Option<u32>,
-    /// Whether that is a direct-key signature, not one over the user ID.
-    pub directly: bool,
-    pub revoked: bool,
-    /// Whether the user ID is revoked.
-    pub disowned: bool,
-    pub hash: HashAlgorithm,
-    pub sub: Option<Sub>,
-}
+/// The words of a [`Plan`].
+const WORDS: [&str; 17] = [
+    // Another key than the one without this word.
+    "seed",
+    // The primary key is RSA, which also accepts weak hashes, and takes seconds to generate.
+    "rsa",
+    // The primary key may not sign.
+    "certifies",
+    // Days until the primary key expires.
+    "lasts",
+    // The same in a newer self-signature.
+    "prolonged",
+    // That is a direct-key signature, not one over the user ID.
+    "directly",
+    "revoked",
+    // The user ID is revoked.
+    "disowned",
+    // The key signed itself over SHA-1.
+    "weak",
+    // There is a subkey. The other words for it begin in the same way.
+    "sub",
+    "sub-certifies",
+    "sub-lasts",
+    "sub-revoked",
+    "sub-weak",
+    // The subkey does not countersign.
+    "sub-silent",
+    // The subkey countersigns for another primary key.
+    "sub-for-another",
+    // Another key signed the binding.
+    "sub-by-another",
+];
 
-/// The parameters of its subkey.
-#[derive(Clone, Debug)]
-pub(crate) struct Sub {
-    pub signs: bool,
-    pub lasts: Option<u32>,
-    pub revoked: bool,
-    pub flaw: Option<Flaw>,
-    pub hash: HashAlgorithm,
-}
+/// The parameters of a key: words, some with `=NUMBER`.
+#[derive(Clone, Copy)]
+struct Plan<'a>(&'a str);
 
-/// A flaw in the binding of a subkey.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Flaw {
-    /// The subkey does not countersign.
-    Silent,
-    /// The subkey countersigns for another primary key.
-    AgreesToAnother,
-    /// Another key signed the binding.
-    BoundByAnother,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            seed: 1,
-            rsa: false,
-            signs: true,
-            lasts: None,
-            prolonged: None,
-            directly: false,
-            revoked: false,
-            disowned: false,
-            hash: HashAlgorithm::Sha512,
-            sub: None,
-        }
+impl Plan<'_> {
+    fn has(self, name: &str) -> bool {
+        self.0.split_whitespace().any(|word| word == name)
     }
-}
 
-impl Default for Sub {
-    fn default() -> Self {
-        Self { signs: true, lasts: None, revoked: false, flaw: None, hash: HashAlgorithm::Sha512 }
+    fn number(self, name: &str) -> Option<u32> {
+        let mut words = self.0.split_whitespace().filter_map(|word| word.split_once('='));
+        words.find(|(word, _)| *word == name).map(|(_, number)| number.parse().unwrap())
+    }
+
+    fn lasts(self, name: &str) -> Option<u32> {
+        self.number(name).map(|days| days * DAY)
+    }
+
+    fn hash(self, weak: &str) -> HashAlgorithm {
+        if self.has(weak) { Sha1 } else { Sha512 }
     }
 }
 
@@ -98,56 +89,52 @@ fn part(data: SubpacketData) -> Subpacket {
     Subpacket::regular(data).unwrap()
 }
 
-/// Generated secrets by seed and kind: RSA takes seconds.
-static SECRETS: Mutex<BTreeMap<(u64, bool), SignedSecretKey>> = Mutex::new(BTreeMap::new());
+fn secret(seed: u32, rsa: bool) -> SignedSecretKey {
+    /// Generated secrets: RSA takes seconds.
+    static SECRETS: Mutex<BTreeMap<(u32, bool), SignedSecretKey>> = Mutex::new(BTreeMap::new());
+    let kind = KeyType::ECDSA(pgp::crypto::ecc_curve::ECCCurve::P256);
+    let born = Timestamp::from_secs(BORN);
+    let mut params = SecretKeyParamsBuilder::default();
+    params.key_type(if rsa { KeyType::Rsa(2048) } else { kind.clone() }).created_at(born).can_sign(true);
+    let sub = SubkeyParamsBuilder::default().key_type(kind).created_at(born).can_sign(true).build();
+    params.primary_user_id("Test".into()).subkeys(vec![sub.unwrap()]);
+    let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let generate = || params.build().unwrap().generate(StdRng::seed_from_u64(seed.into())).unwrap();
+    secrets.entry((seed, rsa)).or_insert_with(generate).clone()
+}
 
-impl Plan {
-    fn secret(&self) -> SignedSecretKey {
-        let kind = KeyType::ECDSA(pgp::crypto::ecc_curve::ECCCurve::P256);
-        let mut params = SecretKeyParamsBuilder::default();
-        params
-            .key_type(if self.rsa { KeyType::Rsa(2048) } else { kind.clone() })
-            .created_at(Timestamp::from_secs(BORN))
-            .can_sign(true)
-            .primary_user_id("Test".into());
-        let sub = SubkeyParamsBuilder::default().key_type(kind).created_at(Timestamp::from_secs(BORN)).can_sign(true).build();
-        params.subkeys(vec![sub.unwrap()]);
-        let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
-        let generate = || params.build().unwrap().generate(StdRng::seed_from_u64(self.seed)).unwrap();
-        secrets.entry((self.seed, self.rsa)).or_insert_with(generate).clone()
+/// Makes a key as these [`WORDS`] describe it.
+pub(crate) fn made(words: &str) -> Made {
+    let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+    assert!(words.split_whitespace().all(|word| WORDS.contains(&name(word).as_str())), "{words}");
+    let plan = Plan(words);
+    let secret = secret(plan.number("seed").unwrap_or(1), plan.has("rsa"));
+    let (key, primary, none) = (&secret.primary_key, secret.primary_key.public_key(), Password::empty());
+    let (hash, signs) = (plan.hash("weak"), !plan.has("certifies"));
+    let id = UserId::from_str(PacketHeaderVersion::New, "Test <test@example.org>").unwrap();
+    let about = |kind, at, lasts| {
+        let config = config(key, kind, at, lasts, hash, signs);
+        config.sign_certification(key, primary, &none, Tag::UserId, &id).unwrap()
+    };
+    let over_key = |kind, at, lasts, signs| config(key, kind, at, lasts, hash, signs).sign_key(key, &none, primary).unwrap();
+    let mut names = vec![about(SignatureType::CertPositive, BORN, plan.lasts("lasts"))];
+    let mut direct = Vec::new();
+    let prolonged = plan.lasts("prolonged");
+    if plan.has("directly") {
+        direct.push(over_key(SignatureType::Key, BORN + DAY / 2, prolonged, signs));
+    } else if prolonged.is_some() {
+        // An older one may come after a newer one.
+        names.insert(0, about(SignatureType::CertPositive, BORN + DAY, prolonged));
     }
-
-    pub(crate) fn make(&self) -> Made {
-        let secret = self.secret();
-        let primary = secret.primary_key.public_key();
-
-        let id = UserId::from_str(PacketHeaderVersion::New, "Test <test@example.org>").unwrap();
-        let about = |kind, at, lasts, hash| {
-            let config = config(&secret.primary_key, kind, at, lasts, hash, self.signs);
-            config.sign_certification(&secret.primary_key, primary, &Password::empty(), Tag::UserId, &id).unwrap()
-        };
-        let mut names = vec![about(SignatureType::CertPositive, BORN, self.lasts, self.hash)];
-        let mut direct = Vec::new();
-        if self.directly {
-            let config = config(&secret.primary_key, SignatureType::Key, BORN + DAY / 2, self.prolonged, self.hash, self.signs);
-            direct.push(config.sign_key(&secret.primary_key, &Password::empty(), primary).unwrap());
-        } else if let Some(lasts) = self.prolonged {
-            // An older one may come after a newer one.
-            names.insert(0, about(SignatureType::CertPositive, BORN + DAY, Some(lasts), self.hash));
-        }
-        if self.disowned {
-            names.push(about(SignatureType::CertRevocation, BORN + 2 * DAY, None, self.hash));
-        }
-        let mut revocations = Vec::new();
-        if self.revoked {
-            let config = config(&secret.primary_key, SignatureType::KeyRevocation, BORN + DAY, None, self.hash, false);
-            revocations.push(config.sign_key(&secret.primary_key, &Password::empty(), primary).unwrap());
-        }
-        let subkeys = self.sub.iter().map(|plan| bound(plan, &secret)).collect();
-        let details = SignedKeyDetails::new(revocations, direct, vec![SignedUser::new(id.clone(), names)], Vec::new());
-        let public = SignedPublicKey { primary_key: primary.clone(), details, public_subkeys: subkeys };
-        Made { secret, public }
+    if plan.has("disowned") {
+        names.push(about(SignatureType::CertRevocation, BORN + 2 * DAY, None));
     }
+    let revocation = || over_key(SignatureType::KeyRevocation, BORN + DAY, None, false);
+    let revocations = plan.has("revoked").then(revocation).into_iter().collect();
+    let subkeys = plan.has("sub").then(|| bound(plan, &secret)).into_iter().collect();
+    let details = SignedKeyDetails::new(revocations, direct, vec![SignedUser::new(id.clone(), names)], Vec::new());
+    let public = SignedPublicKey { primary_key: primary.clone(), details, public_subkeys: subkeys };
+    Made { secret, public }
 }
 
 fn config(
@@ -171,33 +158,38 @@ fn config(
     config
 }
 
-fn bound(plan: &Sub, secret: &SignedSecretKey) -> SignedPublicSubKey {
-    let sub = &secret.secret_subkeys[0].key;
-    let (primary, none) = (secret.primary_key.public_key(), Password::empty());
-    let mut binding = config(&secret.primary_key, SignatureType::SubkeyBinding, BORN, plan.lasts, plan.hash, plan.signs);
-    let stranger = Plan { seed: 9, ..Plan::default() }.secret().primary_key;
-    if !matches!(plan.flaw, Some(Flaw::Silent)) {
-        let to = if matches!(plan.flaw, Some(Flaw::AgreesToAnother)) { stranger.public_key() } else { primary };
-        let back = config(sub, SignatureType::KeyBinding, BORN, None, HashAlgorithm::Sha256, false);
+fn bound(plan: Plan<'_>, secret: &SignedSecretKey) -> SignedPublicSubKey {
+    let (key, sub) = (&secret.primary_key, &secret.secret_subkeys[0].key);
+    let (primary, none, hash) = (key.public_key(), Password::empty(), plan.hash("sub-weak"));
+    let (lasts, signs) = (plan.lasts("sub-lasts"), !plan.has("sub-certifies"));
+    let mut binding = config(key, SignatureType::SubkeyBinding, BORN, lasts, hash, signs);
+    let stranger = self::secret(9, false).primary_key;
+    if !plan.has("sub-silent") {
+        let to = if plan.has("sub-for-another") { stranger.public_key() } else { primary };
+        let back = config(sub, SignatureType::KeyBinding, BORN, None, Sha256, false);
         let back = back.sign_primary_key_binding(sub, sub.public_key(), &none, to).unwrap();
         binding.hashed_subpackets.push(part(SubpacketData::EmbeddedSignature(Box::new(back))));
     }
-    let by = if matches!(plan.flaw, Some(Flaw::BoundByAnother)) { &stranger } else { &secret.primary_key };
+    let by = if plan.has("sub-by-another") { &stranger } else { key };
     let mut signatures = vec![binding.sign_subkey_binding(by, primary, &none, sub.public_key()).unwrap()];
-    if plan.revoked {
-        let gone = config(&secret.primary_key, SignatureType::SubkeyRevocation, BORN + DAY, None, plan.hash, false);
-        signatures.push(gone.sign_subkey_binding(&secret.primary_key, primary, &none, sub.public_key()).unwrap());
+    if plan.has("sub-revoked") {
+        let gone = config(key, SignatureType::SubkeyRevocation, BORN + DAY, None, hash, false);
+        signatures.push(gone.sign_subkey_binding(key, primary, &none, sub.public_key()).unwrap());
     }
     SignedPublicSubKey::new(sub.public_key().clone(), signatures)
 }
 
+fn fingerprint(key: &impl KeyDetails) -> Fingerprint {
+    key.fingerprint().to_string().parse().unwrap()
+}
+
 impl Made {
     pub(crate) fn fingerprint(&self) -> Fingerprint {
-        self.secret.primary_key.fingerprint().to_string().parse().unwrap()
+        fingerprint(&self.secret.primary_key)
     }
 
     pub(crate) fn sub_fingerprint(&self) -> Fingerprint {
-        self.secret.secret_subkeys[0].key.fingerprint().to_string().parse().unwrap()
+        fingerprint(&self.secret.secret_subkeys[0].key)
     }
 
     pub(crate) fn armored(&self) -> String {
@@ -211,7 +203,7 @@ impl Made {
 
     /// A signature by the subkey.
     pub(crate) fn sub_sign(&self, data: &[u8], at: u32) -> Signature {
-        sign(&self.secret.secret_subkeys[0].key, data, at, HashAlgorithm::Sha256, None)
+        sign(&self.secret.secret_subkeys[0].key, data, at, Sha256, None)
     }
 }
 

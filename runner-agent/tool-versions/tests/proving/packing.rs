@@ -32,6 +32,31 @@ pub(crate) fn link<'a>(name: &'a str, to: &'a str) -> Entry<'a> {
     Entry { link: to.as_bytes(), ..special(name, EntryType::Symlink) }
 }
 
+/// Parses an entry: a file `NAME` with the content `x`, a link `NAME -> TARGET`, a hard link `NAME => TARGET`, another kind `KIND NAME`,
+/// or a file with a mode `MODE NAME`.
+pub(crate) fn entry(text: &str) -> Entry<'_> {
+    let kinds = [
+        ("dir", EntryType::Directory),
+        ("fifo", EntryType::Fifo),
+        ("char", EntryType::Char),
+        ("block", EntryType::Block),
+        ("continuous", EntryType::Continuous),
+        ("sparse", EntryType::GNUSparse),
+        ("unknown", EntryType::new(b'Z')),
+    ];
+    if let Some((name, to)) = text.split_once(" ->") {
+        return link(name, to.trim());
+    }
+    if let Some((name, to)) = text.split_once(" => ") {
+        return Entry { kind: EntryType::Link, ..link(name, to) };
+    }
+    let Some((word, name)) = text.split_once(' ') else { return file(text, b"x") };
+    match kinds.iter().find(|(kind, _)| *kind == word) {
+        Some((_, kind)) => special(name, *kind),
+        None => Entry { mode: u32::from_str_radix(word, 8).unwrap(), ..file(name, b"x") },
+    }
+}
+
 /// An extended header.
 pub(crate) fn extended(kind: EntryType, bytes: &[u8]) -> Entry<'_> {
     Entry { bytes, ..special("x", kind) }
@@ -74,7 +99,7 @@ pub(crate) fn zip(all: &[Entry<'_>], method: CompressionMethod) -> Vec<u8> {
 }
 
 /// A tar without its end blocks.
-pub(crate) fn blocks(all: &[Entry<'_>]) -> Vec<u8> {
+fn blocks(all: &[Entry<'_>]) -> Vec<u8> {
     let block = |entry: &Entry<'_>| {
         let mut header = tar::Header::new_ustar();
         let raw = header.as_mut_bytes();
@@ -98,8 +123,4 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut into = GzEncoder::new(Vec::new(), Compression::default());
     into.write_all(bytes).unwrap();
     into.finish().unwrap()
-}
-
-pub(crate) fn tgz(all: &[Entry<'_>]) -> Vec<u8> {
-    gzip(&tar(all))
 }

@@ -15,8 +15,9 @@ use zip::CompressionMethod::{Deflated, Stored};
 
 use super::{
     failed,
-    packing::{Entry, binary, directory, extended, file, gzip, link, record, special, tar, zip},
+    packing::{Entry, binary, directory, entry, extended, file, gzip, link, record, tar, zip},
 };
+use crate::table;
 
 const LIMITS: Limits = Limits { size: 4 << 20, ratio: 200, entries: 40 };
 /// A path outside of the root that no test may create.
@@ -109,6 +110,10 @@ fn all_files_of_each_format_are_unpacked() {
     ];
     good(&plain, &wanted);
     good(&gzip(&plain), &wanted);
+    // Without end blocks, and in two gzip members, as some programs write.
+    let parts = &plain[..plain.len() - 1024];
+    good(&gzip(parts), &wanted);
+    good(&[gzip(&parts[..700]), gzip(&parts[700..])].concat(), &wanted);
     let all = [directory("a/"), file("a/main.tf", b"a"), file("b/c/x", b""), link("l", "a/main.tf")];
     let wanted = [("a", "dir"), ("a/main.tf", "755 a"), ("b", "dir"), ("b/c", "dir"), ("b/c/x", "755 "), ("l", "-> a/main.tf")];
     good(&zip(&all, Deflated), &wanted);
@@ -130,6 +135,9 @@ fn long_names_come_from_extended_headers() {
     for (kind, bytes, says) in [
         (T::XHeader, record("path", "../../out"), "leads out of a directory"),
         (T::XHeader, record("size", "99"), "changes its size"),
+        (T::XHeader, record("GNU.sparse.realsize", "1"), "changes its size"),
+        (T::XHeader, b"5 a\n\n".to_vec(), "description"),
+        (T::XHeader, endless.clone(), "description"),
         (T::GNULongName, too_long, "too long"),
         (T::GNULongName, endless, "description"),
     ] {
@@ -137,67 +145,80 @@ fn long_names_come_from_extended_headers() {
     }
 }
 
+/// An entry, and a part of the error.
+const HOSTILE: &str = "
+    /tmp/pawl-hostile | absolute
+    ../beside | leads out
+    a/../../beside | leads out
+    a\\..\\b | absolute
+    C:/x | absolute
+    a\u{7}b | cannot be seen
+    .git/config | git's own
+    modules/.GIT/hooks/x | git's own
+    l -> /tmp | a link
+    l -> /etc/passwd | a link
+    l -> .. | a link
+    l -> ../beside | a link
+    l -> a/../../beside | a link
+    l -> ./../beside | a link
+    d/l -> ../../beside | leads out of the archive
+    # What a zip cannot have.
+    l -> | no path
+    h => main.tf | a hard link
+    h => /etc/passwd | a hard link
+    h => ../beside | a hard link
+    fifo x | named pipe
+    char x | device
+    block x | device
+    continuous x | not unpacked
+    sparse x | not unpacked
+    unknown x | not unpacked
+    4755 x | set-user-id
+    2755 x | set-user-id
+    6711 x | set-user-id
+";
+
 #[test]
 fn hostile_entries_are_refused() {
     let main = file("main.tf", b"a");
-    for (name, says) in [
-        (ESCAPED, "absolute"),
-        ("../beside", "leads out"),
-        ("a/../../beside", "leads out"),
-        ("a\\..\\b", "absolute"),
-        ("C:/x", "absolute"),
-        ("a\nb", "cannot be seen"),
-        (".git/config", "git's own"),
-        ("modules/.GIT/hooks/x", "git's own"),
-    ] {
-        bad(&tar(&[main.clone(), file(name, b"x")]), says);
-        bad(&zip(&[main.clone(), file(name, b"x")], Stored), "");
+    let mut in_zip = true;
+    for [text, says] in table(HOSTILE) {
+        let hostile = entry(text);
+        bad(&tar(&[main.clone(), hostile.clone()]), says);
+        in_zip &= !hostile.link.is_empty() || hostile.kind == T::Regular;
+        if in_zip {
+            bad(&zip(&[main.clone(), hostile], Stored), "");
+        }
     }
-    for to in ["/tmp", "/etc/passwd", "..", "../beside", "a/../../beside", "./../beside"] {
-        bad(&tar(&[main.clone(), link("l", to)]), "a link");
-        bad(&zip(&[main.clone(), link("l", to)], Stored), "a link");
-    }
-    let hard = |to| Entry { kind: T::Link, ..link("h", to) };
-    for (entry, says) in [
+    for (hostile, says) in [
+        (file("a\nb", b"x"), "cannot be seen"),
         (Entry { name: b"caf\xe9.tf", ..main.clone() }, "no UTF-8"),
-        (link("d/l", "../../beside"), "leads out of the archive"),
-        (link("l", ""), "no path"),
         (Entry { link: b"\xff", ..link("l", "") }, "no UTF-8"),
-        (hard("main.tf"), "a hard link"),
-        (hard("/etc/passwd"), "a hard link"),
-        (hard("../beside"), "a hard link"),
-        (special("x", T::Fifo), "named pipe"),
-        (special("x", T::Char), "device"),
-        (special("x", T::Block), "device"),
-        (special("x", T::Continuous), "not unpacked"),
-        (special("x", T::GNUSparse), "not unpacked"),
-        (special("x", T::new(b'Z')), "not unpacked"),
-        (Entry { mode: 0o4755, ..file("x", b"a") }, "set-user-id"),
-        (Entry { mode: 0o2755, ..file("x", b"a") }, "set-user-id"),
-        (Entry { mode: 0o6711, ..file("x", b"a") }, "set-user-id"),
     ] {
-        bad(&tar(&[main.clone(), entry]), says);
+        bad(&tar(&[main.clone(), hostile]), says);
     }
     bad(&tar(&[file("a//./", b"")]), "no files");
 }
 
+/// The entries of an archive, and a part of the error.
+const OVERLAPPING: &str = "
+    e/x, d -> e, d/x | below a file or a link
+    d -> e, d | there twice
+    d/x, d -> e | there twice
+    d -> e, dir d/ | there twice
+    a, a | there twice
+    a/b, ./a//b | there twice
+    a, a/b | below a file
+    dir a/, a | there twice
+";
+
 /// The same name twice, and writes through links and files, in each order.
 #[test]
 fn overlapping_entries_are_refused() {
-    let to = link("d", "e");
-    for (all, says) in [
-        (vec![file("e/x", b""), to.clone(), file("d/x", b"x")], "below a file or a link"),
-        (vec![to.clone(), file("d", b"x")], "there twice"),
-        (vec![file("d/x", b"x"), to.clone()], "there twice"),
-        (vec![to.clone(), directory("d/")], "there twice"),
-        (vec![file("a", b"a"), file("a", b"b")], "there twice"),
-        (vec![file("a/b", b"a"), file("./a//b", b"b")], "there twice"),
-        (vec![file("a", b"a"), file("a/b", b"b")], "below a file"),
-        (vec![directory("a/"), file("a", b"b")], "there twice"),
-    ] {
-        bad(&tar(&all), says);
+    for [all, says] in table(OVERLAPPING) {
+        bad(&tar(&all.split(", ").map(entry).collect::<Vec<_>>()), says);
     }
-    bad(&zip(&[to, file("d/x", b"x")], Stored), "below a file or a link");
+    bad(&zip(&[link("d", "e"), file("d/x", b"x")], Stored), "below a file or a link");
 }
 
 #[test]
@@ -239,6 +260,15 @@ fn truncated_extended_and_other_files_are_refused() {
     let packed = gzip(&plain);
     bad(&packed[..packed.len() - 1], "cut off");
     bad(&[plain.as_slice(), b"more"].concat(), "bytes after its end");
+    bad(&gzip(&[plain.as_slice(), &plain].concat()), "bytes after its end");
+    bad(&[packed.as_slice(), &gzip(b"more")].concat(), "bytes after its end");
+    bad(&[packed.as_slice(), b"more"].concat(), "what follows its last entry");
+    let changed = |mut bytes: Vec<u8>, at: usize| {
+        bytes[at] ^= 1;
+        bytes
+    };
+    bad(&changed(packed.clone(), packed.len() - 8), "checksum");
+    bad(&gzip(&changed(plain.clone(), 100)), "header");
     let whole = zip(&[file("a", &content)], Stored);
     bad(&whole[..whole.len() - 1], "");
     bad(&[whole.as_slice(), b"more"].concat(), "bytes after its end");

@@ -20,7 +20,7 @@ const VERSIONS: [&str; 12] = [
 ];
 
 /// Request, requirement of the code, and the version chosen.
-pub(crate) const ROWS: &[(By, &str, &str, Option<&str>)] = &[
+const ROWS: &[(By, &str, &str, Option<&str>)] = &[
     (Tenv, "1.5", "", Some("1.5.0")),
     (Tenv, "1.5.7", "", Some("1.5.7")),
     (Tenv, "1.5.8", "", None),

@@ -5,7 +5,7 @@ use tool_versions::{Constraints, Version};
 use super::By::{self, GoVersion, Ours, Tenv};
 
 /// Constraint, version, and whether it is allowed; `None` when the constraint is invalid.
-pub(crate) const ROWS: &[(By, &str, &str, Option<bool>)] = &[
+const ROWS: &[(By, &str, &str, Option<bool>)] = &[
     (GoVersion, ">= 1.0", "1.2", Some(true)),
     (GoVersion, ">= 1.0", "0.9", Some(false)),
     (GoVersion, ">= 1.0", "1.0.0", Some(true)),

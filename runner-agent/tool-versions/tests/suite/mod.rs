@@ -18,11 +18,3 @@ enum By {
     OpenTofu,
     Ours,
 }
-
-#[test]
-fn tables_have_at_least_250_rows() {
-    let rows = [choice::ROWS.len(), constraints::ROWS.len(), order::rows().len(), requests::ROWS.len(), required::rows().len()];
-    let rows = rows.iter().sum::<usize>() + versions::ORDER.len() + versions::READ.len();
-    println!("tool-versions: {rows} rows");
-    assert!(rows >= 250, "{rows} rows");
-}

@@ -1,14 +1,15 @@
 //! The decision: tool, version and reason.
 
-use tool_versions::{Defaults, Requested, Tool, decide};
+use tool_versions::{Decision, Defaults, Requested, Result, Tool, Version, decide};
 
 use super::{
     By::{self, OpenTofu, Ours, Tenv},
     tree::Tree,
 };
+use crate::table;
 
 /// Files of the source (the stack is `a/b`), the request of the run, and the result: tool, request, reason; or a part of an error.
-pub(crate) struct Row {
+struct Row {
     by: By,
     files: &'static [(&'static str, &'static str)],
     requested: (Option<Tool>, Option<&'static str>),
@@ -20,7 +21,7 @@ const TERRAFORM: Option<Tool> = Some(Tool::Terraform);
 const TERRAGRUNT: Option<Tool> = Some(Tool::Terragrunt);
 
 #[rustfmt::skip]
-pub(crate) fn rows() -> Vec<Row> {
+fn rows() -> Vec<Row> {
     let row = |by, files, requested, then| Row { by, files, requested, then };
     vec![
         // The tool without a request.
@@ -113,15 +114,22 @@ pub(crate) fn rows() -> Vec<Row> {
     ]
 }
 
+/// Decides for files of the source, with the stack `a/b`.
+fn decided(files: &[(&str, &str)], tool: Option<Tool>, version: Option<&str>, defaults: &Defaults) -> Result<Decision> {
+    let tree = Tree::of("a/b", files);
+    let requested = Requested { tool, version: version.map(str::to_owned), origin: "spec.tool".into() };
+    decide(&requested, &tree.stack, &tree.root, defaults)
+}
+
+fn plainly(files: &[(&str, &str)], tool: Option<Tool>) -> Decision {
+    decided(files, tool, None, &Defaults::default()).unwrap()
+}
+
 #[test]
 fn each_row() {
-    for row in rows() {
-        let tree = Tree::of("a/b", row.files);
-        let requested =
-            Requested { tool: row.requested.0, version: row.requested.1.map(str::to_owned), origin: "spec.tool".into() };
-        let decided = decide(&requested, &tree.stack, &tree.root, &Defaults::default());
-        let what = format!("{:?} {:?}, by {:?}", row.files, row.requested, row.by);
-        match (decided, row.then) {
+    for Row { by, files, requested, then } in rows() {
+        let what = format!("{files:?} {requested:?}, by {by:?}");
+        match (decided(files, requested.0, requested.1, &Defaults::default()), then) {
             (Ok(found), Ok(then)) => assert_eq!((found.tool, found.asked.as_str(), found.why.exactly().as_str()), then, "{what}"),
             (Err(error), Err(part)) => assert!(error.text.contains(part), "{what}: {error}"),
             (found, _) => panic!("{what}: {found:?}"),
@@ -132,32 +140,31 @@ fn each_row() {
 #[test]
 fn default_comes_before_the_newest() {
     let defaults = Defaults { tool: Tool::Terraform, versions: vec![(Tool::Terraform, "~> 1.9".into(), "the chart".into())] };
-    let decided = |files: &[(&str, &str)]| {
-        let tree = Tree::of("a/b", files);
-        let decided = decide(&Requested::default(), &tree.stack, &tree.root, &defaults).unwrap();
-        (decided.tool, decided.asked, decided.why.to_string())
-    };
-    assert_eq!(decided(&[]), (Tool::Terraform, "~> 1.9".into(), "the default of the chart".into()));
-    assert_eq!(decided(&[("a/b/x.tofu", "")]), (Tool::OpenTofu, "latest".into(), "the newest release".into()));
-    let required = decided(&[("a/b/main.tf", "terraform {\nrequired_version = \"< 1.8\"\n}")]);
-    assert_eq!(required, (Tool::Terraform, "latest-allowed".into(), "the newest that a/b/main.tf allows".into()));
+    let main = "terraform {\nrequired_version = \"< 1.8\"\n}";
+    for (files, tool, asked, why) in [
+        (vec![], Tool::Terraform, "~> 1.9", "the default of the chart"),
+        (vec![("a/b/x.tofu", "")], Tool::OpenTofu, "latest", "the newest release"),
+        (vec![("a/b/main.tf", main)], Tool::Terraform, "latest-allowed", "the newest that a/b/main.tf allows"),
+    ] {
+        let found = decided(&files, None, None, &defaults).unwrap();
+        assert_eq!((found.tool, found.asked.as_str(), found.why.to_string().as_str()), (tool, asked, why));
+    }
 }
 
 #[test]
 fn tool_beneath_terragrunt_is_decided_too() {
-    let files = [
-        ("a/b/terragrunt.hcl", "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\n"),
-        ("root.hcl", "terragrunt_version_constraint = \"~> 0.99\"\nterraform_version_constraint = \">= 1.8\"\n"),
-        (".terraform-version", "1.8.5"),
-    ];
-    let tree = Tree::of("a/b", &files);
-    let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
-    assert_eq!((decided.tool, decided.asked.as_str()), (Tool::Terragrunt, "~> 0.99"));
-    let beneath = decided.beneath.unwrap();
-    assert_eq!(
-        (beneath.tool, beneath.asked.as_str(), beneath.why.to_string().as_str()),
-        (Tool::Terraform, "1.8.5", "from .terraform-version")
+    let found = plainly(
+        &[
+            ("a/b/terragrunt.hcl", "include \"root\" {\n  path = find_in_parent_folders(\"root.hcl\")\n}\n"),
+            ("root.hcl", "terragrunt_version_constraint = \"~> 0.99\"\nterraform_version_constraint = \">= 1.8\"\n"),
+            (".terraform-version", "1.8.5"),
+        ],
+        None,
     );
+    assert_eq!((found.tool, found.asked.as_str()), (Tool::Terragrunt, "~> 0.99"));
+    let beneath = found.beneath.unwrap();
+    let why = beneath.why.to_string();
+    assert_eq!((beneath.tool, beneath.asked.as_str(), why.as_str()), (Tool::Terraform, "1.8.5", "from .terraform-version"));
 }
 
 #[test]
@@ -166,59 +173,52 @@ fn unreadable_files_are_noted() {
         ("a/b/terragrunt.hcl", "x = 1\nterraform_version_constraint = local.v\n"),
         ("a/b/main.tf", "resource \"a\" { # required_version\n"),
     ];
-    let tree = Tree::of("a/b", &files);
-    let decided =
-        decide(&Requested { tool: TOFU, ..Requested::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
-    let notes = decided.notes.join("\n");
+    let notes = plainly(&files, TOFU).notes.join("\n");
     assert!(notes.contains("a/b/terragrunt.hcl: line 2: terraform_version_constraint is no plain text"), "{notes}");
     assert!(notes.contains("a/b/main.tf is not read for required_version: line "), "{notes}");
 }
 
 #[test]
 fn unmet_error_lists_all_requirements() {
-    let files = [("a/b/main.tf", "terraform {\n  required_version = \"< 1.10\"\n}"), (".opentofu-version", "~> 1.10")];
-    let tree = Tree::of("a/b", &files);
-    let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
-    let versions: Vec<tool_versions::Version> = ["1.9.4", "1.10.6"].map(|text| text.parse().unwrap()).into();
-    assert!(decided.choose(&versions).is_none());
+    let main = "terraform {\n  required_version = \"< 1.10\"\n}";
+    let found = plainly(&[("a/b/main.tf", main), (".opentofu-version", "~> 1.10")], None);
+    let versions: Vec<Version> = ["1.9.4", "1.10.6"].map(|text| text.parse().unwrap()).into();
+    assert!(found.choose(&versions).is_none());
     assert_eq!(
-        decided.unmet(&versions, "versions at hand").text,
+        found.unmet(&versions, "versions at hand").text,
         "no OpenTofu `~> 1.10` (from .opentofu-version:1) with `< 1.10` (a/b/main.tf:2); versions at hand: 1.10.6, 1.9.4"
     );
 }
 
+/// `required_version` in a `.tf` and in a `.tofu` file, the tool of the request, and the chosen version.
+const PREFERRED: &str = "
+    >= 1.6 | | | 1.12.6
+    ~> 1.10.0 | | | 1.10.6
+    >= 1.9, < 1.11 | | tofu | 1.10.6
+    # No OpenTofu of the list satisfies it. Only an explicit request for OpenTofu gets one that does not read it.
+    ~> 1.5.0 | | tofu | 1.12.6
+    >= 1.13 | | tofu | 1.12.6
+    >= 1.13 | | |
+    ~> 1.5.0 | >= 1.8 | | 1.12.6
+    ~> 1.5.0 | ~> 1.10.0 | |
+";
+
 #[test]
 fn version_that_satisfies_tf_files_is_preferred() {
-    let versions = ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<tool_versions::Version>().unwrap());
+    let versions = ["1.9.4", "1.10.6", "1.11.6", "1.12.6"].map(|text| text.parse::<Version>().unwrap());
     let main = |text: &str| format!("terraform {{\n  required_version = \"{text}\"\n}}\n");
-    for (required, own, requested, taken) in [
-        (">= 1.6", None, None, Some("1.12.6")),
-        ("~> 1.10.0", None, None, Some("1.10.6")),
-        (">= 1.9, < 1.11", None, TOFU, Some("1.10.6")),
-        // No OpenTofu of the list satisfies it. Only an explicit request for OpenTofu gets one that does not read it.
-        ("~> 1.5.0", None, TOFU, Some("1.12.6")),
-        (">= 1.13", None, TOFU, Some("1.12.6")),
-        (">= 1.13", None, None, None),
-        ("~> 1.5.0", Some(">= 1.8"), None, Some("1.12.6")),
-        ("~> 1.5.0", Some("~> 1.10.0"), None, None),
-    ] {
-        let text = main(required);
-        let own = own.map(main);
-        let mut files = vec![("a/b/main.tf", text.as_str())];
-        files.extend(own.iter().map(|text| ("a/b/versions.tofu", text.as_str())));
-        let tree = Tree::of("a/b", &files);
-        let requested = Requested { tool: requested, origin: "--tool".into(), ..Requested::default() };
-        let decided = decide(&requested, &tree.stack, &tree.root, &Defaults::default()).unwrap();
-        let chosen = decided.choose(&versions).map(ToString::to_string);
-        assert_eq!((decided.tool, chosen.as_deref()), (Tool::OpenTofu, taken), "`{required}` and {own:?}");
+    for row @ [required, own, tool, wanted] in table(PREFERRED) {
+        let texts = [("a/b/main.tf", required), ("a/b/versions.tofu", own)].map(|(name, text)| (name, main(text)));
+        let files: Vec<_> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let found = plainly(&files[..if own.is_empty() { 1 } else { 2 }], tool.parse().ok());
+        let chosen = found.choose(&versions).map(ToString::to_string);
+        assert_eq!((found.tool, chosen.unwrap_or_default().as_str()), (Tool::OpenTofu, wanted), "{row:?}");
     }
-    let tree = Tree::of("a/b", &[("a/b/main.tf", main("~> 1.5.0").as_str())]);
-    let requested =
-        |version: Option<&str>| Requested { tool: TOFU, version: version.map(str::to_owned), origin: "--tool".into() };
-    let why = |requested| decide(&requested, &tree.stack, &tree.root, &Defaults::default()).unwrap().why_of(&versions[3]);
     let told = "`~> 1.5.0` (a/b/main.tf:2) is for Terraform: since 1.12 OpenTofu reads required_version in .tofu files only";
-    assert_eq!(why(requested(None)), format!("the newest; {told}"));
-    assert_eq!(why(requested(Some("1.12.6"))), format!("from --tool; {told}"));
+    for (version, why) in [(None, "the newest"), (Some("1.12.6"), "from spec.tool")] {
+        let found = decided(&[("a/b/main.tf", &main("~> 1.5.0"))], TOFU, version, &Defaults::default()).unwrap();
+        assert_eq!(found.why_of(&versions[3]), format!("{why}; {told}"));
+    }
 }
 
 #[test]
@@ -232,28 +232,22 @@ fn tool_reasons_are_reported() {
         (vec![("a/b/main.tf", main), ("a/b/x.tofu", "")], "OpenTofu by a/b/x.tofu"),
         (vec![("a/b/terragrunt.hcl", "")], "Terragrunt by a/b/terragrunt.hcl"),
     ] {
-        let tree = Tree::of("a/b", &files);
-        let decided = decide(&Requested::default(), &tree.stack, &tree.root, &Defaults::default()).unwrap();
-        assert_eq!(format!("{} {}", decided.tool, decided.tool_why), says);
+        let found = plainly(&files, None);
+        assert_eq!(format!("{} {}", found.tool, found.tool_why), says);
     }
 }
 
 #[test]
 fn large_files_are_noted_only_if_they_name_the_attribute() {
     let asks = "terraform {\n  required_version = \"9.9.9\"\n}\n";
-    let large = |size: usize, text: &str| format!("{text}#{}\n", "x".repeat(size));
-    for (text, noted) in [
-        (large(300 << 10, ""), None),
-        (large(300 << 10, asks), Some("a/b/main.tf is not read for required_version: it is larger than 256 KiB")),
-        (large(2 << 20, ""), Some("main.tf is larger than 1 MiB")),
+    for (size, text, noted) in [
+        (300 << 10, "", ""),
+        (300 << 10, asks, "a/b/main.tf is not read for required_version: it is larger than 256 KiB"),
+        (2 << 20, "", "main.tf is larger than 1 MiB"),
     ] {
-        let tree = Tree::of("a/b", &[("a/b/main.tf", text.as_str())]);
-        let decided =
-            decide(&Requested { tool: TOFU, ..Requested::default() }, &tree.stack, &tree.root, &Defaults::default()).unwrap();
-        assert!(decided.required.is_empty());
-        match noted {
-            None => assert_eq!(decided.notes, [""; 0]),
-            Some(noted) => assert!(decided.notes.len() == 1 && decided.notes[0].contains(noted), "{:?}", decided.notes),
-        }
+        let found = plainly(&[("a/b/main.tf", &format!("{text}#{}\n", "x".repeat(size)))], TOFU);
+        assert!(found.required.is_empty());
+        assert_eq!(found.notes.len(), usize::from(!noted.is_empty()), "{:?}", found.notes);
+        assert!(found.notes.concat().contains(noted), "{:?}", found.notes);
     }
 }

@@ -7,7 +7,7 @@ use super::By::{self, GoVersion, Ours, Tenv};
 /// Source, text, and its kind with the printed form; `None` when it is invalid.
 type Row = (By, &'static str, Option<(&'static str, &'static str)>);
 
-pub(crate) const ROWS: &[Row] = &[
+const ROWS: &[Row] = &[
     (Tenv, "1.5", Some(("exact", "1.5.0"))),
     (Tenv, "1.5.7", Some(("exact", "1.5.7"))),
     (Tenv, "v1.5.7", Some(("exact", "1.5.7"))),

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Files of the stack, the tool, and its requirements; or a part of an error.
-pub(crate) struct Row {
+struct Row {
     by: By,
     tool: Tool,
     files: &'static [(&'static str, &'static str)],
@@ -19,7 +19,7 @@ const NONE: &[&str] = &[];
 const V: &str = "terraform {\n  required_version = \">= 1.5\"\n}\n";
 
 #[rustfmt::skip]
-pub(crate) fn rows() -> Vec<Row> {
+fn rows() -> Vec<Row> {
     let row = |by, tool, files, then| Row { by, tool, files, then };
     let (tofu, terraform) = (Tool::OpenTofu, Tool::Terraform);
     vec![

@@ -1,13 +1,11 @@
 //! The grammar and the order of versions.
 
-use std::collections::HashSet;
-
 use tool_versions::Version;
 
 use super::By::{self, GoVersion, Ours, Tenv};
 
 /// Text and its printed form; `None` when it is invalid.
-pub(crate) const READ: &[(By, &str, Option<&str>)] = &[
+const READ: &[(By, &str, Option<&str>)] = &[
     (GoVersion, "1.2.3", Some("1.2.3")),
     (Tenv, "1.5", Some("1.5.0")),
     (Tenv, "1", Some("1.0.0")),
@@ -50,7 +48,7 @@ fn versions_are_parsed_and_printed() {
 }
 
 /// From oldest to newest; versions on one line are equal.
-pub(crate) const ORDER: &[(By, &[&str])] = &[
+const ORDER: &[(By, &[&str])] = &[
     (GoVersion, &["0.9", "0.9.0"]),
     (GoVersion, &["1.0.0-1"]),
     (GoVersion, &["1.0.0-2"]),
@@ -78,7 +76,6 @@ fn versions_are_ordered() {
     let all: Vec<Vec<Version>> =
         ORDER.iter().map(|(_, texts)| texts.iter().map(|text| text.parse().unwrap()).collect()).collect();
     for (i, equal) in all.iter().enumerate() {
-        assert_eq!(equal.iter().collect::<HashSet<_>>().len(), 1, "{:?} are one", ORDER[i].1);
         for (j, others) in all.iter().enumerate() {
             for (a, b) in equal.iter().flat_map(|a| others.iter().map(move |b| (a, b))) {
                 assert_eq!(a.cmp(b), i.cmp(&j), "{a} and {b}, by {:?}", ORDER[i].0);

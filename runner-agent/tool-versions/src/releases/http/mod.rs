@@ -5,8 +5,7 @@
 //! | deadlines | connect, silence, and the whole over all tries: see [`Rules`] |
 //! | retries | 408, 425, 429, 5xx, a 403 that requests a wait, and broken connections; other answers are final |
 //! | wait | exponential backoff with jitter, or `Retry-After` when it is not too long |
-//! | length | `Content-Length` and `Content-Range` must be true, and within the cap of the request |
-//! | resumption | by `Range` with `If-Range` when there is a strong `ETag`; from the start otherwise, and when the entity changed |
+//! | length | within the cap of the request; hyper checks it against `Content-Length` |
 //! | redirects | at most five, no loops, to https only; credentials only to the server that was requested: see [`redirect`] |
 //! | type | an HTML page where none is expected is an error, with any status |
 //!
@@ -21,15 +20,13 @@ use tokio::{
 };
 
 pub mod address;
-mod answer;
 mod exchange;
-mod received;
 pub mod redirect;
 pub mod waiting;
 
 use self::{
     address::shown,
-    received::{Received, Sink},
+    exchange::{Body, Sink},
 };
 use crate::{Error, Result};
 
@@ -118,8 +115,7 @@ pub enum Answer {
     NotModified,
 }
 
-/// Called for each piece: bytes so far, and the length of the whole when the server gave it. The count goes back to 0 when a download
-/// restarts.
+/// Called for each piece: bytes so far in this try, and the length of the whole when the server gave it.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, Option<u64>) + Send);
 
 #[derive(Clone, Debug)]
@@ -192,11 +188,10 @@ impl Client {
     /// Unavailable when a later try may succeed, configuration for a missing or forbidden object, integrity for an answer that
     /// contradicts its headers. The text has the address without secrets.
     pub async fn get(&self, ask: Ask<'_>, etag: Option<&str>) -> Result<Answer> {
-        let mut received = Received::new(Sink::Memory(Vec::new()));
-        let changed = self.fetch(ask, etag, &mut received, &mut |_, _| {}).await?;
-        let etag = received.etag.take();
-        Ok(match received.sink {
-            Sink::Memory(bytes) if changed => Answer::Body { bytes, etag },
+        let mut to = Sink::Memory(Vec::new());
+        let body = self.fetch(ask, etag, &mut to, &mut |_, _| {}).await?;
+        Ok(match (to, body) {
+            (Sink::Memory(bytes), Some(Body { etag, .. })) => Answer::Body { bytes, etag },
             _ => Answer::NotModified,
         })
     }
@@ -206,15 +201,12 @@ impl Client {
     /// # Errors
     /// As [`Self::get`], and storage for the file, whose content is then undefined.
     pub async fn download(&self, ask: Ask<'_>, file: &mut File, progress: Progress<'_>) -> Result<u64> {
-        let mut received = Received::new(Sink::File(file));
-        received.restart(ask.what).await?;
-        self.fetch(ask, None, &mut received, progress).await?;
-        received.finish(ask.what).await?;
-        Ok(received.bytes)
+        let body = self.fetch(ask, None, &mut Sink::File(file), progress).await?;
+        Ok(body.map_or(0, |body| body.bytes))
     }
 
-    /// Retries until success, a final error or the deadline. False when the entity did not change.
-    async fn fetch(&self, ask: Ask<'_>, etag: Option<&str>, to: &mut Received<'_>, progress: Progress<'_>) -> Result<bool> {
+    /// Retries until success, a final error or the deadline. `None` when the entity did not change.
+    async fn fetch(&self, ask: Ask<'_>, etag: Option<&str>, to: &mut Sink<'_>, progress: Progress<'_>) -> Result<Option<Body>> {
         let url = address::read(&format!("the address of {}", ask.what), ask.url)?;
         let whole = if ask.cap > SMALL { self.rules.large } else { self.rules.small };
         let deadline = Instant::now() + whole;
@@ -222,16 +214,12 @@ impl Client {
         loop {
             tries += 1;
             let (error, after) = match timeout_at(deadline, self.once(ask, &url, etag, to, progress)).await {
-                Ok(Ok(changed)) => return Ok(changed),
+                Ok(Ok(body)) => return Ok(body),
                 Ok(Err(Trouble::Final(error))) => return Err(error),
                 Ok(Err(Trouble::Again { error, after })) => (error, after),
                 Err(_) => {
-                    let (seconds, bytes) = (whole.as_secs_f64(), to.bytes);
-                    return Err(Error::unavailable(format!(
-                        "{} did not give {} within {seconds} s, but {bytes} bytes",
-                        shown(&url),
-                        ask.what
-                    )));
+                    let seconds = whole.as_secs_f64();
+                    return Err(Error::unavailable(format!("{} did not give {} within {seconds} s", shown(&url), ask.what)));
                 }
             };
             if tries >= self.rules.tries {

@@ -131,7 +131,7 @@ pub struct Asset {
 /// The files of a release for one platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assets {
-    /// The archive, or the executable itself; its name determines the format ([`crate::Packing::of`]).
+    /// The archive, a `.zip`, or the executable itself.
     pub archive: Asset,
     /// The name of the executable in the archive and in the cache.
     pub entry: String,
@@ -186,14 +186,13 @@ impl Mirror {
 
     pub fn assets(&self, version: &Version, platform: &Platform) -> Assets {
         let tool = self.tool;
-        let suffix = if platform.os == "windows" { ".exe" } else { "" };
-        let entry = format!("{}{suffix}", tool.binary());
+        let entry = tool.binary().to_owned();
         let (archive, sums) = match tool {
             Tool::OpenTofu | Tool::Terraform => {
                 let name = format!("{}_{version}", tool.binary());
                 (format!("{name}_{platform}.zip"), format!("{name}_SHA256SUMS"))
             }
-            Tool::Terragrunt => (format!("terragrunt_{platform}{suffix}"), "SHA256SUMS".to_owned()),
+            Tool::Terragrunt => (format!("terragrunt_{platform}"), "SHA256SUMS".to_owned()),
         };
         let signatures = match tool {
             Tool::Terraform => vec![format!("{sums}.{HASHICORP_KEY}.sig"), format!("{sums}.sig")],

@@ -1,4 +1,0 @@
-//! Fuzz targets for the parsers of untrusted bytes (`README.md`).
-
-pub mod bodies;
-pub mod meter;
