@@ -87,33 +87,31 @@ impl Found {
         if self.beneath.is_some() || wraps_itself { Role::Above(self.plain().binary.clone()) } else { Role::Tool }
     }
 
-    /// Whether a plan supports `import` blocks.
-    pub fn has_import_blocks(&self) -> bool {
-        match self.plain().name {
-            ToolName::OpenTofu => true,
-            ToolName::Terraform => self.plain().version.at_least(1, 5),
+    /// Whether OpenTofu, or Terraform, is at least of these minor versions of 1.
+    fn since(&self, opentofu: u64, terraform: u64) -> bool {
+        let Self { name, version, .. } = self.plain();
+        match name {
+            ToolName::OpenTofu => version.at_least(1, opentofu),
+            ToolName::Terraform => version.at_least(1, terraform),
             ToolName::Terragrunt | ToolName::Unknown => false,
         }
+    }
+
+    /// Whether a plan supports `import` blocks.
+    pub fn has_import_blocks(&self) -> bool {
+        self.since(0, 5)
     }
 
     /// Whether an apply of a plan file takes variables. Ephemeral ones are not in the file and must be given again. The tool
     /// compares all others with the plan, and OpenTofu also those from files that it loads itself, so each is given as for the
     /// plan.
     pub fn applies_with_variables(&self) -> bool {
-        match self.plain().name {
-            ToolName::OpenTofu => self.plain().version.at_least(1, 11),
-            ToolName::Terraform => self.plain().version.at_least(1, 10),
-            ToolName::Terragrunt | ToolName::Unknown => false,
-        }
+        self.since(11, 10)
     }
 
     /// Whether `init` supports JSON output.
     pub fn has_init_json(&self) -> bool {
-        match self.plain().name {
-            ToolName::OpenTofu => self.plain().version.at_least(1, 7),
-            ToolName::Terraform => self.plain().version.at_least(1, 9),
-            ToolName::Terragrunt | ToolName::Unknown => false,
-        }
+        self.since(7, 9)
     }
 }
 
@@ -430,21 +428,6 @@ mod tests {
         let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::TOOL_UNAVAILABLE));
         assert!(failure.message.contains(".opentofu-version"), "{}", failure.message);
-    }
-
-    #[tokio::test]
-    async fn contradiction_is_reported_before_any_download() {
-        let dir = tempfile::tempdir().unwrap();
-        let (stack, tool) = (dir.path().join("src"), Tool::default());
-        put(stack.join(".opentofu-version"), "1.7.4\n");
-        put(stack.join("versions.tofu"), "terraform {\n  required_version = \">= 1.9\"\n}\n");
-        let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
-        // A request to the mirror would fail as unavailable.
-        let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VERSION_CONTRADICTION));
-        for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
-            assert!(failure.message.contains(part), "{part} in {}", failure.message);
-        }
     }
 
     /// A directory as a mirror. Terragrunt is a single file, so the test needs no archive.
