@@ -195,21 +195,6 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_arguments_become_command_arguments() {
-        let all = json!({"targets": ["a.b[\"x y\"]", "module.c"], "replace": ["a.d"], "refresh": false, "parallelism": 3,
-            "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.e", "--generate-config-out=gen/new.tf"], "apply": ["-compact-warnings=true"]}});
-        let found = options(&all).unwrap();
-        assert_eq!(found.init, ["-upgrade"]);
-        let plan =
-            ["-target=a.b[\"x y\"]", "-target=module.c", "-replace=a.d", "-refresh=false", "-parallelism=3", "-exclude=a.e"];
-        assert_eq!((&found.plan[..6], found.plan[6].as_str()), (&plan.map(String::from)[..], "--generate-config-out=gen/new.tf"));
-        assert_eq!(found.apply, ["-parallelism=3", "-compact-warnings=true"]);
-        assert_eq!(options(&json!({"refresh": true})).unwrap(), Options::default());
-        assert!(Options::default().facts().is_empty());
-        assert_eq!(found.facts().len(), 3);
-    }
-
-    #[test]
     fn refused_argument_is_reported_with_the_allowed_ones() {
         let rows = [
             ("plan", "-target=a", "it is spec.targets"),
