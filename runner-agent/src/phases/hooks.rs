@@ -12,7 +12,7 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{Events, PhaseRunner, Shell, env_names, guard, inputs, setup::make_empty};
+use super::{Events, PhaseRunner, Shell, env_names, guard, objects::key_of, setup::make_empty};
 use crate::{
     classify::{internal, not_run},
     files,
@@ -151,20 +151,7 @@ impl PhaseRunner {
         let name = &spec.name;
         let bytes = match (&spec.inline, &spec.config_map_key_ref) {
             (Some(text), None) => text.clone().into_bytes(),
-            (None, Some(key)) => {
-                let missing = |what: &str| {
-                    let text = format!("ConfigMap {} {what}; hook {name} wants {}/{}", key.name, key.name, key.key);
-                    Reason::ConfigMapNotFound.failure(text)
-                };
-                let object = self.settings.config_maps.join(&key.name);
-                if inputs::is_empty(&object) {
-                    return Err(missing("does not exist or is empty"));
-                }
-                let is_plain = !key.key.contains('/') && key.key != "." && key.key != "..";
-                let file = Some(object.join(&key.key)).filter(|file| is_plain && file.is_file());
-                let file = file.ok_or_else(|| missing(&format!("has no key {}", key.key)))?;
-                read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))?
-            }
+            (None, key @ Some(_)) => key_of((None, key.as_ref()), &self.settings, &format!("hook {name}"))?.bytes,
             (Some(_), Some(_)) | (None, None) => {
                 let text = format!("hook {name} needs exactly one of inline, configMapKeyRef and path");
                 return Err(Reason::InvalidSpec.failure(text));
