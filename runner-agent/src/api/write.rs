@@ -227,7 +227,7 @@ impl<A: Api> Writer<A> {
                 let own = Some(claim) == wanted.claim.as_ref();
                 return Some(if own { Outcome::Landed(run.clone()) } else { Outcome::Fenced });
             }
-            if approved.as_ref().is_some_and(|sum| !approval::stands(run, sum)) || is_stopped(run) || !is_leased(run) {
+            if approved.as_ref().is_some_and(|sum| !approval::stands(run, sum)) || run.is_stopped() || !run.is_leased() {
                 return Some(Outcome::Refused(run.clone()));
             }
         }
@@ -235,7 +235,7 @@ impl<A: Api> Writer<A> {
     }
 
     /// Whether the attempt is open and belongs to this pod. A run with a word of a newer version belongs to another process.
-    fn is_open(&self, run: &TerraformRun) -> bool {
+    pub fn is_open(&self, run: &TerraformRun) -> bool {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
             && run
@@ -313,18 +313,6 @@ impl<A: Api> Writer<A> {
 /// writes, the adoption and the claim. So no other write can create or change these.
 fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kind) {
     fields::copy(known, wanted, |field| !kind.writes(field.owner));
-}
-
-/// Whether the run holds the lease on the state of its plan. A plan without a state key needs none.
-pub(crate) fn is_leased(run: &TerraformRun) -> bool {
-    let Some(status) = &run.status else { return false };
-    let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
-    key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))
-}
-
-fn is_stopped(run: &TerraformRun) -> bool {
-    let annotated = |name| run.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(name));
-    run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
 }
 
 /// The admission policy's refusal of an agent of another minor release, up to the release that it names.

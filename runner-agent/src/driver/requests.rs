@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use crds::{ApprovalMode, TerraformRun, approval, conditions, reason, text::clip};
 
-use crate::{
-    api::is_leased,
-    machine::{Cause, Ending, Event, Permission, Stop},
-};
+use crate::machine::{Cause, Ending, Event, Permission, Stop};
 
 /// Used while the controller has not written a condition on the lease.
 const NO_LEASE: &str = "waits for the lease on its state, which the controller has not given";
@@ -53,7 +50,7 @@ impl Requests {
         let recorded = planned.is_some_and(|sum| approval::stands(run, sum));
         let stands =
             planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
-        let leased = stands && is_leased(run);
+        let leased = stands && run.is_leased();
         let said = |type_: &str, is: &str, reasons: &[&str]| {
             let mut conditions = run.status.iter().flat_map(|status| &status.conditions);
             let found = conditions.find(|c| c.type_ == type_ && c.status == is && reasons.contains(&c.reason.as_str()));
@@ -79,11 +76,6 @@ impl Requests {
     /// The message on what an approved plan waits for.
     pub(super) fn turn(&self) -> Option<&str> {
         self.recorded.then(|| self.queued.as_deref().unwrap_or(NO_LEASE))
-    }
-
-    /// Whether a user requested the run's end.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.deleted || self.cancelled.is_some() || self.denied.is_some()
     }
 
     /// Events for the changes since `before`.
