@@ -100,7 +100,9 @@ pub(super) fn gather(
     for from in &spec.env_from {
         whole(from, settings, redactor, &mut inputs)?;
     }
-    env.into_iter().for_each(|(name, text)| inputs.set(name, text));
+    for (name, text) in env {
+        inputs.set(name, text);
+    }
     Ok(inputs)
 }
 

@@ -19,7 +19,7 @@ mod journal;
 mod managed;
 mod masked;
 mod objects;
-mod options;
+pub(crate) mod options;
 mod outputs;
 mod phase_results;
 mod plan;
