@@ -9,7 +9,7 @@ use std::{
 use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec};
 
 use super::{PhaseRunner, source};
-use crate::{classify::internal, ports::Notices};
+use crate::{classify::OrInternal as _, ports::Notices};
 
 /// Attempts to read a ConfigMap's or Secret's files while the kubelet replaces them.
 const TRIES: usize = 5;
@@ -66,7 +66,7 @@ pub(super) fn files(count: usize) -> String {
 /// Copies the files of a mounted ConfigMap or Secret, all from the same version of it.
 fn write_object(dir: &Path, object: &ObjectSource, (kind, reason): (&str, Reason), root: &Path) -> Result<usize, Failure> {
     let name = &object.name;
-    let read = one_version(&dir.join(name)).map_err(|error| internal(&format!("{kind} {name} cannot be read"), &error))?;
+    let read = one_version(&dir.join(name)).or_internal(&format!("{kind} {name} cannot be read"))?;
     let files = chosen(read, object).map_err(|key| {
         let message = format!("{kind} {name} has no key {key}; source wants it");
         reason.failure(message)

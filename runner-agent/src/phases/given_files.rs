@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder},
-    io::{self, Write as _},
+    io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
@@ -20,7 +20,12 @@ use super::{
     objects::{Found, key_of},
     options,
 };
-use crate::{classify::internal, files, report::redact::Redactor, settings::Settings};
+use crate::{
+    classify::{OrInternal as _, internal},
+    files,
+    report::redact::Redactor,
+    settings::Settings,
+};
 
 /// Suffixes of code, and of files that the tools read as code. They may not come from a Secret, whose content no reviewer sees.
 const CODE: [&str; 7] = [".tf", ".tofu", ".tf.json", ".tofu.json", ".tfvars", ".tfvars.json", ".hcl"];
@@ -61,7 +66,7 @@ impl GivenFile {
                     DirBuilder::new().mode(0o700).create(&made)?;
                 }
             }
-            files::create(&path)?.write_all(&self.bytes)
+            files::write(&path, &self.bytes)
         };
         // A parent is not a directory, or the path itself is one.
         let is_taken = |error: &io::Error| {
@@ -115,7 +120,7 @@ pub(super) fn gather(
             masked::file(&bytes, redactor);
         }
         if secret || file.place == FilePlace::Home {
-            let digest = files::digest(bytes.as_slice()).map_err(|error| internal("a file cannot be read", &error))?;
+            let digest = files::digest(bytes.as_slice()).or_internal("a file cannot be read")?;
             taken.insert(wanted, digest);
         }
         let path = PathBuf::from(&file.path);

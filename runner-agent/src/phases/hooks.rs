@@ -4,7 +4,7 @@ use std::{
     env,
     ffi::OsString,
     fs,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,7 +14,7 @@ use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, T
 
 use super::{Events, PhaseRunner, Shell, env_names, guard, objects::key_of, setup::make_empty};
 use crate::{
-    classify::{internal, not_run},
+    classify::{OrInternal as _, not_run},
     files,
     hooks::{self, Hook, MAX_SCRIPT, MAX_SCRIPTS, MAX_VALUES},
     ports::{Notice, Notices, Verified},
@@ -116,7 +116,7 @@ impl PhaseRunner {
             return Err(Reason::HookInvalid.failure(text));
         }
         if self.host.keeps_disk() {
-            self.keep_hooks(&hooks).map_err(|error| internal("the hooks cannot be kept", &error))?;
+            self.keep_hooks(&hooks).or_internal("the hooks cannot be kept")?;
         }
         guard(&self.hooks).hooks = Arc::new(hooks);
         Ok(())
@@ -143,7 +143,7 @@ impl PhaseRunner {
     }
 
     fn keep_hooks(&self, hooks: &[Hook]) -> io::Result<()> {
-        files::create(&self.settings.kept.join(KEPT))?.write_all(serde_json::to_string(hooks)?.as_bytes())
+        files::write(&self.settings.kept.join(KEPT), serde_json::to_string(hooks)?)
     }
 
     /// Reads a script from the run's spec or from a ConfigMap.
@@ -168,7 +168,7 @@ impl PhaseRunner {
         }
         let invalid = |what: &str| Reason::HookInvalid.failure(format!("hook {name}: {path} {what}"));
         let top = self.host.version_root(root);
-        let top = top.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        let top = top.canonicalize().or_internal("the source cannot be read")?;
         let file = stack.join(path).canonicalize().map_err(|_| invalid("is not in the source"))?;
         if !file.starts_with(&top) {
             return Err(invalid("leads out of the source"));
@@ -176,7 +176,7 @@ impl PhaseRunner {
         if !file.is_file() {
             return Err(invalid("is no regular file"));
         }
-        read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))
+        read(&file).or_internal(&format!("the script of hook {name} cannot be read"))
     }
 
     /// Builds the hook and checks that its interpreter exists.
@@ -227,7 +227,7 @@ impl PhaseRunner {
             return Ok(());
         }
         self.end_what_is_left("what the hooks before Setup left running does not end; nothing was fetched").await?;
-        make_empty(&self.settings.source_dir()).map_err(|error| internal("the directory of the source cannot be emptied", &error))
+        make_empty(&self.settings.source_dir()).or_internal("the directory of the source cannot be emptied")
     }
 
     /// Kills processes that hooks left running. Fails with `text` if one does not die.
@@ -254,7 +254,7 @@ impl PhaseRunner {
         let named = |what: &str| format!("hook {name} ({when}) {what}");
         let out = hook.hands_over().then(|| self.settings.tmp().join("hook-values"));
         let out = out.as_deref();
-        let command = self.hook_command(hook, shell, more, out).map_err(|error| internal(&named("cannot be written"), &error))?;
+        let command = self.hook_command(hook, shell, more, out).or_internal(&named("cannot be written"))?;
         self.log.line(&format!("pawl: hook {name}, {when}")).await;
         let _ = notices.send(Notice::HookStarted(name.clone(), hook.when));
         let mut events = self.events(&command.dir, notices).of_a_script().held(out.is_some());
@@ -306,7 +306,7 @@ impl PhaseRunner {
         let dir = settings.kept.join("hooks");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let script = dir.join(&hook.name);
-        files::create(&script)?.write_all(hook.script.as_bytes())?;
+        files::write(&script, &hook.script)?;
         out.map(files::create).transpose()?;
         let (program, argument) = hook.interpreter();
         let args = argument.map(OsString::from).into_iter().chain([script.into()]).collect();

@@ -6,7 +6,6 @@ use std::{
     ffi::OsString,
     fmt::Write as _,
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -14,7 +13,7 @@ use ::source::{Credentials, Login, SshFiles, Transport, Url};
 use crds::{Failure, GitSource, KeyRef, Reason};
 
 use super::{PhaseRunner, inputs, objects::key_of};
-use crate::{classify::internal, files, providers::UserConfig};
+use crate::{classify::OrInternal as _, files, providers::UserConfig};
 
 impl PhaseRunner {
     /// Credentials for the fetch of the source: those of its own Secret first, then the run's for the hosts of submodules.
@@ -110,10 +109,10 @@ impl PhaseRunner {
         }
         let logins = self.logins(credentials)?;
         let kept = &self.settings.kept;
-        let failed = |error: &dyn std::fmt::Display| internal("the credentials of git cannot be written", error);
+        const FAILED: &str = "the credentials of git cannot be written";
         let write = |name: &str, text: &str| -> Result<PathBuf, Failure> {
             let path = kept.join(name);
-            files::create(&path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))?;
+            files::write(&path, text).or_internal(FAILED)?;
             Ok(path)
         };
         let mut config = String::new();
@@ -141,9 +140,9 @@ impl PhaseRunner {
         if logins.iter().any(|login| login.identity.is_some()) {
             let dir = kept.join("ssh");
             if dir.exists() {
-                fs::remove_dir_all(&dir).map_err(|error| failed(&error))?;
+                fs::remove_dir_all(&dir).or_internal(FAILED)?;
             }
-            let dir = SshFiles::create(&dir, &logins).map_err(|error| failed(&error))?.keep();
+            let dir = SshFiles::create(&dir, &logins).or_internal(FAILED)?.keep();
             env.push(("GIT_SSH_COMMAND".into(), ::source::ssh::command(&dir).into()));
             env.push(("GIT_SSH_VARIANT".into(), "ssh".into()));
         }

@@ -21,7 +21,7 @@ use super::{
     variable_files::{self, GivenVariables, VariablesFile},
 };
 use crate::{
-    classify::internal,
+    classify::OrInternal as _,
     files::{BACKEND_FILE, VARIABLES_FILE},
     report::redact::Redactor,
     settings::Settings,
@@ -210,7 +210,7 @@ pub(super) fn put(path: &Path, value: &Value) -> Result<(), Failure> {
         .mode(0o600)
         .open(path)
         .and_then(|mut file| file.write_all(value.to_string().as_bytes()));
-    written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
+    written.or_internal(&format!("{} cannot be written", path.display()))
 }
 
 #[cfg(test)]

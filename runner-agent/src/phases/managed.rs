@@ -7,7 +7,7 @@ use crds::{Failure, Reason, TerraformRun, datastore::StateId};
 use super::{PhaseRunner, Shell, inputs};
 use crate::{
     backend::mentions_backend,
-    classify::internal,
+    classify::OrInternal as _,
     datastore::{self, RequestError, state},
     files::BACKEND_FILE,
 };
@@ -34,7 +34,7 @@ impl PhaseRunner {
         let dir = self.settings.kept.join("state");
         let server = state::serve(remote.client.clone(), &dir, self.children.clone(), self.log.clone())
             .await
-            .map_err(|error| internal("the way to the managed state cannot be opened", &error))?;
+            .or_internal("the way to the managed state cannot be opened")?;
         *remote.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(())
     }

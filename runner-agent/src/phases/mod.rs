@@ -51,7 +51,8 @@ use std::{
 use crds::{Changed, Claim, Failure, HookWhen, OutputsStatus, Reason, RunResult, TerraformRun, termination::TerminationMessage};
 
 use crate::{
-    classify, files,
+    classify::{self, OrInternal as _},
+    files,
     host::Host,
     plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
@@ -160,7 +161,7 @@ impl PhaseRunner {
 
     /// The checksum of the files on disk now, and its parts.
     async fn checksum(&self, shell: &Shell, facts: &Facts) -> Result<(String, Parts), Failure> {
-        let failed = |error: &dyn std::fmt::Display| classify::internal("the manifest cannot be computed", error);
+        const FAILED: &str = "the manifest cannot be computed";
         let tool = shell.tool.digest().await?;
         let (stack, facts) = (shell.stack.clone(), facts.clone());
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
@@ -169,20 +170,20 @@ impl PhaseRunner {
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
             let digests = Digests {
-                plan: files::left(&plan, MAX_PLAN).and_then(files::digest).map_err(|e| failed(&e))?,
+                plan: files::left(&plan, MAX_PLAN).and_then(files::digest).or_internal(FAILED)?,
                 lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
                 work: if in_place {
                     folder_digest(&stack)
                 } else {
                     source_digest(&root, &below, &given_files::apart(&given, &below))
                 }
-                .map_err(|e| failed(&e))?,
+                .or_internal(FAILED)?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
         })
         .await
-        .unwrap_or_else(|error| Err(failed(&error)))
+        .or_internal(FAILED)?
     }
 
     /// Restores a plan whose files are still on disk. Recomputes only what this process needs in memory. Fetches nothing and runs
@@ -231,7 +232,7 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
     let Ok(real) = path.canonicalize() else { return Ok(None) };
     let Some(top) = top else {
         let digest = real.is_file().then(|| File::open(&real).and_then(files::digest)).transpose();
-        return digest.map_err(|error| classify::internal("the lock file cannot be read", &error));
+        return digest.or_internal("the lock file cannot be read");
     };
     let refused = |what: &str| Reason::SourceInvalid.failure(what);
     if !real.starts_with(top) {

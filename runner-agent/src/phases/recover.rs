@@ -2,7 +2,7 @@
 //!
 //! Objects that cannot be imported are left out and named. Without manual approval, such a plan may not create them a second time.
 
-use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 use crds::{
     Failure, FailureClass, Operation as Does, Reason, TerraformRun,
@@ -16,7 +16,7 @@ use crds::{
 
 use super::{Initialised, PhaseRunner, PlanFacts, Shell};
 use crate::{
-    classify::{self, internal, simple},
+    classify::{self, OrInternal as _, simple},
     datastore::{failure, retry_for},
     files,
     ports::{Notices, PlanReport},
@@ -316,8 +316,7 @@ impl PhaseRunner {
 fn write_recovery(stack: &Path, recovery: &Recovery) -> Result<(), Failure> {
     let path = stack.join(RECOVER_FILE);
     // The failed plan ran the stack's code, which may have replaced the file.
-    let written = files::create(&path).and_then(|mut file| file.write_all(recovery.text().as_bytes()));
-    written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
+    files::write(&path, recovery.text()).or_internal(&format!("{} cannot be written", path.display()))
 }
 
 /// Adds to the plan's report the recovered objects, and the objects that the plan would create although they may exist.

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::{Initialised, PhaseRunner, Shell, given_files};
 use crate::{
-    classify::internal,
+    classify::{OrInternal as _, internal},
     datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
     plan_checksum::Parts,
@@ -99,10 +99,11 @@ impl PhaseRunner {
 
     /// Packs the bundle, uploads it, and compares the digest that the datastore has stored.
     async fn store_bundle(&self, remote: &Remote, made: &Initialised, parts: &Parts) -> Result<String, Failure> {
+        const UNPACKED: &str = "the plan cannot be packed";
         let Shell { stack, tool, managed, .. } = &made.shell;
         let tool = &tool.found;
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
-        let file = Scratch::create(&self.settings.kept).map_err(|error| internal("the plan cannot be packed", &error))?;
+        let file = Scratch::create(&self.settings.kept).or_internal(UNPACKED)?;
         let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(stack).to_path_buf();
         let head = bundle::Head {
             layout: 1,
@@ -125,9 +126,7 @@ impl PhaseRunner {
         let to = file.clone();
         let apart = given_files::apart(&made.shell.files, &head.stack);
         let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &apart, &to)).await;
-        let sum = packed
-            .map_err(|error| internal("the plan cannot be packed", &error))?
-            .map_err(|error| internal("the plan cannot be packed", &error))?;
+        let sum = packed.or_internal(UNPACKED)?.or_internal(UNPACKED)?;
         let put = retry_for(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
         drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
@@ -230,11 +229,8 @@ async fn store_texts(client: Client, text: Scratch, json: Scratch) -> Result<(),
 }
 
 async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), Failure> {
-    let read = text.clone();
-    let sum = tokio::task::spawn_blocking(move || read.digest())
-        .await
-        .map_err(|error| internal("the plan's text cannot be read", &error))?
-        .map_err(|error| internal("the plan's text cannot be read", &error))?;
+    let (read, unread) = (text.clone(), "the plan's text cannot be read");
+    let sum = tokio::task::spawn_blocking(move || read.digest()).await.or_internal(unread)?.or_internal(unread)?;
     let put = retry_for(PATIENCE, || put_file(client, kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::backoff,
-    classify::{internal, is_disk_full, not_run},
+    classify::{OrInternal as _, is_disk_full, not_run},
     datastore::{Client, RequestError, failure, retry_for},
     files::Scratch,
     ports::{Notice, Notices},
@@ -77,7 +77,7 @@ impl PhaseRunner {
         let (root, revision) = (root.to_owned(), repository.revision.clone());
         let unpacked =
             tokio::task::spawn_blocking(move || snapshot::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING));
-        let unpacked = unpacked.await.map_err(|error| internal("the revision cannot be unpacked", &error))?;
+        let unpacked = unpacked.await.or_internal("the revision cannot be unpacked")?;
         let _ = notices.send(Notice::Happened);
         unpacked.map_err(|error| of_unpack(&error, repository))
     }

@@ -13,7 +13,7 @@ use crds::Failure;
 
 use super::{Initialised, PhaseRunner, Planned, Shell};
 use crate::{
-    classify::{Said, internal},
+    classify::{OrInternal as _, Said},
     files,
     ports::PlanReport,
     process::{Command, Role},
@@ -96,10 +96,10 @@ impl PhaseRunner {
     pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
-        let failed = |error: io::Error| internal("Terragrunt cannot be told what to run", &error);
-        let stands_in = self.stands_in(beneath).map_err(failed)?;
+        let failed = "Terragrunt cannot be told what to run";
+        let stands_in = self.stands_in(beneath).or_internal(failed)?;
         let notes = self.notes();
-        gone(&notes).map_err(failed)?;
+        gone(&notes).or_internal(failed)?;
         let mut call = Call::of(tool, args, shell.as_plan.load(Ordering::Relaxed));
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
@@ -163,7 +163,7 @@ impl PhaseRunner {
             .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
             .await;
         // The checksum covers an empty plan file.
-        files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
+        files::create(&self.settings.plan_file()).or_internal("the plan cannot be kept")?;
         let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;
         let platform = made.facts.platform.clone();
         Ok((PlanReport { checksum, platform, ..PlanReport::default() }, Planned::of(made, Some(parts), 0)))
