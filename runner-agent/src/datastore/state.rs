@@ -293,7 +293,7 @@ mod tests {
     use super::*;
     use crate::{
         own_lines::tests::Kept,
-        process::{Command, LogSink, Role, Sink, Source},
+        process::{self, LogSink, Role, bash},
     };
 
     impl LogSink for Kept {}
@@ -312,15 +312,6 @@ mod tests {
         assert_eq!(of(".."), "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E");
     }
 
-    #[derive(Default)]
-    struct Heard(Vec<String>);
-    impl Sink for Heard {
-        fn line(&mut self, _: Source, line: &str, _: u64) {
-            self.0.push(line.trim_end().to_owned());
-        }
-        async fn chunk(&mut self) {}
-    }
-
     #[tokio::test]
     async fn other_processes_get_no_state() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -337,16 +328,9 @@ mod tests {
             )
         };
         let run = async |script: String| {
-            let command = Command {
-                program: "/bin/bash".into(),
-                args: vec!["-c".into(), script.into()],
-                env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-                dir: "/".into(),
-                role: Role::Tool,
-            };
-            let mut heard = Heard::default();
-            children.run(&command, &mut heard).await.unwrap();
-            heard.0
+            let mut heard = process::Kept::default();
+            children.run(&bash(&script, Role::Tool), &mut heard).await.unwrap();
+            heard.0.into_iter().map(|(_, line)| line.trim_end().to_owned()).collect::<Vec<_>>()
         };
         // The body has no line end, so `read` returns the head only.
         let answer = run(ask("/state/a/b/c")).await;

@@ -374,17 +374,15 @@ mod tests {
             let search = Search { tool, origin: "spec.tool.version", stack: &stack, root: &root };
             sources.find(search, &|_| {}).await
         };
-        let said = |found: Found| (found.title(), found.reason());
-        let of = |title: &str, why: &str| (title.to_owned(), why.to_owned());
-
-        assert_eq!(
-            said(found(&Tool::default()).await.unwrap()),
-            of("OpenTofu 1.10.6", "the newest at hand; OpenTofu by default")
-        );
+        let assert_found = async |title: &str, why: &str| {
+            let found = found(&Tool::default()).await.unwrap();
+            assert_eq!((found.title().as_str(), found.reason().as_str()), (title, why));
+        };
+        assert_found("OpenTofu 1.10.6", "the newest at hand; OpenTofu by default").await;
         put(root.join(".opentofu-version"), "# pinned\n\n ~> 1.9.0 # until June\n");
-        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("OpenTofu 1.9.1", "from .opentofu-version"));
+        assert_found("OpenTofu 1.9.1", "from .opentofu-version").await;
         put(root.join("a/.terraform-version"), "1.11.4\n");
-        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("Terraform 1.11.4", "from a/.terraform-version"));
+        assert_found("Terraform 1.11.4", "from a/.terraform-version").await;
         let named = found(&Tool { name: Some(ToolName::OpenTofu), version: Some("1.11.0-rc1".into()) }).await.unwrap();
         assert_eq!(named.title(), "OpenTofu 1.11.0-rc1");
 
@@ -392,9 +390,8 @@ mod tests {
         assert_eq!(none.reason, reason::TOOL_NOT_FOUND);
         assert_eq!(none.message, "no OpenTofu `~> 3.0` (from spec.tool.version); versions at hand: 1.11.0-rc1, 1.10.6, 1.9.1");
         put(stack.join("terragrunt.hcl"), "");
-        let both = said(found(&Tool::default()).await.unwrap());
         let why = "the newest at hand; Terraform 1.11.4, from a/.terraform-version";
-        assert_eq!(both, of("Terragrunt 0.93.0 with Terraform 1.11.4", why));
+        assert_found("Terragrunt 0.93.0 with Terraform 1.11.4", why).await;
         fs::remove_file(stack.join("terragrunt.hcl")).unwrap();
         put(dir.path().join(".opentofu-version"), "9.9.9");
         fs::remove_file(root.join(".opentofu-version")).unwrap();
