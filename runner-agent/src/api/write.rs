@@ -2,7 +2,7 @@
 
 use std::{
     hash::{Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use crds::{
 use serde_json::{Value, json};
 
 use crate::{
+    guard,
     ports::{Api, ApiError},
     settings::Settings,
 };
@@ -91,13 +92,13 @@ impl<A: Api> Writer<A> {
     }
 
     pub fn learn(&self, run: &TerraformRun) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).take(run);
+        guard(&self.known).take(run);
     }
 
     /// Records a version of the run from the watch if it is newer than the known one.
     pub fn saw(&self, run: &TerraformRun) {
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = guard(&self.known);
         let version = run.metadata.resource_version.as_deref().unwrap_or_default();
         if number(version) > number(&known.version) {
             known.take(run);
@@ -190,7 +191,7 @@ impl<A: Api> Writer<A> {
     /// Waits as long as a busy server requests, while nothing is claimed. The claim itself and an end do not wait.
     async fn leave_alone(&self, error: &ApiError, kind: &Kind) {
         let is_early = matches!(kind, Kind::Adopt | Kind::Update);
-        let claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner).status.claim.is_some();
+        let claimed = guard(&self.known).status.claim.is_some();
         let wait = error.wait(claimed || !is_early);
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -253,7 +254,7 @@ impl<A: Api> Writer<A> {
 
     /// The patch from the known status to the wanted one; `None` if nothing differs.
     fn operations(&self, wanted: &mut TerraformRunStatus, kind: &Kind) -> Option<Vec<Value>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = guard(&self.known);
         align(&known.status, wanted, kind);
         fit(wanted);
         let changes = fields::changes(&known.status, wanted);

@@ -12,10 +12,10 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{Events, PhaseRunner, Shell, env_names, guard, objects::key_of, setup::make_empty};
+use super::{Events, PhaseRunner, Shell, env_names, objects::key_of, setup::make_empty};
 use crate::{
     classify::{OrInternal as _, not_run},
-    files,
+    files, guard,
     hooks::{self, Hook, MAX_SCRIPT, MAX_SCRIPTS, MAX_VALUES},
     ports::{Notice, Notices, Verified},
     process::{Command, Role, RunError, kill_others},
@@ -244,7 +244,7 @@ impl PhaseRunner {
 
     /// Reports a failure without ending the phase.
     async fn pass_over(&self, hook: &Hook, failure: Failure, notices: &Notices) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
+        self.say(&failure.message).await;
         let failed = FailedHook { name: hook.name.clone(), when: hook.when, message: failure.message };
         let _ = notices.send(Notice::HookFailed(failed));
     }
@@ -255,7 +255,7 @@ impl PhaseRunner {
         let out = hook.hands_over().then(|| self.settings.tmp().join("hook-values"));
         let out = out.as_deref();
         let command = self.hook_command(hook, shell, more, out).or_internal(&named("cannot be written"))?;
-        self.log.line(&format!("pawl: hook {name}, {when}")).await;
+        self.say(format!("hook {name}, {when}")).await;
         let _ = notices.send(Notice::HookStarted(name.clone(), hook.when));
         let mut events = self.events(&command.dir, notices).of_a_script().held(out.is_some());
         let exit = match hook.when {

@@ -74,8 +74,7 @@ impl PhaseRunner {
         }
         if workspace != selected(stack) {
             // Its state may need other providers than that of the selected workspace.
-            let text = format!("pawl: init once more, for the providers of the state of workspace {workspace}");
-            self.log.line(&self.redactor.clean(&text)).await;
+            self.say(format!("init once more, for the providers of the state of workspace {workspace}")).await;
             self.init_step(&mut made, &args, notices).await?;
         }
         Ok((InitReport { backend, workspace }, made))

@@ -44,7 +44,7 @@ use std::{
     fs::File,
     io,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -52,7 +52,7 @@ use crds::{Changed, Claim, Failure, HookWhen, OutputsStatus, Reason, RunResult, 
 
 use crate::{
     classify::{self, OrInternal as _},
-    files,
+    files, guard,
     host::Host,
     plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
@@ -150,6 +150,11 @@ impl PhaseRunner {
         exit.map_err(|error| classify::not_run(name, &error))
     }
 
+    /// Writes a line of Pawl to the log, without secrets.
+    async fn say(&self, text: impl std::fmt::Display) {
+        self.log.line(&self.redactor.clean(&format!("pawl: {text}"))).await;
+    }
+
     /// The output processor for a command that runs in a directory of the source.
     fn events(&self, dir: &Path, notices: &Notices) -> Events {
         let below = dir.strip_prefix(self.settings.source_dir()).unwrap_or(dir).to_path_buf();
@@ -220,11 +225,6 @@ impl PhaseRunner {
     }
 }
 
-/// Locks a mutex. Ignores poisoning: a thread that panics never leaves the value half written.
-fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The digest of a stack's lock file, if any. The file may be a link to one that several stacks of the source share. A link out of
 /// the source is refused, since the bundle could not include it. A person's own folder has no top, so nothing is refused there.
 fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failure> {
@@ -257,7 +257,7 @@ impl Work for PhaseRunner {
         let more = [HookWhen::BeforeInit, HookWhen::AfterInit, HookWhen::BeforePlan].into_iter().any(|when| self.has_hook(when));
         variables::check(&prepared, &self.handed_over(), more)?;
         for note in prepared.shell.tool.found.notes.iter().chain(&prepared.notes) {
-            self.log.line(&format!("pawl: {note}")).await;
+            self.say(note).await;
         }
         Ok(report)
     }

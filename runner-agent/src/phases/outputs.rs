@@ -10,9 +10,10 @@ use crds::{
 };
 use serde_json::Value;
 
-use super::{PhaseRunner, Planned, guard, masked};
+use super::{PhaseRunner, Planned, masked};
 use crate::{
     datastore::{failure, retry_for},
+    guard,
     report::redact::Redactor,
 };
 
@@ -106,7 +107,7 @@ impl PhaseRunner {
         };
         status.message = clip(&self.redactor.clean(&status.message), 512);
         status.values.values_mut().for_each(|value| *value = self.redactor.clean(value));
-        self.log.line(&format!("pawl: outputs: {}: {}", status.reason, status.message)).await;
+        self.say(format!("outputs: {}: {}", status.reason, status.message)).await;
         Some(status)
     }
 

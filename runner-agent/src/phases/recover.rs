@@ -241,7 +241,7 @@ impl PhaseRunner {
             return refuse("a destroy imports nothing: recover with operation Apply, then destroy".to_owned());
         }
         for object in &recovery.imports {
-            self.log.line(&self.redactor.clean(&format!("pawl: {object} was created by run {from} and is imported"))).await;
+            self.say(format!("{object} was created by run {from} and is imported")).await;
         }
         write_recovery(&shell.stack, &recovery)?;
         Ok(Some(recovery))
@@ -277,7 +277,7 @@ impl PhaseRunner {
         }
         recovery.leave_out(&blamed);
         for (object, why) in &recovery.left_out {
-            self.log.line(&self.redactor.clean(&format!("pawl: {object} is not imported: {why}"))).await;
+            self.say(format!("{object} is not imported: {why}")).await;
         }
         write_recovery(&shell.stack, recovery)?;
         Ok(true)

@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use crate::{
     classify::{OrInternal as _, internal},
     datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
+    guard,
     plan_checksum::Parts,
 };
 
@@ -86,7 +87,7 @@ impl PhaseRunner {
         };
         let texts = store_texts(remote.client.clone(), text, json);
         if applies && run.spec.approval.is_automatic_for(&counts) {
-            *remote.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(texts));
+            *guard(&remote.sending) = Some(tokio::spawn(texts));
             return Ok(None);
         }
         let bundle = async { if waits { self.store_bundle(remote, made, parts).await.map(Some) } else { Ok(None) } };
@@ -184,7 +185,7 @@ impl PhaseRunner {
     }
 
     async fn missing(&self, what: &str, trouble: &RequestError) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {}", trouble.why()))).await;
+        self.say(format!("{what} is not with the datastore: {}", trouble.why())).await;
     }
 
     /// Waits, within bounds, until the datastore has the whole log. Returns a description of the missing parts of log and journal;
@@ -192,11 +193,11 @@ impl PhaseRunner {
     pub async fn finish_log(&self) -> Option<String> {
         self.log.flush(Duration::from_secs(2)).await;
         let remote = self.remote.as_ref()?;
-        let sending = remote.sending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sending = guard(&remote.sending).take();
         if let Some(sending) = sending {
             let sent = tokio::time::timeout(END_PATIENCE, sending).await;
             if let Ok(Ok(Err(failure))) = sent {
-                self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
+                self.say(failure.message).await;
             }
         }
         self.log.flush(Duration::from_secs(2)).await;
@@ -208,7 +209,7 @@ impl PhaseRunner {
         });
         let unkept: Vec<_> = journal.into_iter().chain(log).map(|text| self.redactor.clean(&text)).collect();
         for text in &unkept {
-            self.log.line(&format!("pawl: {text}")).await;
+            self.say(text).await;
         }
         (!unkept.is_empty()).then(|| unkept.join("; "))
     }
@@ -216,7 +217,7 @@ impl PhaseRunner {
 
 impl PhaseRunner {
     async fn finish_journal(&self, remote: &Remote) -> Option<String> {
-        let journaling = remote.journal.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let journaling = guard(&remote.journal).take()?;
         journaling.spool.seal();
         let trouble = journaling.shipper.flush(END_PATIENCE).await.err()?;
         Some(format!("the end of the journal is not with the datastore: {}", trouble.why()))

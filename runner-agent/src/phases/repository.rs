@@ -57,8 +57,8 @@ impl PhaseRunner {
         let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
         let Unpacked { files: count, without } = fetched?;
         if !without.is_empty() {
-            let text = format!("pawl: these submodules are empty, since they are not in what is stored: {}", without.join(", "));
-            self.log.line(&self.redactor.clean(&text)).await;
+            let without = without.join(", ");
+            self.say(format!("these submodules are empty, since they are not in what is stored: {without}")).await;
         }
         let short: String = repository.revision.chars().take(7).collect();
         let source = format!("repository {} {short}, {}", repository.name, files(count));
@@ -102,7 +102,7 @@ impl PhaseRunner {
                 return Err(of_request(&error, repository));
             }
             if tries == 0 {
-                self.log.line(&format!("pawl: {}; it is waited for", error.why())).await;
+                self.say(format!("{}; it is waited for", error.why())).await;
             }
             tries += 1;
             let _ = notices.send(Notice::Happened);

@@ -42,7 +42,7 @@ impl PhaseRunner {
         let Some(hidden) = self.host.hidden(has_account) else { return Ok(None) };
         let cache = self.provider_cache();
         if let Some(Err(error)) = &cache {
-            self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
+            self.say(format!("the cache of providers cannot be used: {error}")).await;
         }
         let cache = cache.and_then(Result::ok);
         // Other pods execute files of a shared cache, and people read the stored plan, so the stack's code may not write there. A
@@ -60,10 +60,9 @@ impl PhaseRunner {
             }
             Err(error) => {
                 let _ = notices.send(Notice::Unconfined);
-                let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
-                self.log.line(&text).await;
+                self.say(format!("code of the stack could read this pod's tokens: this node has no Landlock ({error})")).await;
                 if cache.is_some() {
-                    self.log.line("pawl: nor is the cache of providers used, to which it could write").await;
+                    self.say("nor is the cache of providers used, to which it could write").await;
                 }
                 Ok(None)
             }

@@ -117,8 +117,7 @@ impl PhaseRunner {
             return Err(Failure { message, ..without.unwrap_or(refused) });
         }
         if !others.is_empty() {
-            let text = format!("pawl: outside of the stack, these are pointers of Git LFS ({why}): {}", listed(&others));
-            self.log.line(&self.redactor.clean(&text)).await;
+            self.say(format!("outside of the stack, these are pointers of Git LFS ({why}): {}", listed(&others))).await;
         }
         Ok(())
     }

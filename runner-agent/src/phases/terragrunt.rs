@@ -151,7 +151,7 @@ impl PhaseRunner {
             return false;
         }
         shell.as_plan.store(true, Ordering::Relaxed);
-        self.log.line("pawl: it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
+        self.say("it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
         true
     }
 
@@ -159,9 +159,7 @@ impl PhaseRunner {
     /// nothing to apply.
     pub(super) async fn planned_nothing(&self, made: Initialised) -> Result<(PlanReport, Planned), Failure> {
         let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
-        self.log
-            .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
-            .await;
+        self.say(format!("Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply")).await;
         // The checksum covers an empty plan file.
         files::create(&self.settings.plan_file()).or_internal("the plan cannot be kept")?;
         let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;

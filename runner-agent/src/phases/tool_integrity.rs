@@ -10,9 +10,9 @@ use std::{
 use crds::{Failure, Reason};
 use tokio::task::JoinHandle;
 
-use super::guard;
 use crate::{
     classify::OrInternal as _,
+    guard,
     tool::{Found, Stamp, digest, image, path},
 };
 
