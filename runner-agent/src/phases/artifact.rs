@@ -13,10 +13,9 @@ use tool_versions::{
 
 use super::{PhaseRunner, fetch::files, inputs};
 use crate::{
-    classify::{OrInternal as _, internal, is_disk_full, not_run},
+    classify::{OrInternal as _, internal, is_disk_full},
     files::Scratch,
     ports::{Notice, Notices},
-    process::RunError,
 };
 
 /// Maximum archive size in bytes: 256 MiB.
@@ -36,13 +35,7 @@ impl PhaseRunner {
         root: &Path,
         notices: &Notices,
     ) -> Result<String, Failure> {
-        let _ = notices.send(Notice::Started("source"));
-        let fetched = tokio::select! {
-            fetched = self.get_artifact(artifact, root, notices) => fetched,
-            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
-        };
-        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
-        fetched
+        self.fetching(self.get_artifact(artifact, root, notices), notices).await
     }
 
     async fn get_artifact(&self, artifact: &ArtifactSource, root: &Path, notices: &Notices) -> Result<String, Failure> {

@@ -9,7 +9,11 @@ use std::{
 use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec};
 
 use super::{PhaseRunner, source};
-use crate::{classify::OrInternal as _, ports::Notices};
+use crate::{
+    classify::{OrInternal as _, not_run},
+    ports::{Notice, Notices},
+    process::RunError,
+};
 
 /// Attempts to read a ConfigMap's or Secret's files while the kubelet replaces them.
 const TRIES: usize = 5;
@@ -55,6 +59,21 @@ impl PhaseRunner {
             }
             SourceKind::Repository(repository) => self.fetch_repository(spec, repository, root, notices).await,
         }
+    }
+
+    /// Reports a download as the step `source`. A stop of the attempt ends it.
+    pub(super) async fn fetching<T>(
+        &self,
+        download: impl Future<Output = Result<T, Failure>>,
+        notices: &Notices,
+    ) -> Result<T, Failure> {
+        let _ = notices.send(Notice::Started("source"));
+        let fetched = tokio::select! {
+            fetched = download => fetched,
+            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
+        };
+        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
+        fetched
     }
 }
 

@@ -109,10 +109,10 @@ impl PhaseRunner {
         }
         let logins = self.logins(credentials)?;
         let kept = &self.settings.kept;
-        const FAILED: &str = "the credentials of git cannot be written";
+        let failed = "the credentials of git cannot be written";
         let write = |name: &str, text: &str| -> Result<PathBuf, Failure> {
             let path = kept.join(name);
-            files::write(&path, text).or_internal(FAILED)?;
+            files::write(&path, text).or_internal(failed)?;
             Ok(path)
         };
         let mut config = String::new();
@@ -140,9 +140,9 @@ impl PhaseRunner {
         if logins.iter().any(|login| login.identity.is_some()) {
             let dir = kept.join("ssh");
             if dir.exists() {
-                fs::remove_dir_all(&dir).or_internal(FAILED)?;
+                fs::remove_dir_all(&dir).or_internal(failed)?;
             }
-            let dir = SshFiles::create(&dir, &logins).or_internal(FAILED)?.keep();
+            let dir = SshFiles::create(&dir, &logins).or_internal(failed)?.keep();
             env.push(("GIT_SSH_COMMAND".into(), ::source::ssh::command(&dir).into()));
             env.push(("GIT_SSH_VARIANT".into(), "ssh".into()));
         }

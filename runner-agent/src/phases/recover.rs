@@ -350,7 +350,7 @@ pub(super) fn finish_recovery(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::{Changed, Diagnostic};
+    use crds::Diagnostic;
 
     fn object(address: &str, id: Option<&str>, action: Option<Action>) -> Object {
         let kind = crds::apply_log::address::kind(address).unwrap_or_default().to_owned();
@@ -378,13 +378,7 @@ mod tests {
             line: place.map(|(_, line)| line),
             address: None,
         };
-        Failure {
-            class: FailureClass::Configuration,
-            reason: reason::PLAN_FAILED.into(),
-            message: String::new(),
-            changes: Changed::None,
-            diagnostics: vec![diagnostic],
-        }
+        Failure { diagnostics: vec![diagnostic], ..Reason::PlanFailed.failure("") }
     }
 
     #[test]
