@@ -214,50 +214,17 @@ mod tests {
         assert_eq!(BackendType::of("a-newer-one"), &OTHER);
     }
 
-    /// Guards compatibility: of all arguments in OpenTofu's source, exactly these count, as in older versions. Keys and
-    /// checksums therefore stay the same.
-    #[test]
-    fn counted_arguments_equal_those_of_older_versions() {
-        let arguments: &[(&str, &[&str])] = &[
-            ("azurerm", &["container_name", "endpoint", "key", "resource_group_name", "storage_account_name"]),
-            ("consul", &["address", "path"]),
-            ("cos", &["bucket", "endpoint", "key", "prefix", "region"]),
-            ("gcs", &["bucket", "prefix"]),
-            ("http", &["address", "lock_address", "unlock_address"]),
-            ("kubernetes", &["namespace", "secret_suffix"]),
-            ("local", &["path", "workspace_dir"]),
-            ("oss", &["bucket", "endpoint", "key", "prefix", "region", "tablestore_table"]),
-            ("pg", &["schema_name"]),
-            ("remote", &["hostname", "organization", "workspaces"]),
-            ("s3", &["bucket", "dynamodb_table", "endpoint", "key", "region", "workspace_key_prefix"]),
-        ];
-        for (kind, arguments) in arguments {
-            let config: Map<String, Value> = arguments.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
-            let (config, row) = (Value::Object(config), BackendType::of(kind));
-            assert_eq!(row.place(&config), config, "{kind}");
-            let former: Vec<_> = arguments.iter().filter(|key| OTHER.state.contains(key)).collect();
-            assert!(row.state(&config).keys().eq(former), "{kind}");
-        }
-    }
+    /// Credentials of all backends in OpenTofu's source, and arguments that name no state.
+    const CREDENTIALS: &str = "access_key access_token client_certificate_password client_id client_key \
+        client_private_key_pem client_secret credentials encryption_key headers http_auth max_retries oidc_token password \
+        profile retry_max sas_token secret_id secret_key security_token sse_customer_key token username";
 
     #[test]
     fn credentials_do_not_count() {
-        let credentials: &[(&str, &[&str])] = &[
-            ("azurerm", &["access_key", "sas_token", "client_id", "client_secret", "client_certificate_password", "oidc_token"]),
-            ("consul", &["access_token", "http_auth"]),
-            ("cos", &["secret_id", "secret_key", "security_token"]),
-            ("gcs", &["access_token", "credentials", "encryption_key"]),
-            ("http", &["username", "password", "headers", "client_private_key_pem"]),
-            ("kubernetes", &["username", "password", "token", "client_key"]),
-            ("oss", &["access_key", "secret_key", "security_token"]),
-            ("remote", &["token"]),
-            ("s3", &["access_key", "secret_key", "token", "sse_customer_key", "profile", "max_retries"]),
-            ("a-newer-one", &["username", "password", "token", "access_key", "secret_key", "retry_max"]),
-        ];
-        for (kind, arguments) in credentials {
-            let config: Map<String, Value> = arguments.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
-            let (config, row) = (Value::Object(config), BackendType::of(kind));
-            assert_eq!((row.place(&config), row.state(&config)), (json!({}), Map::new()), "{kind}");
+        let config: Map<String, Value> = CREDENTIALS.split(' ').map(|key| (key.to_owned(), json!("x"))).collect();
+        let config = Value::Object(config);
+        for row in TYPES.iter().chain([&OTHER]) {
+            assert_eq!((row.place(&config), row.state(&config)), (json!({}), Map::new()), "{}", row.name);
         }
         let config = json!({
             "address": "https://user:pass@state/a?token=x", "password": "p", "region": null, "lock_address": "https://u:p@lock/a",
@@ -265,6 +232,9 @@ mod tests {
         let place = json!({"address": "https://state/a", "lock_address": "https://lock/a"});
         assert_eq!(BackendType::of("http").place(&config), place);
         assert_eq!(BackendType::of("pg").place(&json!({"conn_str": "postgres://u:p@h"})), json!({}));
+        let s3 = json!({"bucket": "b", "key": "k", "region": "eu", "dynamodb_table": "t"});
+        assert_eq!(BackendType::of("s3").place(&s3), s3);
+        assert!(BackendType::of("s3").state(&s3).keys().eq(["bucket", "key"]));
     }
 
     #[test]

@@ -102,15 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn printed_durations_parse_to_the_same_value() {
+    fn only_printed_forms_and_their_like_are_parsed() {
         for text in ["10m", "72h", "1h30m", "500ms", "1m1s1ms", "0s"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }
         assert_eq!("90m".parse::<Span>().unwrap().to_string(), "1h30m");
-    }
-
-    #[test]
-    fn invalid_duration_is_quoted_in_the_error() {
         for text in ["", "10", "m", "10 m", "-1m", "1d", "1h 2m", "99999999999h"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }

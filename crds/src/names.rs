@@ -256,21 +256,12 @@ pub fn errored_state_command(namespace: &str, run: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn short_hash_has_five_characters() {
-        assert_eq!(short_hash(UID).len(), 5);
-    }
-
     const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 
     #[test]
-    fn the_longest_name_makes_a_hostname() {
+    fn attempts_have_hostnames_that_differ_with_the_uid() {
         let name = attempt_name(&"n".repeat(MAX_RUN_NAME), UID, 999);
-        assert!(name.len() <= 63, "{name}");
-    }
-
-    #[test]
-    fn recreated_run_has_other_pod_names() {
+        assert!(name.len() <= 63 && short_hash(UID).len() == 5, "{name}");
         assert_ne!(attempt_name("a", UID, 1), attempt_name("a", "other", 1));
         assert_eq!(attempt_name("a", UID, 1), attempt_name("a", UID, 1));
     }

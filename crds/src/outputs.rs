@@ -203,15 +203,7 @@ mod tests {
     fn only_outputs_are_read_from_a_state() {
         let state = json!({"version": 4, "serial": 7, "lineage": "l", "outputs": {"a": {"value": {"b": 1}, "type": ["object", {}]},
             "s": {"value": "x", "type": "string", "sensitive": true}}, "resources": [{"mode": "managed"}]});
-        let read = StateOutputs::read(
-            format!(
-                "a warning
-{state}
-"
-            )
-            .as_bytes(),
-        )
-        .unwrap();
+        let read = StateOutputs::read(format!("a warning\n{state}\n").as_bytes()).unwrap();
         assert_eq!((read.serial, read.lineage.as_str(), read.outputs.len()), (7, "l", 2));
         assert!(read.outputs["s"].sensitive && read.outputs["a"].value == json!({"b": 1}));
         let sent = serde_json::to_vec(&read).unwrap();

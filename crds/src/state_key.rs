@@ -65,12 +65,12 @@ pub fn canonical(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn id() -> StateId {
-        StateId { stack: "net".into(), workspace: "default".into() }
+    fn id(stack: &str) -> StateId {
+        StateId { stack: stack.into(), workspace: "default".into() }
     }
 
     fn http(config: &Value) -> String {
-        foreign("http", config, "default", "team", &id())
+        foreign("http", config, "default", "team", &id("net"))
     }
 
     #[test]
@@ -78,10 +78,13 @@ mod tests {
         let plain = http(&json!({"address": "http://s/a"}));
         let left = json!({"address": "http://u:p@s/a?x=1", "lock_address": "http://s/l", "password": "p", "retry_max": 2, "username": null});
         assert_eq!(http(&left), plain, "credentials and the way to the lock name no place");
-        let elsewhere = StateId { stack: "other".into(), workspace: "default".into() };
-        assert_eq!(foreign("http", &json!({"address": "http://s/a"}), "default", "else", &elsewhere), plain, "across namespaces");
+        assert_eq!(
+            foreign("http", &json!({"address": "http://s/a"}), "default", "else", &id("other")),
+            plain,
+            "across namespaces"
+        );
         assert_ne!(http(&json!({"address": "http://s/b"})), plain);
-        assert_ne!(foreign("http", &json!({"address": "http://s/a"}), "prod", "team", &id()), plain);
+        assert_ne!(foreign("http", &json!({"address": "http://s/a"}), "prod", "team", &id("net")), plain);
         assert_eq!((plain.len(), &plain[..7]), (71, "sha256:"));
     }
 
@@ -89,9 +92,8 @@ mod tests {
     fn unnamed_state_is_keyed_by_the_stack() {
         let none = http(&json!({"address": null, "password": "p"}));
         assert_eq!(none, http(&Value::Null));
-        let other = StateId { stack: "dns".into(), workspace: "default".into() };
-        assert_ne!(foreign("http", &Value::Null, "default", "team", &other), none);
-        let pg = |url: &str| foreign("pg", &json!({"conn_str": url}), "default", "team", &id());
+        assert_ne!(foreign("http", &Value::Null, "default", "team", &id("dns")), none);
+        let pg = |url: &str| foreign("pg", &json!({"conn_str": url}), "default", "team", &id("net"));
         assert_eq!(pg("postgres://u:p@h/a"), pg("postgres://h/a?sslmode=off"));
         assert_ne!(pg("postgres://h/a"), pg("postgres://h/b"));
         assert_eq!(pg("host=h password=p"), pg("host=h password=q"), "a text with a password in it is left out");
@@ -101,9 +103,9 @@ mod tests {
     fn expected_key_equals_the_key_after_init() {
         let mut spec: TerraformRunSpec =
             serde_json::from_value(json!({"source": {"inline": {"files": {"main.tf": ""}}}})).unwrap();
-        assert_eq!(expected("team", "net", &spec, true), Some(managed("team", &id())));
+        assert_eq!(expected("team", "net", &spec, true), Some(managed("team", &id("net"))));
         assert_eq!(expected("team", "net", &spec, false), None);
-        assert_ne!(managed("team", &id()), managed("else", &id()));
+        assert_ne!(managed("team", &id("net")), managed("else", &id("net")));
         spec.backend =
             serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a", "username": "u"}})).unwrap();
         let found = json!({"address": "http://s/a", "username": "u", "update_method": null, "headers": null});

@@ -99,30 +99,18 @@ fn more(line: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Changed, Diagnostic, Failure, FailureClass, PlanStatus};
+    use crate::{Diagnostic, Failure, PlanStatus, Reason};
 
     fn huge() -> TerraformRunStatus {
         let text = "é\"\n".repeat(5_000);
+        let (summary, detail) = (text.clone(), Some(text.clone()));
+        let diagnostic = Diagnostic { summary, detail, file: Some(text.clone()), ..Diagnostic::default() };
         TerraformRunStatus {
             message: Some(text.clone()),
             next_step: Some(text.clone()),
             history: vec![text.clone(); 200],
             plan: Some(PlanStatus { changes: vec![text.clone(); 300], ..PlanStatus::default() }),
-            failure: Some(Failure {
-                class: FailureClass::Internal,
-                reason: "AgentFault".into(),
-                message: text.clone(),
-                changes: Changed::Unknown,
-                diagnostics: vec![
-                    Diagnostic {
-                        summary: text.clone(),
-                        detail: Some(text.clone()),
-                        file: Some(text.clone()),
-                        ..Diagnostic::default()
-                    };
-                    9
-                ],
-            }),
+            failure: Some(Failure { message: text, diagnostics: vec![diagnostic; 9], ..Reason::AgentFault.failure("") }),
             ..TerraformRunStatus::default()
         }
     }

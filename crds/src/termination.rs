@@ -68,9 +68,11 @@ impl TerminationMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Changed, Diagnostic, FailureClass};
+    use crate::{Diagnostic, Reason};
 
     fn message(length: usize) -> TerminationMessage {
+        let diagnostics = vec![Diagnostic { summary: "x".repeat(length), ..Diagnostic::default() }];
+        let message = "\"".repeat(length);
         TerminationMessage {
             run_uid: "u".into(),
             attempt: 1,
@@ -78,13 +80,7 @@ mod tests {
             nonce: "n".into(),
             result: Some(RunResult::Failed),
             message: "é".repeat(length),
-            failure: Some(Failure {
-                class: FailureClass::Internal,
-                reason: "AgentPanicked".into(),
-                message: "\"".repeat(length),
-                changes: Changed::Unknown,
-                diagnostics: vec![Diagnostic { summary: "x".repeat(length), ..Diagnostic::default() }],
-            }),
+            failure: Some(Failure { message, diagnostics, ..Reason::AgentFault.failure("") }),
             unkept: Some("x".repeat(length)),
         }
     }

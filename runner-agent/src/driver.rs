@@ -229,25 +229,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             // Hooks before the apply count towards the apply's timeout.
             State::Preparing | State::Applying if matches!(before, State::Claiming(..)) => self.begin_phase(),
             State::Finishing(_) => self.phase_since = Instant::now(),
-            State::Adopting
-            | State::Setup(_)
-            | State::Restoring
-            | State::RecordingInit(_)
-            | State::Init(_)
-            | State::RecordingPlan(_)
-            | State::Planning(_)
-            | State::RecordingResult(_)
-            | State::Verifying(_)
-            | State::Claiming(..)
-            | State::Stopping { .. }
-            | State::Preparing
-            | State::HoldingBack { .. }
-            | State::VerifyingAgain
-            | State::Applying
-            | State::Interrupting { .. }
-            | State::Ending(_)
-            | State::Reporting(_)
-            | State::Ended => {}
+            // A new state has consequences only if it is listed above.
+            _ => {}
         }
         // Abandon a verification whose approval was withdrawn.
         if matches!(before, State::Verifying(_)) && !matches!(self.state, State::Claiming(..)) {
@@ -351,21 +334,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                     State::RecordingInit(_) | State::RecordingPlan(_) | State::RecordingResult(_) | State::Claiming(..) => {
                         Event::Stop(Stop::Fenced)
                     }
-                    State::Setup(_)
-                    | State::Restoring
-                    | State::Init(_)
-                    | State::Planning(_)
-                    | State::Leasing
-                    | State::Awaiting
-                    | State::Verifying(_)
-                    | State::Preparing
-                    | State::HoldingBack { .. }
-                    | State::VerifyingAgain
-                    | State::Stopping { .. }
-                    | State::Applying
-                    | State::Interrupting { .. }
-                    | State::Finishing(_)
-                    | State::Ended => Event::Task(Task::StepFailed { retried: false }),
+                    _ => Event::Task(Task::StepFailed { retried: false }),
                 }
             }
             Done::Progress(_) => return None,

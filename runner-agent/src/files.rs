@@ -8,7 +8,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, File, OpenOptions},
-    io::{self, Read},
+    io::{self, Read, Write as _},
     os::{
         fd::OwnedFd,
         unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
@@ -192,6 +192,14 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
 }
 
+/// Writes a new file like [`create`].
+///
+/// # Errors
+/// As [`create`], or the disk is full.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    create(path)?.write_all(bytes.as_ref())
+}
+
 /// Opens a regular file for reading unless its name is a link. Never blocks on a pipe.
 ///
 /// # Errors
@@ -222,10 +230,7 @@ mod tests {
     use super::*;
     use futures::TryStreamExt as _;
     use nix::{sys::stat, unistd::mkfifo};
-    use std::{
-        io::Write as _,
-        os::unix::{fs::symlink, net::UnixListener},
-    };
+    use std::os::unix::{fs::symlink, net::UnixListener};
 
     #[tokio::test]
     async fn scratch_file_has_no_name_and_is_read_from_its_start() {
@@ -294,7 +299,7 @@ mod tests {
         symlink("shared/tool", at("file")).unwrap();
         symlink("shared", at("way")).unwrap();
         for _ in 0..2 {
-            create(&at("file")).unwrap().write_all(b"ours").unwrap();
+            write(&at("file"), "ours").unwrap();
             assert_eq!(fs::read_to_string(at("file")).unwrap(), "ours");
         }
         assert!(create(&at("way/new")).is_err() && create(&at("way/tool")).is_err());

@@ -46,3 +46,8 @@ pub mod settings;
 pub mod termination;
 pub mod tool;
 pub mod tool_cli;
+
+/// Locks a mutex. Ignores poisoning: a thread that panics never leaves the value half written.
+pub(crate) fn guard<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

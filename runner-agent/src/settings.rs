@@ -150,7 +150,6 @@ impl Settings {
             pod_uid: text(pod_env::ENV_POD_UID)?,
             // A controller of the previous version does not set it.
             node_name: std::env::var(pod_env::ENV_NODE_NAME).ok().filter(|name| !name.is_empty()),
-            nonce: nonce(),
             grace: Duration::from_secs(number(pod_env::ENV_GRACE, grace)?.into()),
             tools: vec![dir(pod_env::ENV_TOOLS, pod_env::TOOLS_DIR)],
             tool_settings: Some(tool_settings),
@@ -158,7 +157,6 @@ impl Settings {
             mirrors: pod_env::MIRRORS_DIR.into(),
             providers: dir(pod_env::ENV_PROVIDERS, pod_env::PROVIDERS_DIR),
             provider_cache: std::env::var_os(pod_env::ENV_PROVIDERS_CACHE).filter(|dir| !dir.is_empty()).map(PathBuf::from),
-            work: pod_env::WORK_DIR.into(),
             kept,
             scratch: ["/tmp", "/dev/shm"].map(PathBuf::from).into(),
             secrets: pod_env::SECRETS_DIR.into(),
@@ -168,12 +166,8 @@ impl Settings {
             termination_log: pod_env::TERMINATION_LOG.into(),
             ca,
             inherited,
-            folder: None,
-            command: None,
-            restores: false,
             store: store()?,
-            progress_every: PROGRESS_EVERY,
-            stall_after: STALL_AFTER,
+            ..Self::below(Path::new(pod_env::WORK_DIR))
         })
     }
 

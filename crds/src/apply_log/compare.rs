@@ -124,17 +124,13 @@ impl Comparison {
     /// Converts to the form of a run's status.
     pub fn status(&self) -> Journal {
         let count = |list: &[Object], what: &str| (!list.is_empty()).then(|| format!("{} {what}", list.len()));
-        let mut parts: Vec<String> = [
+        let parts = [
             count(&self.not_recorded, "created and not recorded"),
             count(&self.uncertain, "begun and uncertain"),
             count(&self.still_recorded, "destroyed and still recorded"),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        if self.recorded > 0 {
-            parts.push(format!("{} created and recorded", self.recorded));
-        }
+            (self.recorded > 0).then(|| format!("{} created and recorded", self.recorded)),
+        ];
+        let mut parts: Vec<String> = parts.into_iter().flatten().collect();
         if parts.is_empty() {
             parts.push("the state has all that the tool knows of".to_owned());
         }
@@ -154,21 +150,13 @@ impl Comparison {
 /// recorded. `why` continues the sentence `not compared with the state: …`.
 pub fn uncompared(replay: &Replay, why: &str) -> Journal {
     let comparison = Comparison::of(replay, &StateFacts::default());
+    let (created, begun) = (comparison.not_recorded.len(), comparison.uncertain.len());
     let made = comparison.not_recorded.into_iter().map(|made| Object { action: None, occupied: false, ..made });
-    let created = made.len();
-    let begun = comparison.uncertain.len();
-    let mut uncertain: Vec<Object> = comparison.uncertain;
-    let mut all: Vec<String> = made.map(|object| format!("{object} (created)")).collect();
-    all.extend(uncertain.drain(..).map(|object| object.to_string()));
-    Journal {
-        summary: clip(
-            &format!("{created} created, {begun} begun and uncertain{}; not compared with the state: {why}", gap(replay.gaps)),
-            512,
-        ),
-        compared: false,
-        uncertain: bounded(all),
-        ..Journal::default()
-    }
+    let made = made.map(|object| format!("{object} (created)"));
+    let all = made.chain(comparison.uncertain.iter().map(Object::to_string)).collect();
+    let gap = gap(replay.gaps);
+    let summary = format!("{created} created, {begun} begun and uncertain{gap}; not compared with the state: {why}");
+    Journal { summary: clip(&summary, 512), compared: false, uncertain: bounded(all), ..Journal::default() }
 }
 
 fn gap(gaps: u32) -> &'static str {

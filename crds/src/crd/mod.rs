@@ -158,11 +158,29 @@ mod tests {
         }
     }
 
+    /// The schemas of all kinds.
+    fn schemas() -> [Value; 3] {
+        [terraform_run(), terraform_repository(), terraform_layer()]
+            .map(|crd| crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone())
+    }
+
+    /// Passes each field of Pawl below a schema on, with its path. Kubernetes describes its own types.
+    fn visit(path: &str, schema: &Value, to: &mut impl FnMut(&str, &Value)) {
+        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            to(&path, inner);
+            if !matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions") {
+                visit(&path, inner, to);
+                visit(&format!("{path}[]"), &inner["items"], to);
+            }
+        }
+    }
+
     #[test]
     fn everything_has_a_bound() {
         let mut found = Vec::new();
-        for crd in [terraform_run(), terraform_repository(), terraform_layer()] {
-            unbounded("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &mut found);
+        for schema in schemas() {
+            unbounded("", &schema, &mut found);
         }
         assert!(found.is_empty(), "{found:#?}");
     }
@@ -175,61 +193,34 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_own_field_has_a_description() {
-        fn walk(path: &str, schema: &Value, missing: &mut Vec<String>) {
-            for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-                let path = format!("{path}.{name}");
-                if inner.get("description").is_none() {
-                    missing.push(path.clone());
-                }
-                if !matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources" | "conditions")
-                {
-                    walk(&path, inner, missing);
-                    walk(&format!("{path}[]"), &inner["items"], missing);
-                }
-            }
-        }
-        let mut missing = Vec::new();
-        for crd in [terraform_run(), terraform_repository(), terraform_layer()] {
-            let root = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-            walk("spec", &root["spec"], &mut missing);
-            walk("status", &root["status"], &mut missing);
-        }
-        assert!(missing.is_empty(), "{missing:#?}");
-    }
-
     /// `kubectl explain` prints descriptions, but neither defaults nor bounds.
     #[test]
-    fn descriptions_of_the_spec_name_defaults_and_bounds() {
-        fn walk(path: &str, schema: &Value, missing: &mut Vec<String>) {
-            for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-                let path = format!("{path}.{name}");
-                let text = inner["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-                let mut words = Vec::new();
-                match &inner["default"] {
-                    Value::Null | Value::Object(_) | Value::Array(_) => {}
-                    Value::String(default) => words.push(format!("Default: `{default}`")),
-                    default => words.push(format!("Default: `{default}`")),
-                }
-                // Skip the lengths of Kubernetes names (253), and of durations and enums (16), which their own format
-                // bounds.
-                let length = inner["maxLength"].as_u64().filter(|length| ![16, 253].contains(length));
-                let most = ["maximum", "maxItems", "maxProperties"].iter().find_map(|bound| inner[bound].as_f64());
-                words.extend(length.map(|length| format!("at most {length} characters")));
-                words.extend(most.map(|most| format!("at most {most}")));
-                words.extend(inner["minimum"].as_f64().filter(|least| *least > 0.0).map(|least| format!("at least {least}")));
-                let lacks = |word: &&String| !text.contains(word.as_str()) && !text.contains(&word.replacen("at", "At", 1));
-                missing.extend(words.iter().filter(lacks).map(|word| format!("{path}: {word}")));
-                if !matches!(name.as_str(), "affinity" | "tolerations" | "topologySpreadConstraints" | "resources") {
-                    walk(&path, inner, missing);
-                    walk(&format!("{path}[]"), &inner["items"], missing);
-                }
-            }
-        }
+    fn descriptions_name_defaults_and_bounds_of_the_spec() {
         let mut missing = Vec::new();
-        for crd in [terraform_run(), terraform_repository(), terraform_layer()] {
-            walk("spec", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut missing);
+        let mut check = |path: &str, inner: &Value| {
+            let Some(text) = inner["description"].as_str() else { return missing.push(path.to_owned()) };
+            if path.starts_with("status") {
+                return;
+            }
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let mut words = Vec::new();
+            match &inner["default"] {
+                Value::Null | Value::Object(_) | Value::Array(_) => {}
+                Value::String(default) => words.push(format!("Default: `{default}`")),
+                default => words.push(format!("Default: `{default}`")),
+            }
+            // Skip the lengths of Kubernetes names (253), and of durations and enums (16), which their own format bounds.
+            let length = inner["maxLength"].as_u64().filter(|length| ![16, 253].contains(length));
+            let most = ["maximum", "maxItems", "maxProperties"].iter().find_map(|bound| inner[bound].as_f64());
+            words.extend(length.map(|length| format!("at most {length} characters")));
+            words.extend(most.map(|most| format!("at most {most}")));
+            words.extend(inner["minimum"].as_f64().filter(|least| *least > 0.0).map(|least| format!("at least {least}")));
+            let lacks = |word: &&String| !text.contains(word.as_str()) && !text.contains(&word.replacen("at", "At", 1));
+            missing.extend(words.iter().filter(lacks).map(|word| format!("{path}: {word}")));
+        };
+        for schema in schemas() {
+            visit("spec", &schema["properties"]["spec"], &mut check);
+            visit("status", &schema["properties"]["status"], &mut check);
         }
         assert!(missing.is_empty(), "{missing:#?}");
     }

@@ -113,7 +113,7 @@ fn variables(place: Place, facts: &Facts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Changed, Diagnostic, FailureClass, reason};
+    use crate::{Diagnostic, Reason, reason};
 
     fn facts() -> Facts {
         Facts { again: "pawl again".into(), logs: "pawl logs".into(), ..Facts::default() }
@@ -141,13 +141,8 @@ mod tests {
     #[test]
     fn step_for_code_names_the_diagnosed_line() {
         let at = Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() };
-        let failure = Failure {
-            class: FailureClass::Configuration,
-            reason: reason::INVALID_CONFIGURATION.into(),
-            message: String::new(),
-            changes: Changed::None,
-            diagnostics: vec![Diagnostic::default(), at],
-        };
+        let diagnostics = vec![Diagnostic::default(), at];
+        let failure = Failure { diagnostics, ..Reason::InvalidConfiguration.failure("") };
         let of = |fixed| next_step(&failure.reason, Place::Cluster, &Facts { fixed, ..facts() }.of(&failure));
         assert_eq!(of(None), "correct main.tf:7, then: pawl again");
         let artifact = "create a run with corrected spec.source.artifact (a spec never changes)";
@@ -169,13 +164,8 @@ mod tests {
     #[test]
     fn variables_are_named() {
         let named = |name: &str| Diagnostic { address: Some(name.into()), ..Diagnostic::default() };
-        let failure = Failure {
-            class: FailureClass::Configuration,
-            reason: reason::VARIABLE_NOT_SET.into(),
-            message: String::new(),
-            changes: Changed::None,
-            diagnostics: vec![named("var.zone"), named("var.size")],
-        };
+        let diagnostics = vec![named("var.zone"), named("var.size")];
+        let failure = Failure { diagnostics, ..Reason::VariableNotSet.failure("") };
         let of = |place| next_step(&failure.reason, place, &facts().of(&failure));
         assert_eq!(of(Place::Laptop), "pawl again --var zone=… --var size=…");
         assert_eq!(of(Place::Cluster), "create a run with zone and size in spec.variables (a spec never changes)");

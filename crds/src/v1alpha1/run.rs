@@ -300,6 +300,18 @@ impl TerraformRun {
         self.stopped("cancelled", names::CANCEL, names::CANCELED_BY)
     }
 
+    /// Whether its deletion, its cancellation or its denial is requested.
+    pub fn is_stopped(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some() || self.cancelled().is_some() || self.denied().is_some()
+    }
+
+    /// Whether the run holds the lease on the state of its plan. A plan without a state key needs none.
+    pub fn is_leased(&self) -> bool {
+        let Some(status) = &self.status else { return false };
+        let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
+        key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))
+    }
+
     fn stopped(&self, word: &str, why: &str, by: &str) -> Option<String> {
         let annotation = |name: &str| self.metadata.annotations.as_ref().and_then(|all| all.get(name));
         let part = |before: &str, text: &str, most| {

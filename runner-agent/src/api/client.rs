@@ -1,7 +1,7 @@
 //! The API client: one object, three requests.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -17,7 +17,10 @@ use serde_json::Value;
 use tool_versions::releases::http::waiting;
 use tower::{BoxError, util::MapFutureLayer};
 
-use crate::ports::{Api, ApiError, Seen};
+use crate::{
+    guard,
+    ports::{Api, ApiError, Seen},
+};
 
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -56,7 +59,7 @@ impl KubeApi {
                 let response = answer.await?;
                 if is_busy(response.status().as_u16()) {
                     let asked = waiting::asked_for(response.headers(), SystemTime::now());
-                    *noted.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+                    *guard(&noted) = asked;
                 }
                 // An error may come from an intermediary, and so may its `Date`.
                 if let Some(date) = response.headers().get(DATE).filter(|_| response.status().is_success()) {
@@ -86,7 +89,7 @@ impl KubeApi {
             kube::Error::Api(status) => Some(status.code),
             _ => None,
         };
-        let noted = || *self.after.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = || *guard(&self.after);
         ApiError { code, text: error.to_string(), after: code.filter(|code| is_busy(*code)).and_then(|_| noted()) }
     }
 }

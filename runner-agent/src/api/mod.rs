@@ -8,5 +8,4 @@ mod write;
 pub use client::KubeApi;
 pub use patch::{PatchError, patch};
 pub use watch::follow;
-pub(crate) use write::is_leased;
 pub use write::{Kind, Outcome, Writer, backoff, backoff_of};

@@ -2,7 +2,7 @@
 
 use std::{
     hash::{Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use crds::{
 use serde_json::{Value, json};
 
 use crate::{
+    guard,
     ports::{Api, ApiError},
     settings::Settings,
 };
@@ -91,13 +92,13 @@ impl<A: Api> Writer<A> {
     }
 
     pub fn learn(&self, run: &TerraformRun) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).take(run);
+        guard(&self.known).take(run);
     }
 
     /// Records a version of the run from the watch if it is newer than the known one.
     pub fn saw(&self, run: &TerraformRun) {
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = guard(&self.known);
         let version = run.metadata.resource_version.as_deref().unwrap_or_default();
         if number(version) > number(&known.version) {
             known.take(run);
@@ -190,7 +191,7 @@ impl<A: Api> Writer<A> {
     /// Waits as long as a busy server requests, while nothing is claimed. The claim itself and an end do not wait.
     async fn leave_alone(&self, error: &ApiError, kind: &Kind) {
         let is_early = matches!(kind, Kind::Adopt | Kind::Update);
-        let claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner).status.claim.is_some();
+        let claimed = guard(&self.known).status.claim.is_some();
         let wait = error.wait(claimed || !is_early);
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -227,7 +228,7 @@ impl<A: Api> Writer<A> {
                 let own = Some(claim) == wanted.claim.as_ref();
                 return Some(if own { Outcome::Landed(run.clone()) } else { Outcome::Fenced });
             }
-            if approved.as_ref().is_some_and(|sum| !approval::stands(run, sum)) || is_stopped(run) || !is_leased(run) {
+            if approved.as_ref().is_some_and(|sum| !approval::stands(run, sum)) || run.is_stopped() || !run.is_leased() {
                 return Some(Outcome::Refused(run.clone()));
             }
         }
@@ -235,7 +236,7 @@ impl<A: Api> Writer<A> {
     }
 
     /// Whether the attempt is open and belongs to this pod. A run with a word of a newer version belongs to another process.
-    fn is_open(&self, run: &TerraformRun) -> bool {
+    pub fn is_open(&self, run: &TerraformRun) -> bool {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
             && run
@@ -253,7 +254,7 @@ impl<A: Api> Writer<A> {
 
     /// The patch from the known status to the wanted one; `None` if nothing differs.
     fn operations(&self, wanted: &mut TerraformRunStatus, kind: &Kind) -> Option<Vec<Value>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = guard(&self.known);
         align(&known.status, wanted, kind);
         fit(wanted);
         let changes = fields::changes(&known.status, wanted);
@@ -313,18 +314,6 @@ impl<A: Api> Writer<A> {
 /// writes, the adoption and the claim. So no other write can create or change these.
 fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kind) {
     fields::copy(known, wanted, |field| !kind.writes(field.owner));
-}
-
-/// Whether the run holds the lease on the state of its plan. A plan without a state key needs none.
-pub(crate) fn is_leased(run: &TerraformRun) -> bool {
-    let Some(status) = &run.status else { return false };
-    let key = status.plan.as_ref().and_then(|plan| plan.state_key.as_ref());
-    key.is_none_or(|key| status.lease.as_ref().is_some_and(|lease| lease.state_key == *key))
-}
-
-fn is_stopped(run: &TerraformRun) -> bool {
-    let annotated = |name| run.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(name));
-    run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
 }
 
 /// The admission policy's refusal of an agent of another minor release, up to the release that it names.

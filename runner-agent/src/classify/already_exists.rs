@@ -64,7 +64,7 @@ fn id(told: &Diagnostic) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::Changed;
+    use crds::{Changed, Reason};
 
     fn of(summary: &str, detail: &str, address: Option<&str>) -> Failure {
         let told = Diagnostic {
@@ -76,13 +76,8 @@ mod tests {
             line: Some(3),
         };
         let other = Diagnostic { severity: "error".into(), summary: "other".into(), ..Diagnostic::default() };
-        let mut failure = Failure {
-            class: FailureClass::Configuration,
-            reason: reason::APPLY_FAILED.into(),
-            message: "apply failed".into(),
-            changes: Changed::Some,
-            diagnostics: vec![other, told],
-        };
+        let diagnostics = vec![other, told];
+        let mut failure = Failure { changes: Changed::Some, diagnostics, ..Reason::ApplyFailed.failure("apply failed") };
         let code = recognise(&mut failure);
         assert_eq!(code.is_some(), failure.reason == reason::ALREADY_EXISTS);
         failure

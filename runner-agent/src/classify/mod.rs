@@ -159,6 +159,18 @@ pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Fa
     }
 }
 
+/// Converts errors of the disk or of the agent.
+pub trait OrInternal<T> {
+    /// Makes the error an [`internal`] one.
+    fn or_internal(self, what: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> OrInternal<T> for Result<T, E> {
+    fn or_internal(self, what: &str) -> Result<T, Failure> {
+        self.map_err(|error| internal(what, &error))
+    }
+}
+
 /// A fault of the disk or of the agent. A full disk has its own reason and may be retried.
 pub fn internal(what: &str, error: &dyn std::fmt::Display) -> Failure {
     fault(&format!("{what}: {error}"))

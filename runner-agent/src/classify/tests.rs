@@ -17,140 +17,157 @@ fn diagnostic(summary: &str, detail: &str, file: Option<(&str, u32)>) -> Diagnos
     }
 }
 
+const FAILED: Exit = Exit { code: 1, signal: None, told: false };
+
 fn of(step: &str, diagnostics: Vec<Diagnostic>) -> Failure {
-    failure(step, Exit { code: 1, signal: None, told: false }, &Said { diagnostics, ..Said::default() })
+    failure(step, FAILED, &Said { diagnostics, ..Said::default() })
+}
+
+fn assert_is(f: &Failure, class: FailureClass, reason: &str, text: &str) {
+    assert_eq!((f.class, f.reason.as_str()), (class, reason), "{text}");
+}
+
+/// The failure of a command with these last lines that are no JSON.
+fn of_tail(tail: &[&str]) -> Failure {
+    let tail = tail.iter().map(|line| (*line).to_owned()).collect();
+    failure("init", FAILED, &Said { tail, ..Said::default() })
 }
 
 #[test]
 fn known_texts_have_class_and_reason() {
-    let rows: &[(&str, &str, FailureClass, &str)] = &[
+    // Summary and detail of a diagnostic, or the summary alone.
+    type Row = (FailureClass, &'static str, &'static [&'static str]);
+    let rows: &[Row] = &[
         (
-            "Failed to query available provider packages",
-            "Could not retrieve the list: could not connect to registry.opentofu.org: failed to request discovery document: Get \"https://…\": dial tcp: lookup registry.opentofu.org: no such host",
             Transient,
             reason::PROVIDER_UNREACHABLE,
+            &[
+                "Failed to query available provider packages|could not connect to registry.opentofu.org: failed to request \
+                 discovery document: Get \"https://…\": dial tcp: lookup registry.opentofu.org: no such host",
+                "Failed to install provider|Error while installing hashicorp/aws: net/http: TLS handshake timeout",
+                "Invalid provider registry host|The host is up: 503 Service Unavailable returned from it",
+            ],
         ),
         (
-            "Failed to install provider",
-            "Error while installing hashicorp/aws: net/http: TLS handshake timeout",
-            Transient,
-            reason::PROVIDER_UNREACHABLE,
-        ),
-        ("Error refreshing state", "read tcp 10.0.0.1: connection reset by peer", Transient, reason::BACKEND_UNREACHABLE),
-        (
-            "Invalid provider registry host",
-            "The host is up: 503 Service Unavailable returned from it",
-            Transient,
-            reason::PROVIDER_UNREACHABLE,
-        ),
-        ("creating EC2 Instance", "api error RequestLimitExceeded: Request limit exceeded.", Transient, reason::THROTTLED),
-        ("Error", "app.terraform.io: 429 Too Many Requests", Transient, reason::THROTTLED),
-        ("error configuring S3 Backend", "no valid credential sources for S3 Backend found.", Credentials, reason::UNAUTHORIZED),
-        (
-            "reading EC2 VPC",
-            "operation error: api error ExpiredToken: The security token included in the request is expired",
-            Credentials,
-            reason::UNAUTHORIZED,
-        ),
-        ("Failed to get existing workspaces", "HTTP remote state endpoint requires auth", Credentials, reason::UNAUTHORIZED),
-        ("Error acquiring the state lock", "Error message: resource temporarily unavailable", StateLocked, reason::STATE_LOCKED),
-        (
-            "Error acquiring the state lock",
-            "Error message: Failed to make LOCK HTTP request: dial tcp 127.0.0.1:9: connect: connection refused",
             Transient,
             reason::BACKEND_UNREACHABLE,
+            &[
+                "Error refreshing state|read tcp 10.0.0.1: connection reset by peer",
+                "Error acquiring the state lock|Error message: Failed to make LOCK HTTP request: dial tcp 127.0.0.1:9: connect: \
+                 connection refused",
+                "Failed to get existing workspaces: operation error S3: Get \"http://s3\": dial tcp: connection refused",
+            ],
         ),
         (
-            "Error acquiring the state lock",
-            "Error message: Unsupported state file format: The state file could not be parsed as JSON: syntax error at byte offset 22.",
+            Transient,
+            reason::THROTTLED,
+            &[
+                "creating EC2 Instance|api error RequestLimitExceeded: Request limit exceeded.",
+                "Error|app.terraform.io: 429 Too Many Requests",
+            ],
+        ),
+        (
+            Credentials,
+            reason::UNAUTHORIZED,
+            &[
+                "error configuring S3 Backend|no valid credential sources for S3 Backend found.",
+                "reading EC2 VPC|api error ExpiredToken: The security token included in the request is expired",
+                "Failed to get existing workspaces|HTTP remote state endpoint requires auth",
+                "Failed to download module|fatal: could not read Username for 'https://git.example.com': terminal prompts disabled",
+            ],
+        ),
+        (
+            StateLocked,
+            reason::STATE_LOCKED,
+            &[
+                "Error acquiring the state lock|Error message: resource temporarily unavailable",
+                "Error locking state|HTTP remote state already locked: ID=1",
+            ],
+        ),
+        (
             Integrity,
             reason::STATE_UNREADABLE,
+            &[
+                "Error acquiring the state lock|Error message: Unsupported state file format: The state file could not be parsed as \
+               JSON: syntax error at byte offset 22.",
+            ],
         ),
         (
-            "Error refreshing state",
-            "Unsupported state file format: The state file uses format version 5, which is not supported by OpenTofu 1.10.6.",
             Configuration,
             reason::STATE_TOO_NEW,
+            &[
+                "Error refreshing state|Unsupported state file format: The state file uses format version 5, which is not \
+                 supported by OpenTofu 1.10.6.",
+                "Error loading state|state snapshot was created by Terraform v1.9.0, which is newer than current v1.5.7",
+            ],
         ),
         (
-            "Error loading state",
-            "state snapshot was created by Terraform v1.9.0, which is newer than current v1.5.7",
-            Configuration,
-            reason::STATE_TOO_NEW,
+            StalePlan,
+            reason::STALE_PLAN,
+            &[
+                "Saved plan is stale|The given plan file can no longer be applied",
+                "Saved plan does not match the given state|different lineage",
+            ],
         ),
         (
-            "Failed to get existing workspaces: operation error S3: ListObjectsV2, Get \"http://s3\": dial tcp: connection refused",
-            "",
             Transient,
-            reason::BACKEND_UNREACHABLE,
+            reason::STATE_NOT_SAVED,
+            &[
+                "Failed to save state|Error saving state: HTTP error: 500",
+                "Failed to save state|write errored.tfstate: no space left on device",
+            ],
         ),
-        ("Value for undeclared variable", "A variable named \"siez\" was", Configuration, reason::VARIABLE_INVALID),
-        ("Error locking state", "HTTP remote state already locked: ID=1", StateLocked, reason::STATE_LOCKED),
-        ("Saved plan is stale", "The given plan file can no longer be applied", StalePlan, reason::STALE_PLAN),
-        ("Saved plan does not match the given state", "different lineage", StalePlan, reason::STALE_PLAN),
-        ("Failed to save state", "Error saving state: HTTP error: 500", Transient, reason::STATE_NOT_SAVED),
         (
-            "Failed to install provider",
-            "the current package doesn't match any of the checksums previously recorded",
             Integrity,
             reason::CHECKSUM_MISMATCH,
+            &["Failed to install provider|the current package doesn't match any of the checksums previously recorded"],
         ),
         (
-            "Inconsistent dependency lock file",
-            "provider x: required by this configuration but no version is selected",
             Configuration,
             reason::INVALID_CONFIGURATION,
+            &["Inconsistent dependency lock file|provider x: required by this configuration but no version is selected"],
         ),
-        ("Unsupported Terraform Core version", "requires >= 2", Configuration, reason::VERSION_CONTRADICTION),
+        (Configuration, reason::VERSION_CONTRADICTION, &["Unsupported Terraform Core version|requires >= 2"]),
+        (Configuration, reason::VARIABLE_NOT_SET, &["No value for required variable|The variable \"x\" is not set"]),
+        (Configuration, reason::VARIABLE_INVALID, &["Value for undeclared variable|A variable named \"siez\" was"]),
+        (Configuration, reason::INPUT_REQUIRED, &["Error asking for input to configure the provider|provider.x.token: EOF"]),
         (
-            "No value for required variable",
-            "The root module input variable \"x\" is not set",
-            Configuration,
-            reason::VARIABLE_NOT_SET,
-        ),
-        ("Error asking for input to configure the provider", "provider.x.token: EOF", Configuration, reason::INPUT_REQUIRED),
-        (
-            "Failed to download module",
-            "error downloading: ssh: Host key verification failed. fatal: Could not read from remote repository.",
             Integrity,
             reason::HOST_KEY_NOT_KNOWN,
+            &["Failed to download module|ssh: Host key verification failed. fatal: Could not read from remote repository."],
         ),
         (
-            "Failed to download module",
-            "fatal: could not read Username for 'https://git.example.com': terminal prompts disabled",
-            Credentials,
-            reason::UNAUTHORIZED,
-        ),
-        (
-            "Failed to install provider",
-            "Error while installing hashicorp/aws v5.0.0: write /pawl/work/x: no space left on device",
             Transient,
             reason::DISK_FULL,
+            &["Failed to install provider|Error while installing hashicorp/aws: write /pawl/work/x: no space left on device"],
         ),
-        ("Failed to save state", "write errored.tfstate: no space left on device", Transient, reason::STATE_NOT_SAVED),
-        ("creating thing", "the thing is not allowed to be blue", Configuration, reason::PLAN_FAILED),
+        (Configuration, reason::PLAN_FAILED, &["creating thing|the thing is not allowed to be blue"]),
     ];
-    for (summary, detail, class, reason) in rows {
-        let f = of("plan", vec![diagnostic(summary, detail, None)]);
-        assert_eq!((f.class, f.reason.as_str()), (*class, *reason), "{summary}: {detail}");
-    }
-    // For any command that prompts.
-    for step in ["init", "apply"] {
-        let f = of(step, vec![diagnostic("Error asking for input to configure the provider", "provider.x.token: EOF", None)]);
-        assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INPUT_REQUIRED), "{step}");
+    for (class, reason, texts) in rows {
+        for text in *texts {
+            let (summary, detail) = text.split_once('|').unwrap_or((text, ""));
+            assert_is(&of("plan", vec![diagnostic(summary, detail, None)]), *class, reason, text);
+            // For any command that prompts.
+            if *reason == reason::INPUT_REQUIRED {
+                for step in ["init", "apply"] {
+                    assert_is(&of(step, vec![diagnostic(summary, detail, None)]), *class, reason, step);
+                }
+            }
+        }
     }
 }
 
 #[test]
 fn full_disk_is_no_fault_of_the_agent() {
-    for code in [28, 122] {
-        let f = internal("the source cannot be written", &std::io::Error::from_raw_os_error(code));
-        assert_eq!((f.class, f.reason.as_str()), (Transient, reason::DISK_FULL), "{}", f.message);
+    let broken = std::io::Error::from_raw_os_error;
+    for (code, class, reason) in [
+        (28, Transient, reason::DISK_FULL),
+        (122, Transient, reason::DISK_FULL),
+        (13, FailureClass::Internal, reason::AGENT_FAULT),
+    ] {
+        assert_is(&internal("the source cannot be written", &broken(code)), class, reason, "internal");
+        assert_is(&not_run("init", &RunError::Spawn(broken(code))), class, reason, "not run");
     }
-    let f = internal("the source cannot be written", &std::io::Error::from_raw_os_error(13));
-    assert_eq!((f.class, f.reason.as_str()), (FailureClass::Internal, reason::AGENT_FAULT));
-    let f = not_run("init", &RunError::Spawn(std::io::Error::from_raw_os_error(28)));
-    assert_eq!(f.reason, reason::DISK_FULL);
 }
 
 #[test]
@@ -162,17 +179,9 @@ fn code_error_names_file_and_line() {
             diagnostic("Invalid string literal", "This item is not valid.", Some(("b.tf", 3))),
         ],
     );
-    assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::INVALID_CONFIGURATION));
+    assert_is(&f, Configuration, reason::INVALID_CONFIGURATION, "");
     assert_eq!(f.message, "init failed: Invalid string literal (b.tf line 3): This item is not valid.");
     assert_eq!(f.diagnostics[0].file.as_deref(), Some("b.tf"));
-}
-
-#[test]
-fn locked_state_message_names_the_owner() {
-    let detail = "Error message: HTTP remote state already locked\nLock Info:\n  ID:        1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       root@vpc-x2b4d-a1\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 UTC\n";
-    let f = of("plan", vec![diagnostic("Error acquiring the state lock", detail, None)]);
-    assert_eq!(f.class, StateLocked);
-    assert_eq!(f.message, "plan failed: the state is locked by root@vpc-x2b4d-a1 since 2026-11-21 10:00:00 UTC");
 }
 
 #[test]
@@ -188,24 +197,28 @@ fn plain_text_is_parsed_without_json() {
         "",
         "* Failed to execute \"tofu init\" in ./.terragrunt-cache/a/b",
     ];
-    let said = Said { tail: lines.iter().map(|l| (*l).to_owned()).collect(), ..Said::default() };
-    let f = failure("init", Exit { code: 1, signal: None, told: false }, &said);
+    let f = of_tail(&lines);
     assert_eq!(f.reason, reason::INVALID_CONFIGURATION);
     assert_eq!((f.diagnostics[0].file.as_deref(), f.diagnostics[0].line), (Some("main.tf"), Some(12)));
     assert!(!f.message.contains("Failed to execute"), "{}", f.message);
-    let f = failure("init", Exit { code: 1, signal: None, told: false }, &Said { below: "live/a".into(), ..said });
+    let tail = lines.map(str::to_owned).into();
+    let f = failure("init", FAILED, &Said { tail, below: "live/a".into(), ..Said::default() });
     assert_eq!(f.diagnostics[0].file.as_deref(), Some("live/a/main.tf"));
     assert!(f.message.contains("live/a/main.tf line 12"), "{}", f.message);
 }
 
 #[test]
 fn other_stream_is_no_part_of_an_error() {
-    let said =
-        ["Error: Failed to query available provider packages", "", "dial tcp 127.0.0.1:1: connect: connection refused", ""];
-    let late =
-        ["Initializing the backend...", "", "Initializing provider plugins...", "- Finding latest version of tests/none..."];
-    let tail = said.iter().chain(&late).map(|line| (*line).to_owned()).collect();
-    let f = failure("init", Exit { code: 1, signal: None, told: false }, &Said { tail, ..Said::default() });
+    let f = of_tail(&[
+        "Error: Failed to query available provider packages",
+        "",
+        "dial tcp 127.0.0.1:1: connect: connection refused",
+        "",
+        "Initializing the backend...",
+        "",
+        "Initializing provider plugins...",
+        "- Finding latest version of tests/none...",
+    ]);
     assert_eq!(f.reason, reason::PROVIDER_UNREACHABLE);
     assert!(f.message.ends_with("connection refused"), "{}", f.message);
 }
@@ -227,7 +240,7 @@ fn file_names_are_relative_to_the_source() {
 fn output_before_the_signal_is_reported_as_well() {
     let plugin = Diagnostic { severity: "error".into(), summary: "Plugin did not respond".into(), ..Diagnostic::default() };
     let said = Said { diagnostics: vec![plugin], tail: vec!["ExpiredToken: it is of yesterday".into()], ..Said::default() };
-    let told = |told| failure("plan", Exit { code: 1, signal: None, told }, &said).message;
+    let told = |told| failure("plan", Exit { told, ..FAILED }, &said).message;
     assert!(told(true).contains("Plugin did not respond") && told(true).ends_with("before: ExpiredToken: it is of yesterday"));
     assert!(!told(false).contains("ExpiredToken"));
     let shell = Said { tail: vec!["ExpiredToken: it is of yesterday".into(), "Killed".into()], ..Said::default() };
@@ -238,7 +251,7 @@ fn output_before_the_signal_is_reported_as_well() {
 #[test]
 fn killed_tool_is_interrupted() {
     let f = failure("plan", Exit { code: 137, signal: Some(9), told: false }, &Said::default());
-    assert_eq!((f.class, f.reason.as_str()), (FailureClass::Interrupted, reason::TOOL_KILLED));
+    assert_is(&f, FailureClass::Interrupted, reason::TOOL_KILLED, "");
     assert_eq!(f.message, "plan was ended by signal 9");
     let f = failure("plan", Exit { code: 137, signal: Some(9), told: true }, &Said::default());
     assert_eq!(f.class, Configuration, "a tool we killed says nothing of its own");
@@ -246,21 +259,22 @@ fn killed_tool_is_interrupted() {
 
 #[test]
 fn lock_names_its_holder() {
-    let detail = |first: &str, who: &str| {
-        format!(
-            "Error message: {first}\nLock Info:\n  ID:        l1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       {who}\n  Version:   1.10.6\n  Created:   2026-11-21 10:00:00 +0000 UTC\n  Info:      \n"
-        )
-    };
     let of = |first: &str, who: &str| {
-        let exit = Exit { code: 1, signal: None, told: false };
-        let diagnostics = vec![diagnostic("Error acquiring the state lock", &detail(first, who), None)];
-        lock(&failure("plan", exit, &Said { diagnostics, ..Said::default() }), "net-2xbdf-a2")
+        let detail = format!(
+            "Error message: {first}\nLock Info:\n  ID:        l1\n  Path:      \n  Operation: OperationTypeApply\n  Who:       {who}\n  \
+             Version:   1.10.6\n  Created:   2026-11-21 10:00:00 +0000 UTC\n  Info:      \n"
+        );
+        let failure = of("plan", vec![diagnostic("Error acquiring the state lock", &detail, None)]);
+        assert_eq!(failure.class, StateLocked);
+        (lock(&failure, "net-2xbdf-a2"), failure.message)
     };
-    let known = of("HTTP remote state already locked: ID=l1", "pawl@net-2xbdf-a1").unwrap();
+    let (known, message) = of("HTTP remote state already locked: ID=l1", "pawl@net-2xbdf-a1");
+    assert_eq!(message, "plan failed: the state is locked by pawl@net-2xbdf-a1 since 2026-11-21 10:00:00 +0000 UTC");
+    let known = known.unwrap();
     assert_eq!((known.id.as_str(), known.who.as_str()), ("l1", "pawl@net-2xbdf-a1"));
     assert_eq!(known.created.as_deref(), Some("2026-11-21 10:00:00 +0000 UTC"));
     // Terraform prints its own lock info.
-    let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").unwrap();
+    let unknown = of("HTTP remote state already locked: ID=l9", "pawl@net-2xbdf-a2").0.unwrap();
     assert_eq!((unknown.id.as_str(), unknown.who.as_str(), unknown.created), ("l9", "unknown", None));
     assert_eq!(lock(&Reason::Throttled.failure("x"), "a"), None);
 }
@@ -287,19 +301,15 @@ fn backend_error_without_frame_is_parsed() {
         "- Unsupported state file format: The state file could not be parsed as JSON: syntax error at byte offset 22.",
         "- Unsupported state file format: The state file does not have a \"version\" attribute.",
     ];
-    let said = Said { tail: tail.map(str::to_owned).to_vec(), ..Said::default() };
-    let f = failure("init", Exit { code: 1, signal: None, told: false }, &said);
-    assert_eq!((f.class, f.reason.as_str()), (Integrity, reason::STATE_UNREADABLE));
+    let f = of_tail(&tail);
+    assert_is(&f, Integrity, reason::STATE_UNREADABLE, "");
     assert!(f.message.starts_with("init failed: Error refreshing state: 2 problems: - Unsupported state"), "{}", f.message);
     assert!(f.message.ends_with("\"version\" attribute."), "{}", f.message);
 }
 
 #[test]
 fn last_words_begin_at_the_first_error_line() {
-    let of = |tail: &[&str]| {
-        let said = Said { tail: tail.iter().map(|line| (*line).to_owned()).collect(), ..Said::default() };
-        failure("init", Exit { code: 1, signal: None, told: false }, &said).message
-    };
+    let of = |tail: &[&str]| of_tail(tail).message;
     assert_eq!(
         of(&[
             "Cloning into 'm'...",
@@ -333,7 +343,7 @@ fn object_that_fails_in_apply_is_no_code_error() {
         ..diagnostic("local-exec provisioner error", "exit status 3", Some(("main.tf", 2)))
     };
     let f = of("apply", vec![told()]);
-    assert_eq!((f.class, f.reason.as_str()), (Configuration, reason::APPLY_FAILED));
+    assert_is(&f, Configuration, reason::APPLY_FAILED, "");
     assert_eq!(f.message, "apply failed: local-exec provisioner error (t.a, main.tf line 2): exit status 3");
     assert_eq!(of("plan", vec![told()]).reason, reason::INVALID_CONFIGURATION);
 }
@@ -351,9 +361,8 @@ fn several_errors_are_counted_and_named() {
         more: 2,
         ..Said::default()
     };
-    let f = failure("plan", Exit { code: 1, signal: None, told: false }, &said);
     assert_eq!(
-        f.message,
+        failure("plan", FAILED, &said).message,
         "plan failed: Invalid index (m/main.tf line 4): Why; 5 more errors: Precondition failed (m/main.tf line 7), 2 times, \
          Other (m/main.tf line 9)"
     );

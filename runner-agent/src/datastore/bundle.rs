@@ -385,32 +385,28 @@ mod tests {
 
     #[test]
     fn unpack_writes_nothing_outside() {
-        type Entries = Vec<(&'static str, tar::EntryType, &'static str)>;
+        use tar::EntryType::{Directory, Fifo, Link, Regular, Symlink};
         let back = tempfile::tempdir().unwrap();
         let outside = back.path().join("outside");
         fs::create_dir(&outside).unwrap();
-        let cases: Vec<Entries> = vec![
-            vec![("source/../../evil", tar::EntryType::Regular, "")],
-            vec![("/etc/evil", tar::EntryType::Regular, "")],
-            vec![("other/evil", tar::EntryType::Regular, "")],
-            vec![("source", tar::EntryType::Regular, "")],
-            vec![("source/pipe", tar::EntryType::Fifo, "")],
-            vec![("source/hard", tar::EntryType::Link, "/etc/passwd")],
-            vec![("source/way", tar::EntryType::Symlink, "../outside"), ("source/way/evil", tar::EntryType::Regular, "")],
-            vec![("source/way", tar::EntryType::Symlink, "../outside"), ("source/way", tar::EntryType::Directory, "")],
-            vec![("source/way", tar::EntryType::Symlink, "../outside/evil"), ("source/way", tar::EntryType::Regular, "")],
+        let cases: [&[(&str, tar::EntryType, &str)]; 12] = [
+            &[("source/../../evil", Regular, "")],
+            &[("/etc/evil", Regular, "")],
+            &[("other/evil", Regular, "")],
+            &[("source", Regular, "")],
+            &[("source/pipe", Fifo, "")],
+            &[("source/hard", Link, "/etc/passwd")],
+            &[("source/way", Symlink, "../outside"), ("source/way/evil", Regular, "")],
+            &[("source/way", Symlink, "../outside"), ("source/way", Directory, "")],
+            &[("source/way", Symlink, "../outside/evil"), ("source/way", Regular, "")],
             // Nor through links within the source: a file below a link has another path in the manifest.
-            vec![
-                ("source/dir", tar::EntryType::Directory, ""),
-                ("source/way", tar::EntryType::Symlink, "dir"),
-                ("source/way/evil", tar::EntryType::Regular, ""),
-            ],
-            vec![("source/file", tar::EntryType::Regular, ""), ("source/file/evil", tar::EntryType::Regular, "")],
-            vec![("plan", tar::EntryType::Regular, ""), ("plan", tar::EntryType::Regular, "")],
+            &[("source/dir", Directory, ""), ("source/way", Symlink, "dir"), ("source/way/evil", Regular, "")],
+            &[("source/file", Regular, ""), ("source/file/evil", Regular, "")],
+            &[("plan", Regular, ""), ("plan", Regular, "")],
         ];
         for entries in cases {
             let mut archive = tar::Builder::new(Vec::new());
-            for (name, kind, link) in &entries {
+            for (name, kind, link) in entries {
                 let mut header = tar::Header::new_gnu();
                 header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
                 header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());

@@ -93,29 +93,21 @@ mod tests {
 
     #[tokio::test]
     async fn only_temporary_errors_are_retried() {
-        let mut times = 0;
+        let retried = async |limit: u64, answer: &dyn Fn(u32) -> Result<u32, RequestError>| {
+            let mut times = 0;
+            let result = retry_for(Duration::from_millis(limit), || {
+                times += 1;
+                std::future::ready(answer(times))
+            });
+            (result.await, times)
+        };
         let refused = || RequestError::Refused(Problem { reason: words::TOO_LARGE.into(), ..Problem::default() });
-        let result: Result<(), _> = retry_for(Duration::from_secs(60), || {
-            times += 1;
-            async { Err(refused()) }
-        })
-        .await;
-        assert!(result.unwrap_err().is(words::TOO_LARGE));
-        assert_eq!(times, 1);
-        let mut times = 0;
-        let result = retry_for(Duration::from_secs(60), || {
-            times += 1;
-            let done = times == 4;
-            async move { if done { Ok(7) } else { Err(RequestError::unanswered("away")) } }
-        })
-        .await;
+        let (result, times) = retried(60_000, &|_| Err(refused())).await;
+        assert!(result.unwrap_err().is(words::TOO_LARGE) && times == 1);
+        let away = || Err(RequestError::unanswered("away"));
+        let (result, times) = retried(60_000, &|times| if times == 4 { Ok(7) } else { away() }).await;
         assert_eq!((result.unwrap(), times), (7, 4));
-        let mut times = 0;
-        let result: Result<(), _> = retry_for(Duration::from_millis(400), || {
-            times += 1;
-            async { Err(RequestError::unanswered("away")) }
-        })
-        .await;
+        let (result, times) = retried(400, &|_| away()).await;
         assert!(result.is_err() && times > 1);
     }
 

@@ -7,14 +7,14 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, FileExt},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use crds::datastore::MAX_LOG;
 use nix::fcntl::{FallocateFlags, fallocate};
 use tokio::sync::Notify;
 
-use crate::{files::Scratch, process::LogSink};
+use crate::{files::Scratch, guard, process::LogSink};
 
 /// Maximum number of bytes on disk that wait for the datastore, over all phases.
 const MAX_WAITING: u64 = 1 << 30;
@@ -78,7 +78,7 @@ impl Spool {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        guard(&self.inner)
     }
 
     /// Begins a phase and ends the one before. No effect if the phase is the current one.

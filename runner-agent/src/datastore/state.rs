@@ -11,7 +11,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -37,7 +37,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::{fs::File, io::AsyncWriteExt as _, net::TcpListener, task::AbortHandle};
 
 use super::{Client, RequestError, client::put_state, retry_for};
-use crate::process::{Children, Log, is_of_tool};
+use crate::{
+    guard,
+    process::{Children, Log, is_of_tool},
+};
 
 /// Time limit for retries of a read or a lock. The tool itself has no timeout here.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
@@ -60,7 +63,7 @@ pub struct StateServer {
 impl StateServer {
     /// The holder of the lock with this ID, from the datastore's refusal. The tools report only the ID.
     pub fn holder(&self, id: &str) -> Option<StateLock> {
-        let info = self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let info = guard(&self.holder).clone();
         let text = |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
         (info["ID"].as_str() == Some(id)).then_some(())?;
         Some(StateLock { id: clip(id, 128), who: text("Who")?, operation: text("Operation"), created: text("Created") })
@@ -68,7 +71,7 @@ impl StateServer {
 
     /// Why the datastore refuses the state. The tools do not report it.
     pub fn refusal(&self) -> Option<Problem> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        guard(&self.refusal).clone()
     }
 }
 
@@ -139,7 +142,7 @@ impl Context {
         if let RequestError::Refused(problem) = error
             && [FORMER_NAMESPACE, KEY_MISSING, CORRUPT].contains(&problem.reason.as_str())
         {
-            *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem.clone());
+            *guard(&self.refusal) = Some(problem.clone());
         }
     }
 }
@@ -195,7 +198,7 @@ async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, m
     match method {
         Method::GET => match retry_for(READ_PATIENCE, || context.client.state()).await {
             Ok(found) => {
-                *context.refusal.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *guard(&context.refusal) = None;
                 found.map_or_else(
                     || StatusCode::NO_CONTENT.into_response(),
                     |found| Body::from_stream(found.bytes_stream()).into_response(),
@@ -261,7 +264,7 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
         Ok(()) => StatusCode::OK.into_response(),
         Err(error) => {
             if let RequestError::Refused(Problem { holder: Some(holder), .. }) = &error {
-                (**holder).clone_into(&mut context.holder.lock().unwrap_or_else(PoisonError::into_inner));
+                (**holder).clone_into(&mut guard(&context.holder));
             }
             context.note(&error);
             said(&error)
@@ -293,7 +296,7 @@ mod tests {
     use super::*;
     use crate::{
         own_lines::tests::Kept,
-        process::{Command, LogSink, Role, Sink, Source},
+        process::{self, LogSink, Role, bash},
     };
 
     impl LogSink for Kept {}
@@ -312,15 +315,6 @@ mod tests {
         assert_eq!(of(".."), "http://127.0.0.1:9417/state/team/net-abcde/%2E%2E");
     }
 
-    #[derive(Default)]
-    struct Heard(Vec<String>);
-    impl Sink for Heard {
-        fn line(&mut self, _: Source, line: &str, _: u64) {
-            self.0.push(line.trim_end().to_owned());
-        }
-        async fn chunk(&mut self) {}
-    }
-
     #[tokio::test]
     async fn other_processes_get_no_state() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -337,16 +331,9 @@ mod tests {
             )
         };
         let run = async |script: String| {
-            let command = Command {
-                program: "/bin/bash".into(),
-                args: vec!["-c".into(), script.into()],
-                env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-                dir: "/".into(),
-                role: Role::Tool,
-            };
-            let mut heard = Heard::default();
-            children.run(&command, &mut heard).await.unwrap();
-            heard.0
+            let mut heard = process::Kept::default();
+            children.run(&bash(&script, Role::Tool), &mut heard).await.unwrap();
+            heard.0.into_iter().map(|(_, line)| line.trim_end().to_owned()).collect::<Vec<_>>()
         };
         // The body has no line end, so `read` returns the head only.
         let answer = run(ask("/state/a/b/c")).await;

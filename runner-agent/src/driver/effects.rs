@@ -6,7 +6,7 @@ use crds::{
 };
 use tokio::time::Instant;
 
-use super::{Done, Driver, requests::Requests};
+use super::{Done, Driver};
 use crate::{
     api::{Kind, Outcome},
     machine::{Effect, Ending, Mode, State},
@@ -45,18 +45,14 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     pub(super) async fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Adopt => self.adopt(),
-            Effect::RunSetup => {
+            Effect::RunSetup | Effect::RunRestore => {
                 self.begin_phase();
                 let (work, notices) = (self.work.clone(), self.notices.0.clone());
                 if let Some(run) = self.run.clone() {
-                    self.start(async move { Done::Setup(work.setup(run, notices).await) });
-                }
-            }
-            Effect::RunRestore => {
-                self.begin_phase();
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                if let Some(run) = self.run.clone() {
-                    self.start(async move { Done::Setup(work.restore(run, notices).await) });
+                    self.start(async move {
+                        let restores = effect == Effect::RunRestore;
+                        Done::Setup(if restores { work.restore(run, notices).await } else { work.setup(run, notices).await })
+                    });
                 }
             }
             Effect::Record(phase) => {
@@ -157,16 +153,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
                             continue;
                         }
-                        let requests = Requests::of(&run, None, |_| true);
                         let status = run.status.clone().unwrap_or_default();
-                        let open = status
-                            .attempt
-                            .as_ref()
-                            .is_some_and(|a| a.open && a.number == settings.attempt && a.pod_name == settings.pod_name);
+                        let open = writer.is_open(&run);
                         let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
-                        let other = run.metadata.uid.as_deref() != Some(settings.run_uid.as_str());
-                        if !open || taken || other || status.is_terminal() || status.claim.is_some() || requests.is_stopped() {
-                            tracing::error!(open, taken, other, "the attempt is not to be had; nothing is written");
+                        if !open || taken || status.is_terminal() || status.claim.is_some() || run.is_stopped() {
+                            tracing::error!(open, taken, "the attempt is not to be had; nothing is written");
                             return Done::Adopted(None);
                         }
                         let adopted = Adopted {

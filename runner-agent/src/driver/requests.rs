@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use crds::{ApprovalMode, TerraformRun, approval, conditions, reason, text::clip};
 
-use crate::{
-    api::is_leased,
-    machine::{Cause, Ending, Event, Permission, Stop},
-};
+use crate::machine::{Cause, Ending, Event, Permission, Stop};
 
 /// Used while the controller has not written a condition on the lease.
 const NO_LEASE: &str = "waits for the lease on its state, which the controller has not given";
@@ -53,7 +50,7 @@ impl Requests {
         let recorded = planned.is_some_and(|sum| approval::stands(run, sum));
         let stands =
             planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
-        let leased = stands && is_leased(run);
+        let leased = stands && run.is_leased();
         let said = |type_: &str, is: &str, reasons: &[&str]| {
             let mut conditions = run.status.iter().flat_map(|status| &status.conditions);
             let found = conditions.find(|c| c.type_ == type_ && c.status == is && reasons.contains(&c.reason.as_str()));
@@ -79,11 +76,6 @@ impl Requests {
     /// The message on what an approved plan waits for.
     pub(super) fn turn(&self) -> Option<&str> {
         self.recorded.then(|| self.queued.as_deref().unwrap_or(NO_LEASE))
-    }
-
-    /// Whether a user requested the run's end.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.deleted || self.cancelled.is_some() || self.denied.is_some()
     }
 
     /// Events for the changes since `before`.
@@ -129,19 +121,26 @@ mod tests {
 
     const SUM: &str = "sha256:1";
 
+    /// A run whose plan is [`SUM`], with a condition.
+    fn planned(type_: &str, is: bool, reason: &str, said: &str) -> TerraformRun {
+        let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+        let plan = PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() };
+        let mut status = TerraformRunStatus { plan: Some(plan), ..TerraformRunStatus::default() };
+        conditions::set(&mut status.conditions, type_, Some(is), reason, said, None, jiff::Timestamp::UNIX_EPOCH);
+        run.status = Some(status);
+        run
+    }
+
     #[test]
     fn plan_only_account_leaves_at_once_and_applies_nothing() {
         let run = |account: Option<&str>, restores: Option<u32>| {
-            let mut run = TerraformRun::new("a", TerraformRunSpec::default());
+            let mut run = planned(conditions::PLANNED, true, reason::PLANNED, "");
             run.spec.runner.plan_service_account_name = account.map(ToOwned::to_owned);
             run.metadata.annotations = Some([(names::APPROVE.to_owned(), SUM.to_owned())].into());
             let approval = json!({"checksum": SUM, "by": "alice", "at": "2026-01-01T00:00:00Z"});
-            run.status = Some(TerraformRunStatus {
-                plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
-                approval: Some(serde_json::from_value(approval).unwrap()),
-                attempt: Some(Attempt { restores, ..Attempt::default() }),
-                ..TerraformRunStatus::default()
-            });
+            let status = run.status.as_mut().unwrap();
+            status.approval = Some(serde_json::from_value(approval).unwrap());
+            status.attempt = Some(Attempt { restores, ..Attempt::default() });
             run
         };
         let of = |run: &TerraformRun| (Requests::of(run, Some(SUM), |_| true).approved, hold_for(run).is_zero());
@@ -152,18 +151,13 @@ mod tests {
 
     #[test]
     fn approved_plan_reports_every_cause_of_waiting() {
-        let mut run = TerraformRun::new("a", TerraformRunSpec::default());
         for (reason, said) in
             [(reason::QUEUED, true), (reason::SLOTS_FULL, true), (reason::FROZEN, true), (reason::LEASE_REFUSED, false)]
         {
-            let mut status = TerraformRunStatus {
-                plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, state_key: Some("k".into()), ..PlanStatus::default() }),
-                attempt: Some(Attempt { end_hold: said, ..Attempt::default() }),
-                ..TerraformRunStatus::default()
-            };
-            let at = jiff::Timestamp::UNIX_EPOCH;
-            conditions::set(&mut status.conditions, conditions::STATE_LEASED, Some(false), reason, "because", None, at);
-            run.status = Some(status);
+            let mut run = planned(conditions::STATE_LEASED, false, reason, "because");
+            let status = run.status.as_mut().unwrap();
+            status.plan.as_mut().unwrap().state_key = Some("k".into());
+            status.attempt = Some(Attempt { end_hold: said, ..Attempt::default() });
             let requests = Requests::of(&run, Some(SUM), |_| true);
             assert_eq!((requests.queued.as_deref(), requests.wanted), (said.then_some("because"), said), "{reason}");
         }
@@ -171,19 +165,10 @@ mod tests {
 
     #[test]
     fn staleness_counts_only_for_the_current_plan() {
-        let mut run = TerraformRun::new("a", TerraformRunSpec::default());
-        let mut status = TerraformRunStatus {
-            plan: Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() }),
-            ..TerraformRunStatus::default()
-        };
-        let at = jiff::Timestamp::UNIX_EPOCH;
-        conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::STALE_PLAN, "b applied", None, at);
-        run.status = Some(status);
-        assert_eq!(Requests::of(&run, Some(SUM), |_| true).stale.as_deref(), Some("b applied"));
-        assert_eq!(Requests::of(&run, Some("sha256:2"), |_| true).stale, None);
-        let status = run.status.as_mut().unwrap();
-        conditions::set(&mut status.conditions, conditions::PLANNED, Some(true), reason::PLANNED, "+1 ~0 -0", None, at);
-        assert_eq!(Requests::of(&run, Some(SUM), |_| true).stale, None);
+        let stale = |run, sum| Requests::of(&run, Some(sum), |_| true).stale;
+        let run = || planned(conditions::PLANNED, true, reason::STALE_PLAN, "b applied");
+        assert_eq!((stale(run(), SUM).as_deref(), stale(run(), "sha256:2")), (Some("b applied"), None));
+        assert_eq!(stale(planned(conditions::PLANNED, true, reason::PLANNED, "+1 ~0 -0"), SUM), None);
     }
 
     #[test]

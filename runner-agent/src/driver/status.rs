@@ -183,14 +183,7 @@ impl StatusView {
             Phase::Init => "init runs",
             Phase::Plan if self.checksum.is_empty() => "plan runs",
             Phase::Plan => "the plan is about to be claimed",
-            Phase::Pending
-            | Phase::Setup
-            | Phase::AwaitingApproval
-            | Phase::Apply
-            | Phase::Succeeded
-            | Phase::Failed
-            | Phase::Canceled
-            | Phase::Unknown => "",
+            _ => "",
         };
         self.status.phase = Some(phase);
         self.status.message = (!message.is_empty()).then(|| message.to_owned());

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
 use crds::{ApprovalRecord, TerraformRun, TerraformRunStatus, names, whole_seconds};
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::screen::Teller;
 use crate::{
     api::patch,
+    guard,
     ports::{Api, ApiError, Seen},
 };
 
@@ -96,7 +97,7 @@ impl FileApi {
     }
 
     fn lock(&self) -> MutexGuard<'_, Stored> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+        guard(&self.stored)
     }
 
     /// Writes to disk first: an acknowledged claim and its outcome must survive a crash, so they are synced. Other writes may be

@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use crds::TerraformRunSpec;
 use serde_json::{Map, Value, json};
 
+use crate::report::suggestion;
+
 /// Its file name.
 pub const FILE: &str = "pawl.yaml";
 
@@ -29,9 +31,6 @@ const HERE: [&str; 14] = [
     "variables",
     "workspace",
 ];
-
-/// Minimum similarity of two names for a suggestion: Jaro-Winkler, 0 to 1.
-const ALIKE: f64 = 0.7;
 
 /// The fields of the spec in the folder's file; empty without a file.
 ///
@@ -124,11 +123,7 @@ fn check(path: &str, value: &Value, schema: &Value) -> Result<()> {
 
 fn unknown<'a>(name: &str, path: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let at = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    let alike = known.into_iter().map(|other| (strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()), other));
-    match alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((_, other)) => format!("there is no field {at} (did you mean {other}?)"),
-        None => format!("there is no field {at}"),
-    }
+    format!("there is no field {at}{}", suggestion(name, known))
 }
 
 #[cfg(test)]

@@ -60,30 +60,33 @@ mod tests {
         run
     }
 
-    fn claim(at: &str) -> serde_json::Value {
-        json!({"checksum": "sha256:b", "attempt": 1, "podUID": "local", "nonce": "n", "at": at})
-    }
-
     #[test]
     fn only_a_later_apply_makes_a_waiting_plan_stale() {
         let made = "2026-01-01T10:00:05Z".parse::<Timestamp>().unwrap();
         let plan = PlanStatus { created_at: Some(whole_seconds(made)), ..PlanStatus::default() };
         let plan = run("20260101-100000", &json!({"phase": "AwaitingApproval", "plan": plan}));
-        let failed =
-            |changes: &str| json!({"class": "Configuration", "reason": "ApplyFailed", "message": "m", "changes": changes});
+        let at = |second: &str| {
+            let at = format!("2026-01-01T{second}Z");
+            json!({"phase": "Failed", "claim": {"checksum": "sha256:b", "attempt": 1, "podUID": "local", "nonce": "n", "at": at}})
+        };
+        let failed = |changes: &str| {
+            let mut status = at("10:00:12");
+            status["failure"] = json!({"class": "Configuration", "reason": "ApplyFailed", "message": "m", "changes": changes});
+            status
+        };
         let (newer, older) = ("20260101-100010", "20260101-090000");
         let rows = [
-            (newer, json!({"phase": "Succeeded", "claim": claim("2026-01-01T10:00:12Z")}), true),
+            (newer, at("10:00:12"), true),
             (newer, json!({"phase": "Succeeded"}), false),
-            (newer, json!({"phase": "Failed", "claim": claim("2026-01-01T10:00:12Z"), "failure": failed("Some")}), true),
-            (newer, json!({"phase": "Failed", "claim": claim("2026-01-01T10:00:12Z"), "failure": failed("None")}), false),
-            (older, json!({"phase": "Succeeded", "claim": claim("2026-01-01T10:00:09Z")}), true),
-            (older, json!({"phase": "Succeeded", "claim": claim("2026-01-01T09:00:01Z")}), false),
+            (newer, failed("Some"), true),
+            (newer, failed("None"), false),
+            (older, at("10:00:09"), true),
+            (older, at("09:00:01"), false),
         ];
         for (name, status, wanted) in rows {
             assert_eq!(overtakes(&run(name, &status), &plan), wanted, "{name} {status}");
         }
-        let mut elsewhere = run(newer, &json!({"phase": "Succeeded", "claim": claim("2026-01-01T10:00:12Z")}));
+        let mut elsewhere = run(newer, &at("10:00:12"));
         elsewhere.spec.workspace = "staging".into();
         assert!(!overtakes(&elsewhere, &plan));
     }

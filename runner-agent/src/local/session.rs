@@ -175,9 +175,7 @@ fn waits_for(status: &TerraformRunStatus) -> &'static str {
         Phase::Init => "init was told to end and is waited for; nothing was changed",
         Phase::Plan => "plan was told to end and is waited for; nothing was changed",
         Phase::Pending | Phase::Setup => "the fetch of the source is waited for; nothing was changed",
-        Phase::AwaitingApproval | Phase::Apply | Phase::Succeeded | Phase::Failed | Phase::Canceled | Phase::Unknown => {
-            "the run is about to end; nothing was applied"
-        }
+        _ => "the run is about to end; nothing was applied",
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 
-use Word::{Argument, Bool, Fixed, Flag, Instead, Value};
+use Word::{Bool, Fixed, Flag, Instead, Value};
+
+use crate::phases::options;
 
 #[derive(Clone, Copy, Debug)]
 enum Word {
@@ -12,15 +14,14 @@ enum Word {
     Flag,
     /// A boolean option of Pawl; true without a value.
     Bool,
-    /// An argument of these commands of the tool, with or without a value.
-    Argument(&'static [&'static str], bool),
     /// Pawl always uses this value; the message refuses any other.
     Fixed(&'static str, &'static str),
     /// Not supported: the text tells the alternative.
     Instead(&'static str),
 }
 
-/// Options of `local`, and of the tools' `plan`, `apply`, `destroy` and `init`, without dashes.
+/// Options of `local`, and of the tools' `plan`, `apply`, `destroy` and `init`, without dashes. Those that a spec may set too are
+/// in [`options`].
 const WORDS: &[(&str, Word)] = &[
     ("approve", Value),
     ("argument", Value),
@@ -37,25 +38,15 @@ const WORDS: &[(&str, Word)] = &[
     ("no-color", Flag),
     ("refresh-only", Flag),
     ("refresh", Bool),
-    ("compact-warnings", Argument(&["init", "plan", "apply"], false)),
-    ("concise", Argument(&["plan", "apply"], false)),
-    ("exclude", Argument(&["plan"], true)),
-    ("exclude-file", Argument(&["plan"], true)),
-    ("generate-config-out", Argument(&["plan"], true)),
-    ("lockfile", Argument(&["init"], true)),
-    ("target-file", Argument(&["plan"], true)),
-    ("upgrade", Argument(&["init"], false)),
     ("input", Fixed("false", "the tool asks for nothing; give values by --var, --var-file or TF_VAR_NAME")),
     ("lock", Fixed("true", "a state is always locked")),
     ("backend-config", Instead("the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'")),
     ("chdir", Instead("the directory is the last word: runner-agent local plan DIR")),
     ("destroy", Instead("it is a verb: `runner-agent local destroy` plans the removal, asks, and carries it out")),
     ("detailed-exitcode", Instead("exit code 2 says that a plan waits; --json prints its counts")),
-    ("lock-timeout", Instead("a lock is waited for without it, and it is said who holds it")),
     ("migrate-state", Instead("a run never moves a state; run `init -migrate-state` of the tool once")),
     ("out", Instead("a plan is kept in DIR/.pawl; one that nobody answers ends with the line that applies it, by --approve")),
     ("reconfigure", Instead("set TF_CLI_ARGS_init=-reconfigure")),
-    ("state", Instead("the state is where the code's backend has it")),
 ];
 
 /// Converts a command line: options of `local` get two dashes, and each value is joined to its option.
@@ -93,14 +84,6 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
                 read.push(whole);
             }
             (Some(Bool), value) => read.push(format!("--{name}={}", value.unwrap_or("true")).into()),
-            (Some(Argument(commands, takes_value)), value) => {
-                let value = match value {
-                    None if takes_value => line.next().map(|word| word.to_string_lossy().into_owned()),
-                    value => value.map(str::to_owned),
-                };
-                let word = value.map_or_else(|| format!("-{name}"), |value| format!("-{name}={value}"));
-                read.extend(commands.iter().map(|command| OsString::from(format!("--argument={command}={word}"))));
-            }
             (Some(Flag), None | Some("true")) => read.push(format!("--{name}").into()),
             (Some(Flag), Some("false")) => {}
             (Some(Flag), Some(_)) => return Err(format!("-{name} is either true or false")),
@@ -111,10 +94,22 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, S
                 }
             }
             (Some(Instead(what)), _) => return Err(format!("-{name} is no option of local: {what}")),
-            (None, _) if option == bare => {
-                return Err(format!("-{name} is no option of local; `runner-agent local --help` has those that are"));
+            (None, value) => {
+                if let Some((commands, takes_value)) = options::commands(name) {
+                    let value = match value {
+                        None if takes_value => line.next().map(|word| word.to_string_lossy().into_owned()),
+                        value => value.map(str::to_owned),
+                    };
+                    let word = value.map_or_else(|| format!("-{name}"), |value| format!("-{name}={value}"));
+                    read.extend(commands.iter().map(|command| OsString::from(format!("--argument={command}={word}"))));
+                } else if let Some(why) = options::instead(name) {
+                    return Err(format!("-{name} is no option of local: {why}"));
+                } else if option == bare {
+                    return Err(format!("-{name} is no option of local; `runner-agent local --help` has those that are"));
+                } else {
+                    read.push(word);
+                }
             }
-            (None, _) => read.push(word),
         }
     }
     read.extend(line);
@@ -174,7 +169,8 @@ mod tests {
             ("-input", "--var"),
             ("-lock=false", "always locked"),
             ("-auto-approve=maybe", "true or false"),
-            ("-consolidate-warnings", "runner-agent local --help"),
+            ("-lock-timeout=5s", "waits for a lock by itself"),
+            ("-anything", "runner-agent local --help"),
         ];
         for (typed, part) in rows {
             let error = said(&["plan", typed]).unwrap_err();

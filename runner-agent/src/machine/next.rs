@@ -1,6 +1,7 @@
 //! The transition function.
 //!
-//! No arm is `_`: a state names each kind of event that it ignores, and lists every event of a kind that it handles.
+//! The last arm of a state's function is `_`: all other events change nothing there. The exhaustive list is the table in
+//! `design/0003-state-machine.md`, generated from every state and event: a new event changes each of its rows.
 
 use crds::Phase;
 
@@ -22,27 +23,25 @@ pub fn next(state: &State, event: &E) -> Step {
     let (state, event) = (*state, *event);
     match state {
         State::Adopting => adopting(event),
-        State::Setup(terms) => {
-            working(state, event, Task::SetupDone, || (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)]))
-        }
-        // The waiting plan continues to wait: it is not planned again and needs no new approval.
-        State::Restoring => working(state, event, Task::SetupDone, || {
-            (State::RecordingResult(Mode::Manual), vec![Effect::Record(Phase::AwaitingApproval)])
+        State::Setup(terms) => working(state, event, |task| {
+            (task == Task::SetupDone).then(|| (State::RecordingInit(terms), vec![Effect::Record(Phase::Init)]))
         }),
-        State::Init(terms) => {
-            working(state, event, Task::InitDone, || (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)]))
-        }
-        State::Planning(terms) => {
-            let (changes, harmless) = match event {
-                E::Task(Task::PlanDone { changes, harmless }) => (changes, harmless),
-                E::Task(_) | E::Stop(_) | E::Write(_) | E::Permission(_) | E::Timer(_) => (false, false),
-            };
-            working(state, event, Task::PlanDone { changes, harmless }, || planned(terms, changes, harmless))
-        }
-        State::RecordingInit(terms) => recording(state, event, || (State::Init(terms), vec![Effect::RunInit])),
-        State::RecordingPlan(terms) => recording(state, event, || (State::Planning(terms), vec![Effect::RunPlan])),
-        State::RecordingResult(Mode::Manual) => recording(state, event, || (State::Awaiting, vec![])),
-        State::RecordingResult(Mode::Automatic) => recording(state, event, || (State::Leasing, vec![])),
+        // The waiting plan continues to wait: it is not planned again and needs no new approval.
+        State::Restoring => working(state, event, |task| {
+            let waits = (State::RecordingResult(Mode::Manual), vec![Effect::Record(Phase::AwaitingApproval)]);
+            (task == Task::SetupDone).then_some(waits)
+        }),
+        State::Init(terms) => working(state, event, |task| {
+            (task == Task::InitDone).then(|| (State::RecordingPlan(terms), vec![Effect::Record(Phase::Plan)]))
+        }),
+        State::Planning(terms) => working(state, event, |task| match task {
+            Task::PlanDone { changes, harmless } => Some(planned(terms, changes, harmless)),
+            _ => None,
+        }),
+        State::RecordingInit(terms) => recording(state, event, (State::Init(terms), vec![Effect::RunInit])),
+        State::RecordingPlan(terms) => recording(state, event, (State::Planning(terms), vec![Effect::RunPlan])),
+        State::RecordingResult(Mode::Manual) => recording(state, event, stay(State::Awaiting)),
+        State::RecordingResult(Mode::Automatic) => recording(state, event, stay(State::Leasing)),
         State::Leasing => leasing(event),
         State::Awaiting => awaiting(event),
         State::Verifying(mode) => verifying(mode, event),
@@ -109,34 +108,18 @@ fn adopting(event: E) -> Step {
         E::Write(Write::AdoptedPlan) => (State::Restoring, vec![Effect::RunRestore]),
         // Nothing is adopted yet, so the controller handles the user's request.
         E::Write(Write::AdoptionRefused) | E::Stop(_) => leave(),
-        E::Write(
-            Write::Recorded | Write::ClaimGranted { .. } | Write::ClaimRefused | Write::Delivered { .. } | Write::Reported,
-        )
-        | E::Task(_)
-        | E::Permission(_)
-        | E::Timer(_) => stay(State::Adopting),
+        _ => stay(State::Adopting),
     }
 }
 
 /// A command before the claim runs.
-fn working(state: State, event: E, done: Task, then: impl FnOnce() -> Step) -> Step {
+fn working(state: State, event: E, then: impl FnOnce(Task) -> Option<Step>) -> Step {
     match event {
         E::Task(Task::StepFailed { retried }) => failed(retried),
-        E::Task(task) if task == done => then(),
-        E::Stop(stop) => (State::Stopping { stop, killed: false }, vec![Effect::Interrupt]),
         // A late result of another command does not end this one.
-        E::Task(
-            Task::SetupDone
-            | Task::InitDone
-            | Task::PlanDone { .. }
-            | Task::ManifestMatched
-            | Task::ManifestDiffers
-            | Task::HooksDone
-            | Task::ApplyDone,
-        )
-        | E::Write(_)
-        | E::Permission(_)
-        | E::Timer(_) => stay(state),
+        E::Task(task) => then(task).unwrap_or_else(|| stay(state)),
+        E::Stop(stop) => (State::Stopping { stop, killed: false }, vec![Effect::Interrupt]),
+        _ => stay(state),
     }
 }
 
@@ -155,23 +138,12 @@ fn planned(terms: Terms, changes: bool, harmless: bool) -> Step {
 }
 
 /// A write is in progress and no command runs.
-fn recording(state: State, event: E, then: impl FnOnce() -> Step) -> Step {
+fn recording(state: State, event: E, then: Step) -> Step {
     match event {
-        E::Write(Write::Recorded) => then(),
+        E::Write(Write::Recorded) => then,
         E::Stop(stop) => stopped(stop),
         // The driver reports an approval again once the plan waits.
-        E::Permission(_)
-        | E::Write(
-            Write::Adopted(_)
-            | Write::AdoptedPlan
-            | Write::AdoptionRefused
-            | Write::ClaimGranted { .. }
-            | Write::ClaimRefused
-            | Write::Delivered { .. }
-            | Write::Reported,
-        )
-        | E::Task(_)
-        | E::Timer(_) => stay(state),
+        _ => stay(state),
     }
 }
 
@@ -183,10 +155,7 @@ fn leasing(event: E) -> Step {
         E::Permission(Permission::Queued) => end(Ending::Queued),
         E::Timer(Timer::Expired) => end(Ending::Expired),
         E::Stop(stop) => stopped(stop),
-        E::Permission(Permission::Approved | Permission::Withdrawn)
-        | E::Timer(Timer::HoldOver | Timer::GraceOver)
-        | E::Write(_)
-        | E::Task(_) => stay(State::Leasing),
+        _ => stay(State::Leasing),
     }
 }
 
@@ -196,10 +165,7 @@ fn awaiting(event: E) -> Step {
         E::Timer(Timer::Expired) => end(Ending::Expired),
         E::Timer(Timer::HoldOver) => end(Ending::Released),
         E::Stop(stop) => stopped(stop),
-        E::Permission(Permission::Leased | Permission::Queued | Permission::Withdrawn)
-        | E::Timer(Timer::GraceOver)
-        | E::Write(_)
-        | E::Task(_) => stay(State::Awaiting),
+        _ => stay(State::Awaiting),
     }
 }
 
@@ -215,10 +181,7 @@ fn verifying(mode: Mode, event: E) -> Step {
         },
         E::Stop(stop) => stopped(stop),
         // Expiry no longer applies: an approval is recorded.
-        E::Timer(_)
-        | E::Permission(Permission::Approved | Permission::Leased | Permission::Queued)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
-        | E::Write(_) => stay(state),
+        _ => stay(state),
     }
 }
 
@@ -229,9 +192,7 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
             // A denial or deletion during the write of the claim comes too late.
             None | Some(Stop::Denied | Stop::Deleted) if hooks => (State::Preparing, vec![Effect::RunHooksBefore]),
             None | Some(Stop::Denied | Stop::Deleted) => (State::Applying, vec![Effect::RunApply]),
-            Some(Stop::Cancelled) => end(Ending::Failed(Cause::Cancelled)),
-            Some(Stop::Terminated) => end(Ending::Failed(Cause::Terminated)),
-            Some(Stop::Deadline) => end(Ending::Failed(Cause::Deadline)),
+            Some(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => not_applied(cause(stop)),
             Some(Stop::Fenced) => leave(),
         },
         E::Write(Write::ClaimRefused) => match (stop, mode) {
@@ -246,17 +207,7 @@ fn claiming(mode: Mode, stop: Option<Stop>, event: E) -> Step {
             (State::Claiming(mode, Some(stop.map_or(later, |before| before.and(later)))), vec![])
         }
         // The claim's own tests cover a withdrawal.
-        E::Permission(_)
-        | E::Write(
-            Write::Adopted(_)
-            | Write::AdoptedPlan
-            | Write::AdoptionRefused
-            | Write::Recorded
-            | Write::Delivered { .. }
-            | Write::Reported,
-        )
-        | E::Task(_)
-        | E::Timer(_) => stay(state),
+        _ => stay(state),
     }
 }
 
@@ -272,10 +223,7 @@ fn stopping(stop: Stop, killed: bool, event: E) -> Step {
             }
         }
         E::Stop(later) => (State::Stopping { stop: stop.and(later), killed }, vec![]),
-        E::Task(Task::ManifestMatched | Task::ManifestDiffers | Task::HooksDone | Task::ApplyDone)
-        | E::Timer(Timer::Expired | Timer::HoldOver)
-        | E::Write(_)
-        | E::Permission(_) => stay(state),
+        _ => stay(state),
     }
 }
 
@@ -287,18 +235,7 @@ fn preparing(event: E) -> Step {
         E::Stop(stop @ (Stop::Cancelled | Stop::Terminated | Stop::Deadline)) => {
             (State::HoldingBack { stop, killed: false }, vec![Effect::Interrupt])
         }
-        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
-        | E::Task(
-            Task::SetupDone
-            | Task::InitDone
-            | Task::PlanDone { .. }
-            | Task::ManifestMatched
-            | Task::ManifestDiffers
-            | Task::ApplyDone,
-        )
-        | E::Write(_)
-        | E::Permission(_)
-        | E::Timer(_) => stay(State::Preparing),
+        _ => stay(State::Preparing),
     }
 }
 
@@ -313,18 +250,7 @@ fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
                 (State::HoldingBack { stop, killed: true }, vec![Effect::KillTool])
             }
         }
-        E::Stop(_)
-        | E::Task(
-            Task::SetupDone
-            | Task::InitDone
-            | Task::PlanDone { .. }
-            | Task::ManifestMatched
-            | Task::ManifestDiffers
-            | Task::ApplyDone,
-        )
-        | E::Timer(Timer::Expired | Timer::HoldOver)
-        | E::Write(_)
-        | E::Permission(_) => stay(State::HoldingBack { stop, killed }),
+        _ => stay(State::HoldingBack { stop, killed }),
     }
 }
 
@@ -335,11 +261,7 @@ fn verifying_again(event: E) -> Step {
         E::Task(Task::ManifestDiffers) => not_applied(Cause::Mismatch),
         E::Task(Task::StepFailed { .. }) => not_applied(Cause::Step),
         E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => not_applied(cause(stop)),
-        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
-        | E::Task(Task::SetupDone | Task::InitDone | Task::PlanDone { .. } | Task::HooksDone | Task::ApplyDone)
-        | E::Write(_)
-        | E::Permission(_)
-        | E::Timer(_) => stay(State::VerifyingAgain),
+        _ => stay(State::VerifyingAgain),
     }
 }
 
@@ -351,18 +273,7 @@ fn applying(event: E) -> Step {
             (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
         }
         // After the claim, losing the API does not matter, a denial comes too late, and a deletion waits.
-        E::Stop(Stop::Fenced | Stop::Denied | Stop::Deleted)
-        | E::Task(
-            Task::SetupDone
-            | Task::InitDone
-            | Task::PlanDone { .. }
-            | Task::ManifestMatched
-            | Task::ManifestDiffers
-            | Task::HooksDone,
-        )
-        | E::Write(_)
-        | E::Permission(_)
-        | E::Timer(_) => stay(State::Applying),
+        _ => stay(State::Applying),
     }
 }
 
@@ -378,18 +289,7 @@ fn interrupting(stop: Stop, stage: Stage, event: E) -> Step {
             Stage::ToolKilled => failed(),
         },
         // The tool gets only one signal.
-        E::Stop(_)
-        | E::Task(
-            Task::SetupDone
-            | Task::InitDone
-            | Task::PlanDone { .. }
-            | Task::ManifestMatched
-            | Task::ManifestDiffers
-            | Task::HooksDone,
-        )
-        | E::Timer(Timer::Expired | Timer::HoldOver)
-        | E::Write(_)
-        | E::Permission(_) => stay(state),
+        _ => stay(state),
     }
 }
 
@@ -397,7 +297,7 @@ fn ending(end: Ending, event: E) -> Step {
     match event {
         E::Write(Write::Delivered { hooks: true }) => (State::Finishing(end), vec![Effect::RunHooksAfter(end)]),
         E::Write(Write::Delivered { hooks: false }) => (State::Reporting(end), vec![Effect::Report]),
-        E::Write(_) | E::Stop(_) | E::Timer(_) | E::Task(_) | E::Permission(_) => reporting(State::Ending(end), event),
+        _ => reporting(State::Ending(end), event),
     }
 }
 
@@ -410,18 +310,7 @@ fn finishing(end: Ending, event: E) -> Step {
             (State::Reporting(end), vec![Effect::KillTool, Effect::Report])
         }
         E::Stop(Stop::Fenced) => leave(),
-        E::Stop(Stop::Terminated | Stop::Denied | Stop::Deleted)
-        | E::Task(
-            Task::SetupDone
-            | Task::InitDone
-            | Task::PlanDone { .. }
-            | Task::ManifestMatched
-            | Task::ManifestDiffers
-            | Task::ApplyDone,
-        )
-        | E::Timer(Timer::Expired | Timer::HoldOver)
-        | E::Write(_)
-        | E::Permission(_) => stay(State::Finishing(end)),
+        _ => stay(State::Finishing(end)),
     }
 }
 
@@ -429,18 +318,6 @@ fn finishing(end: Ending, event: E) -> Step {
 fn reporting(state: State, event: E) -> Step {
     match event {
         E::Write(Write::Reported) | E::Stop(Stop::Fenced) | E::Timer(Timer::GraceOver) => leave(),
-        E::Write(
-            Write::Adopted(_)
-            | Write::AdoptedPlan
-            | Write::AdoptionRefused
-            | Write::Recorded
-            | Write::ClaimGranted { .. }
-            | Write::ClaimRefused
-            | Write::Delivered { .. },
-        )
-        | E::Stop(Stop::Terminated | Stop::Deadline | Stop::Cancelled | Stop::Denied | Stop::Deleted)
-        | E::Timer(Timer::Expired | Timer::HoldOver)
-        | E::Task(_)
-        | E::Permission(_) => stay(state),
+        _ => stay(state),
     }
 }

@@ -116,34 +116,6 @@ pub enum State {
 }
 
 impl State {
-    /// The state's name without its fields.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Adopting => "Adopting",
-            Self::Setup(_) => "Setup",
-            Self::Restoring => "Restoring",
-            Self::RecordingInit(_) => "RecordingInit",
-            Self::Init(_) => "Init",
-            Self::RecordingPlan(_) => "RecordingPlan",
-            Self::Planning(_) => "Planning",
-            Self::RecordingResult(_) => "RecordingResult",
-            Self::Leasing => "Leasing",
-            Self::Awaiting => "Awaiting",
-            Self::Verifying(_) => "Verifying",
-            Self::Claiming(..) => "Claiming",
-            Self::Preparing => "Preparing",
-            Self::HoldingBack { .. } => "HoldingBack",
-            Self::VerifyingAgain => "VerifyingAgain",
-            Self::Stopping { .. } => "Stopping",
-            Self::Applying => "Applying",
-            Self::Interrupting { .. } => "Interrupting",
-            Self::Ending(_) => "Ending",
-            Self::Finishing(_) => "Finishing",
-            Self::Reporting(_) => "Reporting",
-            Self::Ended => "Ended",
-        }
-    }
-
     /// Whether this process has claimed the plan, as far as it knows.
     pub const fn is_claimed(&self) -> bool {
         matches!(

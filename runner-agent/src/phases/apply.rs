@@ -8,9 +8,10 @@ use std::{
 
 use crds::{Changed, Claim, Failure, reason};
 
-use super::{PhaseRunner, Planned, guard};
+use super::{PhaseRunner, Planned};
 use crate::{
     classify::{self, already_exists},
+    guard,
     ports::{ApplyReport, Notice, Notices},
 };
 
@@ -80,7 +81,7 @@ impl PhaseRunner {
         }
         failure.changes = changed;
         if let Some(code) = already_exists::recognise(&mut failure) {
-            self.log.line(&self.redactor.clean(&format!("pawl: the object is adopted by\n{code}"))).await;
+            self.say(format!("the object is adopted by\n{code}")).await;
         }
         if rescue.is_file() {
             reason::STATE_NOT_SAVED.clone_into(&mut failure.reason);

@@ -13,10 +13,9 @@ use tool_versions::{
 
 use super::{PhaseRunner, fetch::files, inputs};
 use crate::{
-    classify::{internal, is_disk_full, not_run},
+    classify::{OrInternal as _, internal, is_disk_full},
     files::Scratch,
     ports::{Notice, Notices},
-    process::RunError,
 };
 
 /// Maximum archive size in bytes: 256 MiB.
@@ -36,13 +35,7 @@ impl PhaseRunner {
         root: &Path,
         notices: &Notices,
     ) -> Result<String, Failure> {
-        let _ = notices.send(Notice::Started("source"));
-        let fetched = tokio::select! {
-            fetched = self.get_artifact(artifact, root, notices) => fetched,
-            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
-        };
-        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
-        fetched
+        self.fetching(self.get_artifact(artifact, root, notices), notices).await
     }
 
     async fn get_artifact(&self, artifact: &ArtifactSource, root: &Path, notices: &Notices) -> Result<String, Failure> {
@@ -69,7 +62,7 @@ impl PhaseRunner {
         client.download(ask, &mut file, &mut progress).await.map_err(|error| of_fetch(error, &at, secret))?;
         let (wanted, name, root) = (artifact.digest.clone(), at.clone(), root.to_owned());
         let unpacked = tokio::task::spawn_blocking(move || unpack(&packed, &wanted, &name, &root));
-        let count = unpacked.await.map_err(|error| internal("the artifact cannot be unpacked", &error))??;
+        let count = unpacked.await.or_internal("the artifact cannot be unpacked")??;
         let _ = notices.send(Notice::Happened);
         let digest: String = artifact.digest.trim_start_matches("sha256:").chars().take(7).collect();
         Ok(format!("artifact {digest} of {at}, {}", files(count)))
@@ -100,7 +93,7 @@ impl PhaseRunner {
 
 /// Compares an archive with its digest and unpacks it only if they match. Returns the number of files.
 fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
-    let found = packed.digest().map_err(|error| internal("the artifact cannot be read", &error))?;
+    let found = packed.digest().or_internal("the artifact cannot be read")?;
     if found != wanted {
         let message = format!("what is at {name} has the digest {found}, and the run names {wanted}; nothing of it was unpacked");
         return Err(Reason::ArtifactMismatch.failure(message));

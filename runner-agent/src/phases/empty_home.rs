@@ -11,7 +11,10 @@ use std::{
 use crds::{Failure, Reason};
 
 use super::PhaseRunner;
-use crate::{classify::internal, process::kill_others};
+use crate::{
+    classify::{OrInternal as _, internal},
+    process::kill_others,
+};
 
 /// Time limit for killed processes to disappear.
 const GONE: Duration = Duration::from_secs(5);
@@ -33,11 +36,9 @@ impl PhaseRunner {
     /// the pod's code may write to, except the source, the tool and the providers. Does nothing on a person's own machine.
     pub(crate) async fn empty_home(&self) -> Result<(), Failure> {
         let (settings, Some(dirs)) = (&self.settings, self.host.emptied()) else { return Ok(()) };
-        let failed = |error: &dyn std::fmt::Display| {
-            internal("what the plan left in the home and temporary directories cannot be removed; nothing was applied", error)
-        };
+        let failed = "what the plan left in the home and temporary directories cannot be removed; nothing was applied";
         if !kill_others(&self.children, GONE).await {
-            return Err(failed(&"processes that it left do not end"));
+            return Err(internal(failed, &"processes that it left do not end"));
         }
         // Tools also look for their files in the directories above the source.
         let work = settings.work.clone();
@@ -54,7 +55,7 @@ impl PhaseRunner {
             remove_but(&work, &stay).map_err(|error| named(&work, error))?;
             dirs.iter().try_for_each(|dir| make_empty(dir).map_err(|error| named(dir, error)))
         });
-        made.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
+        made.await.or_internal(failed)?.or_internal(failed)
     }
 }
 

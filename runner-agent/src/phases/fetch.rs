@@ -9,7 +9,11 @@ use std::{
 use crds::{Failure, ObjectSource, Reason, SourceKind, TerraformRunSpec};
 
 use super::{PhaseRunner, source};
-use crate::{classify::internal, ports::Notices};
+use crate::{
+    classify::{OrInternal as _, not_run},
+    ports::{Notice, Notices},
+    process::RunError,
+};
 
 /// Attempts to read a ConfigMap's or Secret's files while the kubelet replaces them.
 const TRIES: usize = 5;
@@ -56,6 +60,21 @@ impl PhaseRunner {
             SourceKind::Repository(repository) => self.fetch_repository(spec, repository, root, notices).await,
         }
     }
+
+    /// Reports a download as the step `source`. A stop of the attempt ends it.
+    pub(super) async fn fetching<T>(
+        &self,
+        download: impl Future<Output = Result<T, Failure>>,
+        notices: &Notices,
+    ) -> Result<T, Failure> {
+        let _ = notices.send(Notice::Started("source"));
+        let fetched = tokio::select! {
+            fetched = download => fetched,
+            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
+        };
+        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
+        fetched
+    }
 }
 
 /// `1 file`, `3 files`.
@@ -66,7 +85,7 @@ pub(super) fn files(count: usize) -> String {
 /// Copies the files of a mounted ConfigMap or Secret, all from the same version of it.
 fn write_object(dir: &Path, object: &ObjectSource, (kind, reason): (&str, Reason), root: &Path) -> Result<usize, Failure> {
     let name = &object.name;
-    let read = one_version(&dir.join(name)).map_err(|error| internal(&format!("{kind} {name} cannot be read"), &error))?;
+    let read = one_version(&dir.join(name)).or_internal(&format!("{kind} {name} cannot be read"))?;
     let files = chosen(read, object).map_err(|key| {
         let message = format!("{kind} {name} has no key {key}; source wants it");
         reason.failure(message)

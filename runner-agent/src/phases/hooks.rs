@@ -4,7 +4,7 @@ use std::{
     env,
     ffi::OsString,
     fs,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,10 +12,10 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{Events, PhaseRunner, Shell, env_names, guard, inputs, setup::make_empty};
+use super::{Events, PhaseRunner, Shell, env_names, objects::key_of, setup::make_empty};
 use crate::{
-    classify::{internal, not_run},
-    files,
+    classify::{OrInternal as _, not_run},
+    files, guard,
     hooks::{self, Hook, MAX_SCRIPT, MAX_SCRIPTS, MAX_VALUES},
     ports::{Notice, Notices, Verified},
     process::{Command, Role, RunError, kill_others},
@@ -116,7 +116,7 @@ impl PhaseRunner {
             return Err(Reason::HookInvalid.failure(text));
         }
         if self.host.keeps_disk() {
-            self.keep_hooks(&hooks).map_err(|error| internal("the hooks cannot be kept", &error))?;
+            self.keep_hooks(&hooks).or_internal("the hooks cannot be kept")?;
         }
         guard(&self.hooks).hooks = Arc::new(hooks);
         Ok(())
@@ -143,7 +143,7 @@ impl PhaseRunner {
     }
 
     fn keep_hooks(&self, hooks: &[Hook]) -> io::Result<()> {
-        files::create(&self.settings.kept.join(KEPT))?.write_all(serde_json::to_string(hooks)?.as_bytes())
+        files::write(&self.settings.kept.join(KEPT), serde_json::to_string(hooks)?)
     }
 
     /// Reads a script from the run's spec or from a ConfigMap.
@@ -151,20 +151,7 @@ impl PhaseRunner {
         let name = &spec.name;
         let bytes = match (&spec.inline, &spec.config_map_key_ref) {
             (Some(text), None) => text.clone().into_bytes(),
-            (None, Some(key)) => {
-                let missing = |what: &str| {
-                    let text = format!("ConfigMap {} {what}; hook {name} wants {}/{}", key.name, key.name, key.key);
-                    Reason::ConfigMapNotFound.failure(text)
-                };
-                let object = self.settings.config_maps.join(&key.name);
-                if inputs::is_empty(&object) {
-                    return Err(missing("does not exist or is empty"));
-                }
-                let is_plain = !key.key.contains('/') && key.key != "." && key.key != "..";
-                let file = Some(object.join(&key.key)).filter(|file| is_plain && file.is_file());
-                let file = file.ok_or_else(|| missing(&format!("has no key {}", key.key)))?;
-                read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))?
-            }
+            (None, key @ Some(_)) => key_of((None, key.as_ref()), &self.settings, &format!("hook {name}"))?.bytes,
             (Some(_), Some(_)) | (None, None) => {
                 let text = format!("hook {name} needs exactly one of inline, configMapKeyRef and path");
                 return Err(Reason::InvalidSpec.failure(text));
@@ -181,7 +168,7 @@ impl PhaseRunner {
         }
         let invalid = |what: &str| Reason::HookInvalid.failure(format!("hook {name}: {path} {what}"));
         let top = self.host.version_root(root);
-        let top = top.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        let top = top.canonicalize().or_internal("the source cannot be read")?;
         let file = stack.join(path).canonicalize().map_err(|_| invalid("is not in the source"))?;
         if !file.starts_with(&top) {
             return Err(invalid("leads out of the source"));
@@ -189,7 +176,7 @@ impl PhaseRunner {
         if !file.is_file() {
             return Err(invalid("is no regular file"));
         }
-        read(&file).map_err(|error| internal(&format!("the script of hook {name} cannot be read"), &error))
+        read(&file).or_internal(&format!("the script of hook {name} cannot be read"))
     }
 
     /// Builds the hook and checks that its interpreter exists.
@@ -240,7 +227,7 @@ impl PhaseRunner {
             return Ok(());
         }
         self.end_what_is_left("what the hooks before Setup left running does not end; nothing was fetched").await?;
-        make_empty(&self.settings.source_dir()).map_err(|error| internal("the directory of the source cannot be emptied", &error))
+        make_empty(&self.settings.source_dir()).or_internal("the directory of the source cannot be emptied")
     }
 
     /// Kills processes that hooks left running. Fails with `text` if one does not die.
@@ -257,7 +244,7 @@ impl PhaseRunner {
 
     /// Reports a failure without ending the phase.
     async fn pass_over(&self, hook: &Hook, failure: Failure, notices: &Notices) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
+        self.say(&failure.message).await;
         let failed = FailedHook { name: hook.name.clone(), when: hook.when, message: failure.message };
         let _ = notices.send(Notice::HookFailed(failed));
     }
@@ -267,8 +254,8 @@ impl PhaseRunner {
         let named = |what: &str| format!("hook {name} ({when}) {what}");
         let out = hook.hands_over().then(|| self.settings.tmp().join("hook-values"));
         let out = out.as_deref();
-        let command = self.hook_command(hook, shell, more, out).map_err(|error| internal(&named("cannot be written"), &error))?;
-        self.log.line(&format!("pawl: hook {name}, {when}")).await;
+        let command = self.hook_command(hook, shell, more, out).or_internal(&named("cannot be written"))?;
+        self.say(format!("hook {name}, {when}")).await;
         let _ = notices.send(Notice::HookStarted(name.clone(), hook.when));
         let mut events = self.events(&command.dir, notices).of_a_script().held(out.is_some());
         let exit = match hook.when {
@@ -319,7 +306,7 @@ impl PhaseRunner {
         let dir = settings.kept.join("hooks");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let script = dir.join(&hook.name);
-        files::create(&script)?.write_all(hook.script.as_bytes())?;
+        files::write(&script, &hook.script)?;
         out.map(files::create).transpose()?;
         let (program, argument) = hook.interpreter();
         let args = argument.map(OsString::from).into_iter().chain([script.into()]).collect();

@@ -1,13 +1,13 @@
 //! Workload identity: environment variables by which the SDKs of clouds and Vault find a token of the run's ServiceAccount, and
 //! related settings.
 
-use std::{io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 use crds::{AwsIdentity, AzureIdentity, Credentials, Failure, GcpIdentity, Reason, TerraformRun, VaultIdentity};
 use serde_json::{Value, json};
 
 use super::{PhaseRunner, inputs, preflight};
-use crate::{classify::internal, files, settings::Settings};
+use crate::{classify::OrInternal as _, files, settings::Settings};
 
 /// Maximum length of a session name in AWS.
 const SESSION: usize = 64;
@@ -36,9 +36,8 @@ impl PhaseRunner {
             }
         }
         if let Some(gcp) = &spec.credentials.gcp {
-            let written = files::create(&gcp_file(settings))
-                .and_then(|mut file| file.write_all(external_account(gcp, &token(settings, "gcp")).to_string().as_bytes()));
-            written.map_err(|error| internal("the credentials of Google Cloud cannot be written", &error))?;
+            files::write(&gcp_file(settings), external_account(gcp, &token(settings, "gcp")).to_string().as_bytes())
+                .or_internal("the credentials of Google Cloud cannot be written")?;
         }
         for (field, name, value) in own {
             given.env.push((name.to_owned(), value));

@@ -7,7 +7,7 @@ use crds::{Failure, Operation, Reason, datastore::StateId, state_key};
 use super::{Events, Initialised, PhaseRunner, Shell, phase_results::Prepared};
 use crate::{
     backend::Backend,
-    classify::{self, Said, internal},
+    classify::{self, OrInternal as _, Said},
     files,
     ports::{InitReport, Notices},
     process::{Sink, Source},
@@ -74,8 +74,7 @@ impl PhaseRunner {
         }
         if workspace != selected(stack) {
             // Its state may need other providers than that of the selected workspace.
-            let text = format!("pawl: init once more, for the providers of the state of workspace {workspace}");
-            self.log.line(&self.redactor.clean(&text)).await;
+            self.say(format!("init once more, for the providers of the state of workspace {workspace}")).await;
             self.init_step(&mut made, &args, notices).await?;
         }
         Ok((InitReport { backend, workspace }, made))
@@ -107,7 +106,7 @@ impl PhaseRunner {
     /// Reads the configured backend and enters the workspace. Returns the backend's type.
     pub(super) fn know_backend(&self, made: &mut Initialised) -> Result<String, Failure> {
         let Initialised { run, shell, facts, state_key, .. } = made;
-        let backend = Backend::read(&shell.stack).map_err(|error| internal("the backend in force cannot be read", &error))?;
+        let backend = Backend::read(&shell.stack).or_internal("the backend in force cannot be read")?;
         self.host.is_state_kept(backend.check())?;
         let (namespace, id) = (&self.settings.namespace, StateId::of(&self.settings.run, &run.spec));
         // Without leases only the state's own lock protects it.

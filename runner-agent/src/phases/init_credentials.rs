@@ -6,15 +6,14 @@ use std::{
     ffi::OsString,
     fmt::Write as _,
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
 };
 
 use ::source::{Credentials, Login, SshFiles, Transport, Url};
 use crds::{Failure, GitSource, KeyRef, Reason};
 
-use super::{PhaseRunner, inputs};
-use crate::{classify::internal, files, providers::UserConfig};
+use super::{PhaseRunner, inputs, objects::key_of};
+use crate::{classify::OrInternal as _, files, providers::UserConfig};
 
 impl PhaseRunner {
     /// Credentials for the fetch of the source: those of its own Secret first, then the run's for the hosts of submodules.
@@ -30,11 +29,7 @@ impl PhaseRunner {
                 Transport::Http => url.origin(),
                 Transport::Ssh => format!("https://{}/", url.host()),
             };
-            let login = self.login(&secret.name, &origin, url.host(), "source.git.secretRef", Reason::SourceUnauthorized)?;
-            if login.is_empty() {
-                return Err(none_of(&secret.name, "identity, username and password, bearerToken, ca.crt"));
-            }
-            logins.push(login);
+            logins.push(self.login(&secret.name, &origin, url.host(), Reason::SourceUnauthorized)?);
         }
         logins.extend(self.logins(credentials)?);
         let has_key = |login: &Login| login.identity.is_some() && login.host.eq_ignore_ascii_case(url.host());
@@ -68,28 +63,23 @@ impl PhaseRunner {
                 let message = format!("credentials.git names {}, which is no host or stands there twice", git.host);
                 return Err(Reason::InvalidSpec.failure(message));
             };
-            let wanted = format!("credentials.git of {}", git.host);
-            let login = self.login(&git.secret_ref.name, &origin, url.host(), &wanted, Reason::Unauthorized)?;
-            if login.is_empty() {
-                return Err(none_of(&git.secret_ref.name, "identity, username and password, bearerToken, ca.crt"));
-            }
-            logins.push(login);
+            logins.push(self.login(&git.secret_ref.name, &origin, url.host(), Reason::Unauthorized)?);
         }
         Ok(logins)
     }
 
     /// Reads a Secret's credentials for a host and registers them with the redactor.
-    fn login(&self, secret: &str, origin: &str, host: &str, wanted: &str, reason: Reason) -> Result<Login, Failure> {
+    fn login(&self, secret: &str, origin: &str, host: &str, reason: Reason) -> Result<Login, Failure> {
         let dir = self.settings.secrets.join(secret);
-        if inputs::is_empty(&dir) {
-            let message = format!("Secret {secret} does not exist or is empty; {wanted} wants it");
-            return Err(Reason::SecretNotFound.failure(message));
-        }
         let login = Login::of(origin, host, |name| inputs::mounted(&dir, name))
             .map_err(|error| reason.failure(format!("the private key of Secret {secret} {error}")))?;
         login.secrets().iter().for_each(|text| self.redactor.add(text));
         if login.http.as_ref().is_some_and(Credentials::is_broken) {
             return Err(reason.failure(format!("Secret {secret} holds a line break within a credential")));
+        }
+        if login.is_empty() {
+            let keys = "identity, username and password, bearerToken, ca.crt";
+            return Err(Reason::SecretNotFound.failure(format!("Secret {secret} has none of the keys {keys}")));
         }
         Ok(login)
     }
@@ -119,10 +109,10 @@ impl PhaseRunner {
         }
         let logins = self.logins(credentials)?;
         let kept = &self.settings.kept;
-        let failed = |error: &dyn std::fmt::Display| internal("the credentials of git cannot be written", error);
+        let failed = "the credentials of git cannot be written";
         let write = |name: &str, text: &str| -> Result<PathBuf, Failure> {
             let path = kept.join(name);
-            files::create(&path).and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))?;
+            files::write(&path, text).or_internal(failed)?;
             Ok(path)
         };
         let mut config = String::new();
@@ -150,9 +140,9 @@ impl PhaseRunner {
         if logins.iter().any(|login| login.identity.is_some()) {
             let dir = kept.join("ssh");
             if dir.exists() {
-                fs::remove_dir_all(&dir).map_err(|error| failed(&error))?;
+                fs::remove_dir_all(&dir).or_internal(failed)?;
             }
-            let dir = SshFiles::create(&dir, &logins).map_err(|error| failed(&error))?.keep();
+            let dir = SshFiles::create(&dir, &logins).or_internal(failed)?.keep();
             env.push(("GIT_SSH_COMMAND".into(), ::source::ssh::command(&dir).into()));
             env.push(("GIT_SSH_VARIANT".into(), "ssh".into()));
         }
@@ -183,19 +173,13 @@ impl PhaseRunner {
     }
 
     fn secret(&self, key: &KeyRef, wanted: &str) -> Result<String, Failure> {
-        inputs::mounted(&self.settings.secrets.join(&key.name), &key.key).ok_or_else(|| {
-            let message = format!("Secret {} does not exist or has no key {}; {wanted} wants it", key.name, key.key);
-            Reason::SecretNotFound.failure(message)
-        })
+        let found = key_of((Some(key), None), &self.settings, wanted)?;
+        Ok(String::from_utf8_lossy(&found.bytes).into_owned())
     }
 }
 
 /// Names git's file of trusted authorities. It overrides git's configuration.
 const CA_OF_ALL: &str = "GIT_SSL_CAINFO";
-
-fn none_of(secret: &str, keys: &str) -> Failure {
-    Reason::SecretNotFound.failure(format!("Secret {secret} has none of the keys {keys}"))
-}
 
 /// Quotes a value for git's configuration.
 fn quoted(text: &str) -> String {
@@ -219,8 +203,6 @@ fn header(origin: &str, token: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use serde_json::json;
 
     use super::*;
@@ -242,39 +224,6 @@ mod tests {
 
     fn credentials(json: serde_json::Value) -> crds::Credentials {
         serde_json::from_value(json).unwrap()
-    }
-
-    #[test]
-    fn git_uses_each_credential_for_its_host_only() {
-        let (_dir, work) = world(&[
-            ("a/username", "robot"),
-            ("a/password", "p'a\"s\\s"),
-            ("b/bearerToken", "tok-en"),
-            ("c/identity", KEY),
-            ("c/known_hosts", "c.example.org ssh-ed25519 AAAA"),
-        ]);
-        let git = [("a.example.org:8443", "a"), ("b.example.org", "b"), ("c.example.org", "c")];
-        let git: Vec<_> = git.map(|(host, name)| json!({"host": host, "secretRef": {"name": name}})).into();
-        let env = work.give_git(&credentials(json!({"git": git}))).unwrap();
-        let value = |name: &str| env.iter().find(|(key, _)| key == name).unwrap().1.clone().into_string().unwrap();
-        let config = fs::read_to_string(value("GIT_CONFIG_GLOBAL")).unwrap();
-        let kept = work.settings.kept.display();
-        assert!(config.contains("[credential \"https://a.example.org:8443\"]\n\thelper =\n"), "{config}");
-        assert!(
-            config.contains("[http \"https://b.example.org/\"]\n\textraHeader = \"Authorization: Bearer tok-en\""),
-            "{config}"
-        );
-        assert!(!config.contains("c.example.org") && !config.contains("p'a"), "{config}");
-        let login = work.settings.kept.join("git-login-0");
-        assert_eq!(fs::read_to_string(&login).unwrap(), "username=robot\npassword=p'a\"s\\s\n");
-        assert_eq!(fs::metadata(&login).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(value("GIT_SSH_COMMAND"), format!("ssh -F '{kept}/ssh/config'"));
-        let ssh = fs::read_to_string(work.settings.kept.join("ssh/config")).unwrap();
-        assert!(ssh.starts_with("Host c.example.org\n"), "{ssh}");
-        assert_eq!(work.redactor.redact("is tok-en"), "is (sensitive value)");
-        // A pod that restores the plan writes everything again.
-        assert!(work.give_git(&credentials(json!({"git": git}))).is_ok());
-        assert!(work.give_git(&crds::Credentials::default()).unwrap().is_empty());
     }
 
     #[test]
@@ -302,8 +251,6 @@ mod tests {
     #[test]
     fn missing_or_broken_secret_is_reported_before_the_fetch() {
         let (_dir, work) = world(&[
-            ("empty/..data", ""),
-            ("other/x", "y"),
             ("locked/identity", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----"),
             ("broken/username", "u\nhost=evil"),
             ("broken/password", "p"),
@@ -312,9 +259,7 @@ mod tests {
             work.give_git(&credentials(json!({"git": [{"host": host, "secretRef": {"name": secret}}]}))).unwrap_err()
         };
         let rows = [
-            ("gone", Reason::SecretNotFound, "Secret gone does not exist or is empty; credentials.git of h wants it"),
-            ("empty", Reason::SecretNotFound, "does not exist or is empty"),
-            ("other", Reason::SecretNotFound, "has none of the keys identity, username and password, bearerToken, ca.crt"),
+            ("gone", Reason::SecretNotFound, "has none of the keys identity, username and password, bearerToken, ca.crt"),
             ("locked", Reason::Unauthorized, "the private key of Secret locked is a private key with a passphrase"),
             ("broken", Reason::Unauthorized, "Secret broken holds a line break"),
         ];
@@ -322,7 +267,7 @@ mod tests {
             let failure = of("h", secret);
             assert!(failure.reason == reason && failure.message.contains(text), "{secret}: {failure:?}");
         }
-        assert_eq!(of("h/../x", "other").reason, Reason::InvalidSpec.as_str());
+        assert_eq!(of("h/../x", "gone").reason, Reason::InvalidSpec.as_str());
     }
 
     #[test]
@@ -346,24 +291,5 @@ mod tests {
             assert_eq!(failure.reason, Reason::SecretNotFound.as_str());
             assert!(failure.message.contains("no Secret has a private key for git.example.org"), "{}", failure.message);
         }
-    }
-
-    #[test]
-    fn cli_configuration_contains_the_runs_tokens() {
-        let (_dir, work) = world(&[("r/token", "abcdef\n"), ("r/bad", "plugin_cache_dir = \"/x\"")]);
-        let key = |key: &str| json!({"name": "r", "key": key});
-        let registries = json!([{"host": "r.example.org", "secretKeyRef": key("token")}]);
-        let config = work.user_config(&credentials(json!({"registries": registries}))).unwrap();
-        assert_eq!(config.text(), "credentials \"r.example.org\" {\n  token = \"abcdef\"\n}\n");
-        assert_eq!(work.redactor.redact("abcdef"), "(sensitive value)");
-        let failure = work.user_config(&credentials(json!({"cliConfig": {"secretKeyRef": key("bad")}}))).unwrap_err();
-        assert_eq!(failure.reason, Reason::InvalidSpec.as_str());
-        assert!(
-            failure.message.contains("(Secret r, key bad) cannot be used: plugin_cache_dir is refused"),
-            "{}",
-            failure.message
-        );
-        let failure = work.user_config(&credentials(json!({"cliConfig": {"secretKeyRef": key("gone")}}))).unwrap_err();
-        assert!(failure.message.contains("has no key gone; credentials.cliConfig wants it"), "{}", failure.message);
     }
 }

@@ -15,13 +15,13 @@ pub(super) use super::objects::{is_empty, mounted};
 use super::{
     env_names::refused,
     given_files::{self, GivenFile},
-    objects::{Found, Object, is_name, key_of, keys, place},
+    objects::{Found, Object, is_name, key_of, keys},
     options::{self, Options},
     outputs::{self, TakenOutputs},
     variable_files::{self, GivenVariables, VariablesFile},
 };
 use crate::{
-    classify::internal,
+    classify::OrInternal as _,
     files::{BACKEND_FILE, VARIABLES_FILE},
     report::redact::Redactor,
     settings::Settings,
@@ -63,59 +63,45 @@ pub(super) fn gather(
     } else {
         inputs.files = given_files::gather(spec, settings, redactor, &mut inputs.taken)?;
     }
-    for variable in &spec.variables {
-        let (value, origin) = match (&variable.value, &variable.value_from) {
-            (Some(value), None) => (value.clone(), "value".to_owned()),
-            (None, Some(from)) => {
-                let wanted = format!("variable {}", variable.name);
-                if let Some(of) = &from.output_of {
-                    let (value, origin) = outputs::value(outputs, of, redactor, &wanted)?;
-                    inputs.taken.insert(wanted, value.to_string());
-                    (value, origin)
-                } else {
-                    let (text, origin) = read(from, settings, redactor, &wanted)?;
-                    inputs.taken.insert(wanted, text.clone());
-                    (Value::String(text), origin)
-                }
-            }
+    let mut value = |value: Option<Value>, from: &Option<ValueFrom>, wanted: String| -> Result<(Value, String), Failure> {
+        let (value, origin) = match (value, from) {
+            (Some(value), None) => return Ok((value, "value".to_owned())),
+            (None, Some(from)) => match &from.output_of {
+                Some(of) => outputs::value(outputs, of, redactor, &wanted)?,
+                None => read(from, settings, redactor, &wanted)?,
+            },
             (Some(_), Some(_)) | (None, None) => {
-                return Err(invalid(format!("variable {} needs exactly one of value and valueFrom", variable.name)));
+                return Err(invalid(format!("{wanted} needs exactly one of value and valueFrom")));
             }
         };
-        inputs.variables.insert(variable.name.clone(), value);
+        inputs.taken.insert(wanted, value.to_string());
+        Ok((value, origin))
+    };
+    for variable in &spec.variables {
+        let (given, origin) = value(variable.value.clone(), &variable.value_from, format!("variable {}", variable.name))?;
+        inputs.variables.insert(variable.name.clone(), given);
         inputs.variable_origins.push((variable.name.clone(), origin));
     }
-    for from in &spec.env_from {
-        whole(from, settings, redactor, &mut inputs)?;
-    }
+    let mut env = Vec::new();
     for variable in &spec.env {
         let name = &variable.name;
         if let Some(why) = refused(name) {
             return Err(invalid(format!("env {name} is refused: it {why}")));
         }
-        let (value, origin) = match (&variable.value, &variable.value_from) {
-            (Some(value), None) => (value.clone(), "value".to_owned()),
-            (None, Some(from)) => {
-                let wanted = format!("env {name}");
-                let found = match &from.output_of {
-                    Some(of) => {
-                        let (value, origin) = outputs::value(outputs, of, redactor, &wanted)?;
-                        (crds::outputs::text(&value), origin)
-                    }
-                    None => read(from, settings, redactor, &wanted)?,
-                };
-                inputs.taken.insert(wanted, found.0.clone());
-                found
-            }
-            (Some(_), Some(_)) | (None, None) => {
-                return Err(invalid(format!("env {name} needs exactly one of value and valueFrom")));
-            }
-        };
-        if value.contains('\0') {
+        let given = variable.value.clone().map(Value::String);
+        let (given, origin) = value(given, &variable.value_from, format!("env {name}"))?;
+        let text = crds::outputs::text(&given);
+        if text.contains('\0') {
             return Err(invalid(format!("env {name} holds a zero byte")));
         }
-        inputs.set(name.clone(), value);
+        env.push((name.clone(), text));
         inputs.env_origins.push((name.clone(), origin));
+    }
+    for from in &spec.env_from {
+        whole(from, settings, redactor, &mut inputs)?;
+    }
+    for (name, text) in env {
+        inputs.set(name, text);
     }
     Ok(inputs)
 }
@@ -134,11 +120,6 @@ pub(super) fn named_whole<'a>(from: &'a EnvFrom, settings: &Settings) -> Option<
     Object::of(secret, from.config_map_ref.as_ref().map(|map| map.name.as_str()), settings)
 }
 
-/// The error message for a missing object.
-pub(super) fn not_whole(object: &Object<'_>, settings: &Settings) -> String {
-    format!("{}; envFrom wants it{}", object.absent(), place(settings, &object.dir))
-}
-
 /// Sets all keys of a Secret or ConfigMap as environment variables. Skips keys that are not valid names, as Kubernetes does for
 /// pods.
 fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut Inputs) -> Result<(), Failure> {
@@ -148,7 +129,7 @@ fn whole(from: &EnvFrom, settings: &Settings, redactor: &Redactor, inputs: &mut 
     let Object { name, kind, word, .. } = object;
     let keys = if is_name(name) { keys(&object.dir) } else { Vec::new() };
     if keys.is_empty() {
-        return Err(object.reason.failure(not_whole(&object, settings)));
+        return Err(object.reason.failure(object.absent_for("envFrom", settings)));
     }
     let prefix = from.prefix.as_deref().unwrap_or_default();
     let mut all = Map::new();
@@ -186,14 +167,14 @@ fn invalid(message: String) -> Failure {
     Reason::InvalidSpec.failure(message)
 }
 
-fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str) -> Result<(String, String), Failure> {
+fn read(from: &ValueFrom, settings: &Settings, redactor: &Redactor, wanted: &str) -> Result<(Value, String), Failure> {
     let refs = (from.secret_key_ref.as_ref(), from.config_map_key_ref.as_ref());
     let Found { bytes, origin } = key_of(refs, settings, wanted)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     if from.secret_key_ref.is_some() {
         redactor.add(&text);
     }
-    Ok((text, origin))
+    Ok((Value::String(text), origin))
 }
 
 /// Writes the files, variables and backend into the stack's directory. The source may not use the names of the latter two. `root`
@@ -229,7 +210,7 @@ pub(super) fn put(path: &Path, value: &Value) -> Result<(), Failure> {
         .mode(0o600)
         .open(path)
         .and_then(|mut file| file.write_all(value.to_string().as_bytes()));
-    written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
+    written.or_internal(&format!("{} cannot be written", path.display()))
 }
 
 #[cfg(test)]
@@ -277,21 +258,9 @@ mod tests {
     fn missing_values_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let settings = settings(dir.path());
-        fs::create_dir_all(settings.secrets.join("there/..data")).unwrap();
-        fs::write(settings.secrets.join("there/other"), "x").unwrap();
         fs::create_dir_all(settings.secrets.join("shell")).unwrap();
         fs::write(settings.secrets.join("shell/ENV"), "x").unwrap();
         let rows = [
-            (
-                json!({"variables": [{"name": "p", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k"}}}]}),
-                reason::SECRET_NOT_FOUND,
-                "Secret gone does not exist or is empty; variable p wants gone/k",
-            ),
-            (
-                json!({"variables": [{"name": "p", "valueFrom": {"secretKeyRef": {"name": "there", "key": "k"}}}]}),
-                reason::SECRET_NOT_FOUND,
-                "Secret there has no key k; variable p wants there/k",
-            ),
             (
                 json!({"env": [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": "gone", "key": "k"}}}]}),
                 reason::CONFIG_MAP_NOT_FOUND,

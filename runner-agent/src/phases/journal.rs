@@ -1,12 +1,12 @@
 //! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and keeps them in
 //! memory for the final account. Never waits for the datastore.
 
-use std::{io::Write as _, sync::PoisonError};
+use std::io::Write as _;
 
 use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
 use super::{PhaseRunner, Planned, Shell, remote::Journaling};
-use crate::{classify, datastore::spool::SpoolWriter, process::Exit, report::redact::Redactor};
+use crate::{classify, datastore::spool::SpoolWriter, guard, process::Exit, report::redact::Redactor};
 
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -79,7 +79,7 @@ impl PhaseRunner {
             let journaling = Journaling::start(remote.client.clone(), self.settings.kept.clone());
             let journaling = journaling.inspect_err(|error| tracing::error!(%error, "the journal cannot leave the pod")).ok()?;
             let out = SpoolWriter(journaling.spool.clone());
-            *remote.journal.lock().unwrap_or_else(PoisonError::into_inner) = Some(journaling);
+            *guard(&remote.journal) = Some(journaling);
             Some(out)
         });
         let mut journal = Journal { replay: Replay::default(), out, redactor: self.redactor.clone() };

@@ -1,15 +1,16 @@
 //! Managed state: the datastore stores the state of a stack that names no backend.
 
-use std::{path::Path, sync::PoisonError};
+use std::path::Path;
 
 use crds::{Failure, Reason, TerraformRun, datastore::StateId};
 
 use super::{PhaseRunner, Shell, inputs};
 use crate::{
     backend::mentions_backend,
-    classify::internal,
+    classify::OrInternal as _,
     datastore::{self, RequestError, state},
     files::BACKEND_FILE,
+    guard,
 };
 
 impl PhaseRunner {
@@ -34,15 +35,15 @@ impl PhaseRunner {
         let dir = self.settings.kept.join("state");
         let server = state::serve(remote.client.clone(), &dir, self.children.clone(), self.log.clone())
             .await
-            .map_err(|error| internal("the way to the managed state cannot be opened", &error))?;
-        *remote.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+            .or_internal("the way to the managed state cannot be opened")?;
+        *guard(&remote.state) = Some(server);
         Ok(())
     }
 
     /// Replaces a failure of the tool by the datastore's reason for refusing the state. The tool reports only the HTTP status.
     pub(super) fn for_want_of_state(&self, shell: &Shell, failure: Failure) -> Failure {
         let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return failure };
-        let refusal = remote.state.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(state::StateServer::refusal);
+        let refusal = guard(&remote.state).as_ref().and_then(state::StateServer::refusal);
         refusal.map_or(failure, |problem| datastore::failure("the managed state", &RequestError::Refused(problem)))
     }
 }

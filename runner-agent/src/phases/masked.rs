@@ -43,7 +43,7 @@ fn bare(word: &str) -> &str {
 /// Masks each value of a variable file.
 pub(super) fn values(text: &str, parsed: &Variables, redactor: &Redactor) {
     match parsed {
-        Variables::Json(value) => of_json(value, redactor),
+        Variables::Json(value) => json(value, redactor),
         Variables::Hcl(body) => Masking(redactor).visit_body(body),
         Variables::Unknown => {
             redactor.add(text);
@@ -85,12 +85,13 @@ impl Variables {
     }
 }
 
-fn of_json(value: &Value, redactor: &Redactor) {
+/// Masks each text and number of a value.
+pub(super) fn json(value: &Value, redactor: &Redactor) {
     match value {
         Value::String(text) => redactor.add(text),
         Value::Number(number) => redactor.add(&number.to_string()),
-        Value::Array(list) => list.iter().for_each(|value| of_json(value, redactor)),
-        Value::Object(named) => named.values().for_each(|value| of_json(value, redactor)),
+        Value::Array(list) => list.iter().for_each(|value| json(value, redactor)),
+        Value::Object(named) => named.values().for_each(|value| json(value, redactor)),
         Value::Null | Value::Bool(_) => {}
     }
 }

@@ -19,7 +19,7 @@ mod journal;
 mod managed;
 mod masked;
 mod objects;
-mod options;
+pub(crate) mod options;
 mod outputs;
 mod phase_results;
 mod plan;
@@ -44,14 +44,15 @@ use std::{
     fs::File,
     io,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use crds::{Changed, Claim, Failure, HookWhen, OutputsStatus, Reason, RunResult, TerraformRun, termination::TerminationMessage};
 
 use crate::{
-    classify, files,
+    classify::{self, OrInternal as _},
+    files, guard,
     host::Host,
     plan_checksum::{Digests, Facts, Parts, checksum, folder_digest, source_digest},
     ports::{ApplyReport, InitReport, Notice, Notices, PlanReport, SetupReport, Verified, Work},
@@ -149,6 +150,11 @@ impl PhaseRunner {
         exit.map_err(|error| classify::not_run(name, &error))
     }
 
+    /// Writes a line of Pawl to the log, without secrets.
+    async fn say(&self, text: impl std::fmt::Display) {
+        self.log.line(&self.redactor.clean(&format!("pawl: {text}"))).await;
+    }
+
     /// The output processor for a command that runs in a directory of the source.
     fn events(&self, dir: &Path, notices: &Notices) -> Events {
         let below = dir.strip_prefix(self.settings.source_dir()).unwrap_or(dir).to_path_buf();
@@ -160,7 +166,7 @@ impl PhaseRunner {
 
     /// The checksum of the files on disk now, and its parts.
     async fn checksum(&self, shell: &Shell, facts: &Facts) -> Result<(String, Parts), Failure> {
-        let failed = |error: &dyn std::fmt::Display| classify::internal("the manifest cannot be computed", error);
+        const FAILED: &str = "the manifest cannot be computed";
         let tool = shell.tool.digest().await?;
         let (stack, facts) = (shell.stack.clone(), facts.clone());
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
@@ -169,20 +175,20 @@ impl PhaseRunner {
         tokio::task::spawn_blocking(move || {
             let below = stack.strip_prefix(&root).unwrap_or(&stack).to_path_buf();
             let digests = Digests {
-                plan: files::left(&plan, MAX_PLAN).and_then(files::digest).map_err(|e| failed(&e))?,
+                plan: files::left(&plan, MAX_PLAN).and_then(files::digest).or_internal(FAILED)?,
                 lock: lock_digest(&stack, if in_place { None } else { Some(&root) })?,
                 work: if in_place {
                     folder_digest(&stack)
                 } else {
                     source_digest(&root, &below, &given_files::apart(&given, &below))
                 }
-                .map_err(|e| failed(&e))?,
+                .or_internal(FAILED)?,
                 tool,
             };
             Ok((checksum(&facts, &digests), Parts::of(&facts, &digests)))
         })
         .await
-        .unwrap_or_else(|error| Err(failed(&error)))
+        .or_internal(FAILED)?
     }
 
     /// Restores a plan whose files are still on disk. Recomputes only what this process needs in memory. Fetches nothing and runs
@@ -219,11 +225,6 @@ impl PhaseRunner {
     }
 }
 
-/// Locks a mutex. Ignores poisoning: a thread that panics never leaves the value half written.
-fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The digest of a stack's lock file, if any. The file may be a link to one that several stacks of the source share. A link out of
 /// the source is refused, since the bundle could not include it. A person's own folder has no top, so nothing is refused there.
 fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failure> {
@@ -231,7 +232,7 @@ fn lock_digest(stack: &Path, top: Option<&Path>) -> Result<Option<String>, Failu
     let Ok(real) = path.canonicalize() else { return Ok(None) };
     let Some(top) = top else {
         let digest = real.is_file().then(|| File::open(&real).and_then(files::digest)).transpose();
-        return digest.map_err(|error| classify::internal("the lock file cannot be read", &error));
+        return digest.or_internal("the lock file cannot be read");
     };
     let refused = |what: &str| Reason::SourceInvalid.failure(what);
     if !real.starts_with(top) {
@@ -256,7 +257,7 @@ impl Work for PhaseRunner {
         let more = [HookWhen::BeforeInit, HookWhen::AfterInit, HookWhen::BeforePlan].into_iter().any(|when| self.has_hook(when));
         variables::check(&prepared, &self.handed_over(), more)?;
         for note in prepared.shell.tool.found.notes.iter().chain(&prepared.notes) {
-            self.log.line(&format!("pawl: {note}")).await;
+            self.say(note).await;
         }
         Ok(report)
     }

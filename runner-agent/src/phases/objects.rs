@@ -55,6 +55,11 @@ impl<'a> Object<'a> {
         format!("{} {} does not exist or is empty", self.kind, self.name)
     }
 
+    /// The same message with the field that needs the object.
+    pub(super) fn absent_for(&self, field: &str, settings: &Settings) -> String {
+        format!("{}; {field} wants it{}", self.absent(), place(settings, &self.dir))
+    }
+
     /// The error message for a missing key.
     pub(super) fn lacks(&self, key: &str) -> String {
         if is_empty(&self.dir) { self.absent() } else { format!("{} {} has no key {key}", self.kind, self.name) }
@@ -118,7 +123,7 @@ pub(super) fn keys(object: &Path) -> Vec<String> {
 }
 
 /// Suffix of a message with the path searched on a person's machine; empty in a pod.
-pub(super) fn place(settings: &Settings, path: &Path) -> String {
+fn place(settings: &Settings, path: &Path) -> String {
     if settings.folder.is_some() { format!("; here it is looked for in {}", path.display()) } else { String::new() }
 }
 

@@ -33,34 +33,27 @@ enum Takes {
 
 use Takes::{Flag, OneOf, Path, Text};
 
-type Allowed = &'static [(&'static str, Takes)];
+/// Allowed options: the name, the commands that take it, and its value. The format of warnings and errors does not change a plan
+/// or an apply, so those options are allowed.
+const ALLOWED: &[(&str, &[&str], Takes)] = &[
+    ("upgrade", &["init"], Flag),
+    ("lockfile", &["init"], OneOf(&["readonly"])),
+    ("exclude", &["plan"], Text),
+    ("target-file", &["plan"], Path),
+    ("exclude-file", &["plan"], Path),
+    ("generate-config-out", &["plan"], Path),
+    ("compact-warnings", &["init", "plan", "apply"], Flag),
+    ("consolidate-warnings", &["init", "plan", "apply"], Flag),
+    ("consolidate-errors", &["init", "plan", "apply"], Flag),
+    ("concise", &["plan", "apply"], Flag),
+    ("deprecation", &["plan", "apply"], Text),
+];
 
-/// The format of warnings and errors does not change a plan or an apply, so those options are allowed.
-const INIT: Allowed = &[
-    ("upgrade", Flag),
-    ("lockfile", OneOf(&["readonly"])),
-    ("compact-warnings", Flag),
-    ("consolidate-warnings", Flag),
-    ("consolidate-errors", Flag),
-];
-const PLAN: Allowed = &[
-    ("exclude", Text),
-    ("target-file", Path),
-    ("exclude-file", Path),
-    ("generate-config-out", Path),
-    ("compact-warnings", Flag),
-    ("consolidate-warnings", Flag),
-    ("consolidate-errors", Flag),
-    ("concise", Flag),
-    ("deprecation", Text),
-];
-const APPLY: Allowed = &[
-    ("compact-warnings", Flag),
-    ("consolidate-warnings", Flag),
-    ("consolidate-errors", Flag),
-    ("concise", Flag),
-    ("deprecation", Text),
-];
+/// The commands that take an allowed option, and whether it has a value.
+pub(crate) fn commands(option: &str) -> Option<(&'static [&'static str], bool)> {
+    let (_, commands, takes) = ALLOWED.iter().find(|(name, ..)| *name == option)?;
+    Some((commands, !matches!(takes, Flag)))
+}
 
 /// Options of the tools that another field covers, with an explanation.
 const INSTEAD: &[(&str, &str)] = &[
@@ -92,6 +85,11 @@ const INSTEAD: &[(&str, &str)] = &[
     ("state-out", "the state is where the backend has it"),
     ("backup", "the state is where the backend has it"),
 ];
+
+/// The explanation of an option that another field covers.
+pub(crate) fn instead(option: &str) -> Option<&'static str> {
+    INSTEAD.iter().find(|(name, _)| *name == option).map(|(_, instead)| *instead)
+}
 
 /// The arguments of a spec.
 ///
@@ -128,22 +126,21 @@ pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
         options.apply.push(word);
     }
     let given = &spec.arguments;
-    for (command, words, allowed, to) in [
-        ("init", &given.init, INIT, &mut options.init),
-        ("plan", &given.plan, PLAN, &mut options.plan),
-        ("apply", &given.apply, APPLY, &mut options.apply),
+    for (command, words, to) in [
+        ("init", &given.init, &mut options.init),
+        ("plan", &given.plan, &mut options.plan),
+        ("apply", &given.apply, &mut options.apply),
     ] {
-        for word in words {
-            check(command, word, allowed)?;
-            to.push(word.clone());
-        }
+        words.iter().try_for_each(|word| check(command, word))?;
+        to.extend_from_slice(words);
     }
     Ok(options)
 }
 
-fn check(command: &str, word: &str, allowed: Allowed) -> Result<(), Failure> {
+fn check(command: &str, word: &str) -> Result<(), Failure> {
+    let allowed = || ALLOWED.iter().filter(|(_, commands, _)| commands.contains(&command));
     let refused = |why: &str| {
-        let all: Vec<_> = allowed.iter().map(|(name, takes)| usage(name, *takes)).collect();
+        let all: Vec<_> = allowed().map(|(name, _, takes)| usage(name, *takes)).collect();
         let message = format!("spec.arguments.{command} has {word:?}: {why}; allowed are {}", all.join(", "));
         Err(Reason::InvalidSpec.failure(message))
     };
@@ -154,9 +151,8 @@ fn check(command: &str, word: &str, allowed: Allowed) -> Result<(), Failure> {
         return refused("an argument is one word that begins with a dash: -name, or -name=value");
     };
     let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-    let Some((_, takes)) = allowed.iter().find(|(known, _)| *known == name) else {
-        let instead = INSTEAD.iter().find(|(known, _)| *known == name).map(|(_, instead)| *instead);
-        return refused(instead.unwrap_or("Pawl does not know that it is safe"));
+    let Some((_, _, takes)) = allowed().find(|(known, ..)| *known == name) else {
+        return refused(instead(name).unwrap_or("Pawl does not know that it is safe"));
     };
     let fits = match (takes, value) {
         (Flag, None | Some("true" | "false")) => true,
@@ -192,21 +188,6 @@ mod tests {
         let mut base = json!({"source": {"inline": {"files": {}}}});
         base.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
         of(&serde_json::from_value(base).unwrap()).map_err(|failure| failure.message)
-    }
-
-    #[test]
-    fn fields_and_arguments_become_command_arguments() {
-        let all = json!({"targets": ["a.b[\"x y\"]", "module.c"], "replace": ["a.d"], "refresh": false, "parallelism": 3,
-            "arguments": {"init": ["-upgrade"], "plan": ["-exclude=a.e", "--generate-config-out=gen/new.tf"], "apply": ["-compact-warnings=true"]}});
-        let found = options(&all).unwrap();
-        assert_eq!(found.init, ["-upgrade"]);
-        let plan =
-            ["-target=a.b[\"x y\"]", "-target=module.c", "-replace=a.d", "-refresh=false", "-parallelism=3", "-exclude=a.e"];
-        assert_eq!((&found.plan[..6], found.plan[6].as_str()), (&plan.map(String::from)[..], "--generate-config-out=gen/new.tf"));
-        assert_eq!(found.apply, ["-parallelism=3", "-compact-warnings=true"]);
-        assert_eq!(options(&json!({"refresh": true})).unwrap(), Options::default());
-        assert!(Options::default().facts().is_empty());
-        assert_eq!(found.facts().len(), 3);
     }
 
     #[test]

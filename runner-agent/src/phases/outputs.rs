@@ -3,16 +3,17 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crds::{
-    EnvVar, Failure, Operation, OutputRef, OutputsStatus, Reason, TerraformRun, ValueFrom, Variable,
+    Failure, Operation, OutputRef, OutputsStatus, Reason, TerraformRun,
     datastore::NOT_FOUND,
     outputs::{Output, StateOutputs, shown},
     text::clip,
 };
 use serde_json::Value;
 
-use super::{PhaseRunner, Planned, guard};
+use super::{PhaseRunner, Planned, masked};
 use crate::{
     datastore::{failure, retry_for},
+    guard,
     report::redact::Redactor,
 };
 
@@ -37,26 +38,15 @@ pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, w
         return Err(Reason::OutputNotFound.failure(message));
     };
     if output.sensitive {
-        mask(&output.value, redactor);
+        masked::json(&output.value, redactor);
     }
     Ok((output.value.clone(), format!("output {stack}/{workspace}/{name}")))
 }
 
-/// Masks every text and number of a sensitive value.
-fn mask(value: &Value, redactor: &Redactor) {
-    match value {
-        Value::String(text) => redactor.add(text),
-        Value::Number(number) => redactor.add(&number.to_string()),
-        Value::Array(items) => items.iter().for_each(|item| mask(item, redactor)),
-        Value::Object(fields) => fields.values().for_each(|field| mask(field, redactor)),
-        Value::Null | Value::Bool(_) => {}
-    }
-}
-
 fn takes(run: &TerraformRun) -> bool {
-    let is_output = |from: &Option<ValueFrom>| from.as_ref().is_some_and(|from| from.output_of.is_some());
-    let in_env = |variable: &EnvVar| is_output(&variable.value_from);
-    run.spec.variables.iter().any(|variable: &Variable| is_output(&variable.value_from)) || run.spec.env.iter().any(in_env)
+    let (variables, env) = (run.spec.variables.iter(), run.spec.env.iter());
+    let mut all = variables.map(|one| &one.value_from).chain(env.map(|one| &one.value_from));
+    all.any(|from| from.as_ref().is_some_and(|from| from.output_of.is_some()))
 }
 
 impl PhaseRunner {
@@ -117,7 +107,7 @@ impl PhaseRunner {
         };
         status.message = clip(&self.redactor.clean(&status.message), 512);
         status.values.values_mut().for_each(|value| *value = self.redactor.clean(value));
-        self.log.line(&format!("pawl: outputs: {}: {}", status.reason, status.message)).await;
+        self.say(format!("outputs: {}: {}", status.reason, status.message)).await;
         Some(status)
     }
 
@@ -188,11 +178,8 @@ mod tests {
         for name in ["gone", "never"] {
             let failure = value(&taken, &of(name), &redactor, "variable x").unwrap_err();
             assert_eq!(failure.reason, reason::OUTPUT_NOT_FOUND);
-            assert!(
-                failure.message.contains("publishes no output") && failure.message.contains("variable x"),
-                "{}",
-                failure.message
-            );
+            let message = failure.message;
+            assert!(message.contains("publishes no output") && message.contains("variable x"), "{message}");
         }
     }
 

@@ -11,16 +11,18 @@ use std::{
 use crds::{Failure, Operation, Reason};
 
 use super::{
-    Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell, read_plan,
+    Events, Initialised, MAX_PLAN, PhaseRunner, PlanFacts, Planned, Shell, read_plan,
     recover::{Recovery, finish_recovery},
     terragrunt,
 };
 use crate::{
-    classify::{self, internal},
+    classify::{self, OrInternal as _, internal},
     files::{self, Scratch},
     ports::{Notice, Notices, PlanReport, Work},
     process::{Command, Sink as _, Source},
 };
+
+const UNKEPT: &str = "the plan's text cannot be kept";
 
 impl PhaseRunner {
     pub(super) async fn run_plan(&self, initialised: &Initialised, notices: &Notices) -> Result<(PlanReport, Planned), Failure> {
@@ -122,19 +124,18 @@ impl PhaseRunner {
             io::copy(&mut files::left(&from, MAX_PLAN)?, &mut files::create(&to)?)?;
             fs::remove_file(from)
         });
-        match kept.await.map_err(|error| internal("the plan cannot be kept", &error))? {
+        match kept.await.or_internal("the plan cannot be kept")? {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let message = format!("the plan cannot be read: {error}");
                 Err(Reason::PlanUnreadable.failure(message))
             }
-            kept => kept.map_err(|error| internal("the plan cannot be kept", &error)),
+            kept => kept.or_internal("the plan cannot be kept"),
         }
     }
 
     /// A file for the tool's output, if there is a datastore to upload it to.
     fn text(&self) -> Result<Option<Scratch>, Failure> {
-        let text = self.remote.is_some().then(|| Scratch::create(&self.settings.kept)).transpose();
-        text.map_err(|error| internal("what the tool says of the plan cannot be kept", &error))
+        self.remote.is_some().then(|| Scratch::create(&self.settings.kept)).transpose().or_internal(UNKEPT)
     }
 
     /// Streams `show -json` through the parser. Returns the facts and a copy of the JSON.
@@ -165,11 +166,10 @@ impl PhaseRunner {
         notices: &Notices,
     ) -> Result<(PlanFacts, Option<Scratch>), Failure> {
         let unreadable = |what: String| Reason::PlanUnreadable.failure(format!("the plan cannot be read: {what}"));
-        let (reader, writer) = io::pipe().map_err(|error| internal("no pipe", &error))?;
+        let (reader, writer) = io::pipe().or_internal("no pipe")?;
         // The JSON may be large and is printed once, so it is copied for the datastore as it is read.
         let text = self.text()?;
-        let copy = text.as_ref().map(|text| text.file().try_clone()).transpose();
-        let copy = copy.map_err(|error| internal("the plan's JSON cannot be kept", &error))?;
+        let copy = text.as_ref().map(|text| text.file().try_clone()).transpose().or_internal(UNKEPT)?;
         let facts = tokio::task::spawn_blocking(move || {
             let reader = terragrunt::json(reader)?;
             match copy {
@@ -197,16 +197,18 @@ impl PhaseRunner {
         Ok((facts.map_err(|error| unreadable(error.to_string()))?, text))
     }
 
+    /// A processor of the plan's text that copies it to a file for the datastore.
+    fn copied_events(&self, shell: &Shell, notices: &Notices) -> Result<(Events, Option<Scratch>), Failure> {
+        let (events, text) = (self.events(&shell.stack, notices), self.text()?);
+        let copy = text.as_ref().map(|text| text.file().try_clone()).transpose().or_internal(UNKEPT)?;
+        Ok((copy.into_iter().fold(events, Events::copied), text))
+    }
+
     /// Prints the text of a plan without changes, as `show` would.
     fn print_no_changes(&self, shell: &Shell, notices: &Notices) -> Result<Option<Scratch>, Failure> {
-        let unkept = |error: &io::Error| internal("the plan's text cannot be kept", error);
-        let mut events = self.events(&shell.stack, notices);
-        let text = self.text()?;
-        if let Some(text) = &text {
-            events = events.copied(text.file().try_clone().map_err(|error| unkept(&error))?);
-        }
+        let (mut events, text) = self.copied_events(shell, notices)?;
         events.line(Source::Out, "No changes. What exists is as the configuration says.", 0);
-        events.finish_copy().map_err(|error| unkept(&error))?;
+        events.finish_copy().or_internal(UNKEPT)?;
         Ok(text)
     }
 
@@ -228,15 +230,10 @@ impl PhaseRunner {
     }
 
     async fn print_shown(&self, shell: &Shell, command: &Command, notices: &Notices) -> Result<Option<Scratch>, Failure> {
-        let mut events = self.events(&shell.stack, notices);
-        let text = self.text()?;
-        if let Some(text) = &text {
-            let copy = text.file().try_clone().map_err(|error| internal("the plan's text cannot be kept", &error))?;
-            events = events.copied(copy);
-        }
+        let (mut events, text) = self.copied_events(shell, notices)?;
         let exit = self.children.run(command, &mut events).await;
         let exit = exit.map_err(|error| classify::not_run("show", &error))?;
-        events.finish_copy().map_err(|error| internal("the plan's text cannot be kept", &error))?;
+        events.finish_copy().or_internal(UNKEPT)?;
         if exit.code == 0 { Ok(text) } else { Err(classify::failure("show", exit, &events.said())) }
     }
 }

@@ -47,13 +47,13 @@ impl PhaseRunner {
         });
         match serving.await.unwrap_or_else(|error| Err(error.to_string())) {
             Ok((cache, lock, Serving { served, notes })) => {
-                self.say("from the cache of providers", &served).await;
-                self.say("the cache of providers", &notes).await;
+                self.say_of("from the cache of providers", &served).await;
+                self.say_of("the cache of providers", &notes).await;
                 shell.served = Arc::new(served);
                 Some(Cached { cache, lock })
             }
             Err(error) => {
-                self.say("the cache of providers", &[error]).await;
+                self.say_of("the cache of providers", &[error]).await;
                 None
             }
         }
@@ -66,19 +66,19 @@ impl PhaseRunner {
         let children = self.children.clone();
         let kept = tokio::task::spawn_blocking(move || cache.keep(&lock, &data, &|| children.is_stopped()));
         let kept = kept.await.unwrap_or_else(|error| Kept { notes: vec![error.to_string()], ..Kept::default() });
-        self.say("kept in the cache of providers", &kept.kept).await;
+        self.say_of("kept in the cache of providers", &kept.kept).await;
         let platform = tool_versions::Platform::here();
         let why = format!(
             "not kept in the cache of providers, since the lock file has no h1: of {platform} (`providers lock` adds it)"
         );
-        self.say(&why, &kept.unlisted).await;
-        self.say("the cache of providers", &kept.notes).await;
+        self.say_of(&why, &kept.unlisted).await;
+        self.say_of("the cache of providers", &kept.notes).await;
     }
 
-    async fn say(&self, what: &str, about: &[impl ToString]) {
+    async fn say_of(&self, what: &str, about: &[impl ToString]) {
         if !about.is_empty() {
             let about: Vec<_> = about.iter().map(ToString::to_string).collect();
-            self.log.line(&self.redactor.clean(&format!("pawl: {what}: {}", about.join(", ")))).await;
+            self.say(format!("{what}: {}", about.join(", "))).await;
         }
     }
 

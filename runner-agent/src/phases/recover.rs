@@ -2,7 +2,7 @@
 //!
 //! Objects that cannot be imported are left out and named. Without manual approval, such a plan may not create them a second time.
 
-use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 use crds::{
     Failure, FailureClass, Operation as Does, Reason, TerraformRun,
@@ -16,7 +16,7 @@ use crds::{
 
 use super::{Initialised, PhaseRunner, PlanFacts, Shell};
 use crate::{
-    classify::{self, internal, simple},
+    classify::{self, OrInternal as _, simple},
     datastore::{failure, retry_for},
     files,
     ports::{Notices, PlanReport},
@@ -241,7 +241,7 @@ impl PhaseRunner {
             return refuse("a destroy imports nothing: recover with operation Apply, then destroy".to_owned());
         }
         for object in &recovery.imports {
-            self.log.line(&self.redactor.clean(&format!("pawl: {object} was created by run {from} and is imported"))).await;
+            self.say(format!("{object} was created by run {from} and is imported")).await;
         }
         write_recovery(&shell.stack, &recovery)?;
         Ok(Some(recovery))
@@ -277,7 +277,7 @@ impl PhaseRunner {
         }
         recovery.leave_out(&blamed);
         for (object, why) in &recovery.left_out {
-            self.log.line(&self.redactor.clean(&format!("pawl: {object} is not imported: {why}"))).await;
+            self.say(format!("{object} is not imported: {why}")).await;
         }
         write_recovery(&shell.stack, recovery)?;
         Ok(true)
@@ -316,8 +316,7 @@ impl PhaseRunner {
 fn write_recovery(stack: &Path, recovery: &Recovery) -> Result<(), Failure> {
     let path = stack.join(RECOVER_FILE);
     // The failed plan ran the stack's code, which may have replaced the file.
-    let written = files::create(&path).and_then(|mut file| file.write_all(recovery.text().as_bytes()));
-    written.map_err(|error| internal(&format!("{} cannot be written", path.display()), &error))
+    files::write(&path, recovery.text()).or_internal(&format!("{} cannot be written", path.display()))
 }
 
 /// Adds to the plan's report the recovered objects, and the objects that the plan would create although they may exist.
@@ -351,7 +350,7 @@ pub(super) fn finish_recovery(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::{Changed, Diagnostic};
+    use crds::Diagnostic;
 
     fn object(address: &str, id: Option<&str>, action: Option<Action>) -> Object {
         let kind = crds::apply_log::address::kind(address).unwrap_or_default().to_owned();
@@ -379,13 +378,7 @@ mod tests {
             line: place.map(|(_, line)| line),
             address: None,
         };
-        Failure {
-            class: FailureClass::Configuration,
-            reason: reason::PLAN_FAILED.into(),
-            message: String::new(),
-            changes: Changed::None,
-            diagnostics: vec![diagnostic],
-        }
+        Failure { diagnostics: vec![diagnostic], ..Reason::PlanFailed.failure("") }
     }
 
     #[test]

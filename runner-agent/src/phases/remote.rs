@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,9 +17,10 @@ use tokio::task::JoinHandle;
 
 use super::{Initialised, PhaseRunner, Shell, given_files};
 use crate::{
-    classify::internal,
+    classify::{OrInternal as _, internal},
     datastore::{Client, RequestError, bundle, failure, put_file, retry_for, shipper::Shipper, spool::Spool, state::StateServer},
     files::{self, Scratch},
+    guard,
     plan_checksum::Parts,
 };
 
@@ -86,7 +87,7 @@ impl PhaseRunner {
         };
         let texts = store_texts(remote.client.clone(), text, json);
         if applies && run.spec.approval.is_automatic_for(&counts) {
-            *remote.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some(tokio::spawn(texts));
+            *guard(&remote.sending) = Some(tokio::spawn(texts));
             return Ok(None);
         }
         let bundle = async { if waits { self.store_bundle(remote, made, parts).await.map(Some) } else { Ok(None) } };
@@ -99,10 +100,11 @@ impl PhaseRunner {
 
     /// Packs the bundle, uploads it, and compares the digest that the datastore has stored.
     async fn store_bundle(&self, remote: &Remote, made: &Initialised, parts: &Parts) -> Result<String, Failure> {
+        const UNPACKED: &str = "the plan cannot be packed";
         let Shell { stack, tool, managed, .. } = &made.shell;
         let tool = &tool.found;
         let (root, plan) = (self.settings.source_dir(), self.settings.plan_file());
-        let file = Scratch::create(&self.settings.kept).map_err(|error| internal("the plan cannot be packed", &error))?;
+        let file = Scratch::create(&self.settings.kept).or_internal(UNPACKED)?;
         let stack = stack.strip_prefix(root.canonicalize().unwrap_or_else(|_| root.clone())).unwrap_or(stack).to_path_buf();
         let head = bundle::Head {
             layout: 1,
@@ -125,9 +127,7 @@ impl PhaseRunner {
         let to = file.clone();
         let apart = given_files::apart(&made.shell.files, &head.stack);
         let packed = tokio::task::spawn_blocking(move || bundle::pack(&head, &plan, &root, &apart, &to)).await;
-        let sum = packed
-            .map_err(|error| internal("the plan cannot be packed", &error))?
-            .map_err(|error| internal("the plan cannot be packed", &error))?;
+        let sum = packed.or_internal(UNPACKED)?.or_internal(UNPACKED)?;
         let put = retry_for(PATIENCE, || put_file(&remote.client, ObjectKind::Bundle, &file, &sum)).await;
         drop(file);
         put.map_err(|trouble| failure("the plan could not be kept", &trouble))?;
@@ -185,7 +185,7 @@ impl PhaseRunner {
     }
 
     async fn missing(&self, what: &str, trouble: &RequestError) {
-        self.log.line(&self.redactor.clean(&format!("pawl: {what} is not with the datastore: {}", trouble.why()))).await;
+        self.say(format!("{what} is not with the datastore: {}", trouble.why())).await;
     }
 
     /// Waits, within bounds, until the datastore has the whole log. Returns a description of the missing parts of log and journal;
@@ -193,11 +193,11 @@ impl PhaseRunner {
     pub async fn finish_log(&self) -> Option<String> {
         self.log.flush(Duration::from_secs(2)).await;
         let remote = self.remote.as_ref()?;
-        let sending = remote.sending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sending = guard(&remote.sending).take();
         if let Some(sending) = sending {
             let sent = tokio::time::timeout(END_PATIENCE, sending).await;
             if let Ok(Ok(Err(failure))) = sent {
-                self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await;
+                self.say(failure.message).await;
             }
         }
         self.log.flush(Duration::from_secs(2)).await;
@@ -209,7 +209,7 @@ impl PhaseRunner {
         });
         let unkept: Vec<_> = journal.into_iter().chain(log).map(|text| self.redactor.clean(&text)).collect();
         for text in &unkept {
-            self.log.line(&format!("pawl: {text}")).await;
+            self.say(text).await;
         }
         (!unkept.is_empty()).then(|| unkept.join("; "))
     }
@@ -217,7 +217,7 @@ impl PhaseRunner {
 
 impl PhaseRunner {
     async fn finish_journal(&self, remote: &Remote) -> Option<String> {
-        let journaling = remote.journal.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let journaling = guard(&remote.journal).take()?;
         journaling.spool.seal();
         let trouble = journaling.shipper.flush(END_PATIENCE).await.err()?;
         Some(format!("the end of the journal is not with the datastore: {}", trouble.why()))
@@ -230,11 +230,8 @@ async fn store_texts(client: Client, text: Scratch, json: Scratch) -> Result<(),
 }
 
 async fn store(client: &Client, kind: ObjectKind, text: Scratch) -> Result<(), Failure> {
-    let read = text.clone();
-    let sum = tokio::task::spawn_blocking(move || read.digest())
-        .await
-        .map_err(|error| internal("the plan's text cannot be read", &error))?
-        .map_err(|error| internal("the plan's text cannot be read", &error))?;
+    let (read, unread) = (text.clone(), "the plan's text cannot be read");
+    let sum = tokio::task::spawn_blocking(move || read.digest()).await.or_internal(unread)?.or_internal(unread)?;
     let put = retry_for(PATIENCE, || put_file(client, kind, &text, &sum)).await;
     put.map_err(|trouble| failure(&format!("the {} could not be kept", kind.as_str()), &trouble))
 }

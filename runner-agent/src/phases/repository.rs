@@ -19,11 +19,10 @@ use super::{
 };
 use crate::{
     api::backoff,
-    classify::{internal, is_disk_full, not_run},
+    classify::{OrInternal as _, is_disk_full},
     datastore::{Client, RequestError, failure, retry_for},
     files::Scratch,
     ports::{Notice, Notices},
-    process::RunError,
 };
 
 /// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so
@@ -48,17 +47,12 @@ impl PhaseRunner {
                 "source.repository needs a datastore, which has the revisions of repositories; name the repository in source.git";
             return Err(Reason::InvalidSpec.failure(message));
         };
-        let _ = notices.send(Notice::Started("source"));
         let patience = PATIENCE.min(spec.timeouts.setup.0 / 2);
-        let fetched = tokio::select! {
-            fetched = self.take_revision(&remote.client, repository, patience, root, notices) => fetched,
-            () = self.children.stopped() => Err(not_run("source", &RunError::Stopped)),
-        };
-        let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
-        let Unpacked { files: count, without } = fetched?;
+        let taken = self.take_revision(&remote.client, repository, patience, root, notices);
+        let Unpacked { files: count, without } = self.fetching(taken, notices).await?;
         if !without.is_empty() {
-            let text = format!("pawl: these submodules are empty, since they are not in what is stored: {}", without.join(", "));
-            self.log.line(&self.redactor.clean(&text)).await;
+            let without = without.join(", ");
+            self.say(format!("these submodules are empty, since they are not in what is stored: {without}")).await;
         }
         let short: String = repository.revision.chars().take(7).collect();
         let source = format!("repository {} {short}, {}", repository.name, files(count));
@@ -77,7 +71,7 @@ impl PhaseRunner {
         let (root, revision) = (root.to_owned(), repository.revision.clone());
         let unpacked =
             tokio::task::spawn_blocking(move || snapshot::unpack(packed.file(), &root, &revision, Instant::now() + UNPACKING));
-        let unpacked = unpacked.await.map_err(|error| internal("the revision cannot be unpacked", &error))?;
+        let unpacked = unpacked.await.or_internal("the revision cannot be unpacked")?;
         let _ = notices.send(Notice::Happened);
         unpacked.map_err(|error| of_unpack(&error, repository))
     }
@@ -102,7 +96,7 @@ impl PhaseRunner {
                 return Err(of_request(&error, repository));
             }
             if tries == 0 {
-                self.log.line(&format!("pawl: {}; it is waited for", error.why())).await;
+                self.say(format!("{}; it is waited for", error.why())).await;
             }
             tries += 1;
             let _ = notices.send(Notice::Happened);
@@ -179,11 +173,8 @@ mod tests {
             path: ".".into(),
         };
         let refused = |reason: &str| {
-            RequestError::Refused(Problem {
-                reason: reason.into(),
-                message: "revision a is not stored yet".into(),
-                ..Problem::default()
-            })
+            let message = "revision a is not stored yet".into();
+            RequestError::Refused(Problem { reason: reason.into(), message, ..Problem::default() })
         };
         for (asked, class, reason) in [
             (words::SOURCE_NOT_READY, FailureClass::Transient, reason::SOURCE_NOT_READY),

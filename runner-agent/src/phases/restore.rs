@@ -10,7 +10,7 @@ use super::{
     variable_files,
 };
 use crate::{
-    classify::internal,
+    classify::{OrInternal as _, internal},
     datastore::{
         bundle::{self, BundleError},
         failure, get_file, retry_for,
@@ -54,7 +54,7 @@ impl PhaseRunner {
         let (to, source_dir) = (settings.plan_file(), root.clone());
         let unpacked = tokio::task::spawn_blocking(move || bundle::unpack(&file, &wanted, &to, &source_dir))
             .await
-            .map_err(|error| internal("the plan cannot be unpacked", &error))?;
+            .or_internal("the plan cannot be unpacked")?;
         let head = unpacked.map_err(|error| match error {
             BundleError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 internal("the plan cannot be unpacked", &error)
@@ -73,7 +73,7 @@ impl PhaseRunner {
         self.restore_hooks(run, &given.env, head.hooks.clone());
         // Other links may lead anywhere, as in the pod that made the plan. Only links of the source itself are refused, in Setup.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
-        let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        let root = root.canonicalize().or_internal("the source cannot be read")?;
         given_files::put_apart_again(&given.files, &stack)?;
         given.put = variable_files::kept(&stack)?;
         if head.managed {

@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,7 +23,7 @@ use super::{
     variable_files,
 };
 use crate::{
-    classify::internal,
+    classify::OrInternal as _,
     datastore::sealed_inputs::SealedInputs,
     files,
     plan_checksum::Facts,
@@ -43,7 +42,7 @@ impl PhaseRunner {
         let Some(hidden) = self.host.hidden(has_account) else { return Ok(None) };
         let cache = self.provider_cache();
         if let Some(Err(error)) = &cache {
-            self.log.line(&format!("pawl: the cache of providers cannot be used: {error}")).await;
+            self.say(format!("the cache of providers cannot be used: {error}")).await;
         }
         let cache = cache.and_then(Result::ok);
         // Other pods execute files of a shared cache, and people read the stored plan, so the stack's code may not write there. A
@@ -61,10 +60,9 @@ impl PhaseRunner {
             }
             Err(error) => {
                 let _ = notices.send(Notice::Unconfined);
-                let text = format!("pawl: code of the stack could read this pod's tokens: this node has no Landlock ({error})");
-                self.log.line(&text).await;
+                self.say(format!("code of the stack could read this pod's tokens: this node has no Landlock ({error})")).await;
                 if cache.is_some() {
-                    self.log.line("pawl: nor is the cache of providers used, to which it could write").await;
+                    self.say("nor is the cache of providers used, to which it could write").await;
                 }
                 Ok(None)
             }
@@ -100,7 +98,7 @@ impl PhaseRunner {
         let Fetched { source, revision, without } = self.fetch(spec, &root, notices).await?;
         source::check_links(&root)?;
         let stack = source::stack(&root, spec.source.path(), &source)?;
-        let root = root.canonicalize().map_err(|error| internal("the source cannot be read", &error))?;
+        let root = root.canonicalize().or_internal("the source cannot be read")?;
         if matches!(spec.source.kind(), Some(SourceKind::Git(_) | SourceKind::Repository(_))) {
             self.refuse_pointers(&root, &stack, without).await?;
         }
@@ -119,7 +117,7 @@ impl PhaseRunner {
         let settings = &self.settings;
         let places = [settings.kept.clone(), settings.home(), settings.tmp(), settings.out()];
         for dir in places.into_iter().chain(more) {
-            make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
+            make_empty(&dir).or_internal(&format!("{} cannot be made", dir.display()))?;
         }
         self.write_authorities()
     }
@@ -129,8 +127,8 @@ impl PhaseRunner {
         let Some(own) = &self.settings.ca else { return Ok(()) };
         let path = self.settings.ca_file();
         ::source::authorities::with_own(own)
-            .and_then(|all| files::create(&path)?.write_all(&all))
-            .map_err(|error| internal(&format!("the certificate authorities cannot be written to {}", path.display()), &error))
+            .and_then(|all| files::write(&path, all))
+            .or_internal(&format!("the certificate authorities cannot be written to {}", path.display()))
     }
 
     /// Setup for an existing plan: fetches nothing, and writes only to the home and temporary directories.
@@ -141,7 +139,7 @@ impl PhaseRunner {
     ) -> Result<(SetupReport, Prepared), Failure> {
         let settings = &self.settings;
         for dir in [settings.home(), settings.tmp()] {
-            make_empty(&dir).map_err(|error| internal(&format!("{} cannot be made", dir.display()), &error))?;
+            make_empty(&dir).or_internal(&format!("{} cannot be made", dir.display()))?;
         }
         let given = self.inputs(run, false).await?;
         self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
@@ -174,7 +172,7 @@ impl PhaseRunner {
         // The run's own environment takes precedence.
         let env = self.with_git(&spec.credentials, self.host.tool_env(&given.env))?;
         let user_config = Arc::new(self.user_config(&spec.credentials)?);
-        let inputs = SealedInputs::of(&given.taken).map_err(|error| internal("no random bytes", &error))?;
+        let inputs = SealedInputs::of(&given.taken).or_internal("no random bytes")?;
         let found = &tool.found;
         let facts = Facts {
             run_uid: settings.run_uid.clone(),
@@ -221,9 +219,7 @@ impl PhaseRunner {
             if !given.variables.is_empty() {
                 let path = self.settings.kept.join("variables.tfvars.json");
                 let text = Value::Object(given.variables.clone()).to_string();
-                files::create(&path)
-                    .and_then(|mut file| file.write_all(text.as_bytes()))
-                    .map_err(|error| internal("the variables cannot be written", &error))?;
+                files::write(&path, text).or_internal("the variables cannot be written")?;
                 args.extend(["-var-file".into(), path.into()]);
             }
         }
@@ -237,10 +233,9 @@ impl PhaseRunner {
         let text = cli_config(&self.settings.providers, &self.provider_mirror(), &shell.served, &shell.user_config);
         // Rename replaces any existing entry, even a link.
         let fresh = path.with_extension("new");
-        files::create(&fresh)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
+        files::write(&fresh, text)
             .and_then(|()| fs::rename(&fresh, &path))
-            .map_err(|error| internal("the tool's configuration cannot be written", &error))
+            .or_internal("the tool's configuration cannot be written")
     }
 }
 
@@ -254,6 +249,6 @@ fn remove_own_dirs(stack: &Path) -> Result<(), Failure> {
             Ok(_) => fs::remove_file(&dir),
             Err(_) => Ok(()),
         };
-        removed.map_err(|error| internal(&format!("the source's {name} cannot be removed"), &error))
+        removed.or_internal(&format!("the source's {name} cannot be removed"))
     })
 }

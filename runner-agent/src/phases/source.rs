@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -15,7 +14,7 @@ use crds::{Failure, GitSource, Reason, text::clip};
 
 use super::PhaseRunner;
 use crate::{
-    classify::{internal, not_run},
+    classify::{OrInternal as _, internal, not_run},
     files,
     ports::{Notice, Notices},
     process::{Command, Role, RunError},
@@ -60,8 +59,7 @@ impl PhaseRunner {
                 // Git may not read the Secret's directory, like every command; an authority is no secret, so it is copied.
                 let file = self.settings.home().join(format!("ca-{n}.crt"));
                 // Replaces any file or link that a hook left there.
-                let written = files::create(&file).and_then(|mut file| file.write_all(authority.as_bytes()));
-                written.map_err(|error| internal("ca.crt of a Secret cannot be copied", &error))?;
+                files::write(&file, authority).or_internal("ca.crt of a Secret cannot be copied")?;
                 repository = repository.with_authority(&login.origin, file);
             }
         }
@@ -77,7 +75,7 @@ impl PhaseRunner {
         let contents = if result.is_ok() { repository.fetch_contents(self, env, &root).await } else { Ok(()) };
         let _ = notices.send(Notice::Ended("source", i32::from(result.is_err())));
         if let Some((_, keys)) = keys {
-            keys.remove().map_err(|error| internal("the private key of the source cannot be removed", &error))?;
+            keys.remove().or_internal("the private key of the source cannot be removed")?;
         }
         let id = result.map_err(|error| of_fetch(&error))?;
         Ok(Commit { id, without: contents.err().map(|error| of_contents(&error)) })
@@ -95,7 +93,7 @@ impl PhaseRunner {
         }
         let dir = self.settings.tmp().join(name);
         let files = SshFiles::create(&dir, logins);
-        files.map(|files| (dir, files)).map_err(|error| internal("the private key of the source cannot be given to ssh", &error))
+        files.map(|files| (dir, files)).or_internal("the private key of the source cannot be given to ssh")
     }
 
     /// Refuses a stack that contains LFS pointers, with the reason why their contents are missing. Pointers in other directories
@@ -119,8 +117,7 @@ impl PhaseRunner {
             return Err(Failure { message, ..without.unwrap_or(refused) });
         }
         if !others.is_empty() {
-            let text = format!("pawl: outside of the stack, these are pointers of Git LFS ({why}): {}", listed(&others));
-            self.log.line(&self.redactor.clean(&text)).await;
+            self.say(format!("outside of the stack, these are pointers of Git LFS ({why}): {}", listed(&others))).await;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crds::Failure;
 
 use super::{Initialised, PhaseRunner, Planned, Shell};
 use crate::{
-    classify::{Said, internal},
+    classify::{OrInternal as _, Said},
     files,
     ports::PlanReport,
     process::{Command, Role},
@@ -96,10 +96,10 @@ impl PhaseRunner {
     pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
-        let failed = |error: io::Error| internal("Terragrunt cannot be told what to run", &error);
-        let stands_in = self.stands_in(beneath).map_err(failed)?;
+        let failed = "Terragrunt cannot be told what to run";
+        let stands_in = self.stands_in(beneath).or_internal(failed)?;
         let notes = self.notes();
-        gone(&notes).map_err(failed)?;
+        gone(&notes).or_internal(failed)?;
         let mut call = Call::of(tool, args, shell.as_plan.load(Ordering::Relaxed));
         for name in ["TG_TF_PATH", "TERRAGRUNT_TFPATH"] {
             call.env.push((name.into(), stands_in.clone().into()));
@@ -151,7 +151,7 @@ impl PhaseRunner {
             return false;
         }
         shell.as_plan.store(true, Ordering::Relaxed);
-        self.log.line("pawl: it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
+        self.say("it is tried as a part of `terragrunt plan`, for which mocks of outputs may be allowed").await;
         true
     }
 
@@ -159,11 +159,9 @@ impl PhaseRunner {
     /// nothing to apply.
     pub(super) async fn planned_nothing(&self, made: Initialised) -> Result<(PlanReport, Planned), Failure> {
         let why = if self.ran_in().is_some() { "it was told to ignore the error above" } else { "it ran nothing in this unit" };
-        self.log
-            .line(&format!("pawl: Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply"))
-            .await;
+        self.say(format!("Terragrunt made no plan, as its configuration wants it: {why}; there is nothing to apply")).await;
         // The checksum covers an empty plan file.
-        files::create(&self.settings.plan_file()).map_err(|error| internal("the plan cannot be kept", &error))?;
+        files::create(&self.settings.plan_file()).or_internal("the plan cannot be kept")?;
         let (checksum, parts) = self.checksum(&made.shell, &made.facts).await?;
         let platform = made.facts.platform.clone();
         Ok((PlanReport { checksum, platform, ..PlanReport::default() }, Planned::of(made, Some(parts), 0)))

@@ -10,9 +10,9 @@ use std::{
 use crds::{Failure, Reason};
 use tokio::task::JoinHandle;
 
-use super::guard;
 use crate::{
-    classify::internal,
+    classify::OrInternal as _,
+    guard,
     tool::{Found, Stamp, digest, image, path},
 };
 
@@ -90,7 +90,7 @@ impl VerifiedTool {
     /// `remembered`, a digest may come from an earlier run.
     pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {
         let all = found.all().map(Proven::of).collect::<io::Result<Vec<_>>>();
-        let proven = all.map_err(|error| internal("the tool cannot be looked at", &error))?;
+        let proven = all.or_internal("the tool cannot be looked at")?;
         let unknown: Vec<_> = proven.iter().filter(|one| one.digest.get().is_none()).cloned().collect();
         let read = move |binary: &Path| {
             if remembered {
@@ -113,15 +113,15 @@ impl VerifiedTool {
     /// The digest of the tool's executable, after a check that it is unchanged since Setup. With Terragrunt, both digests joined by
     /// `+`.
     pub(super) async fn digest(&self) -> Result<String, Failure> {
-        let failed = |error: &dyn std::fmt::Display| internal("the tool's digest cannot be computed", error);
+        let failed = "the tool's digest cannot be computed";
         let task = guard(&self.digesting).take();
         if let Some(task) = task {
-            task.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+            task.await.or_internal(failed)?.or_internal(failed)?;
         }
         self.check()?;
         let digests: Option<Vec<String>> = guard(&self.executables).iter().map(|one| one.digest.get().cloned()).collect();
         let digests = digests.filter(|digests| !digests.is_empty());
-        digests.map(|digests| digests.join("+")).ok_or_else(|| failed(&"it changed while it was read"))
+        digests.map(|digests| digests.join("+")).ok_or("it changed while it was read").or_internal(failed)
     }
 }
 

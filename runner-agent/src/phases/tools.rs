@@ -126,7 +126,7 @@ impl PhaseRunner {
     pub(super) async fn find_tool(&self, tool: &Tool, origin: &Origin, top: &Path, notices: &Notices) -> Result<Found, Failure> {
         let (sources, remark) = self.sources()?;
         if let Some(remark) = remark {
-            self.log.line(&format!("pawl: {remark}")).await;
+            self.say(remark).await;
         }
         let (said, mut told) = tokio::sync::mpsc::unbounded_channel();
         let say = move |told: Told| {
@@ -153,7 +153,7 @@ impl PhaseRunner {
                 }
                 let _ = notices.send(Notice::Happened);
                 if let Told::Line(line) = told {
-                    self.log.line(&format!("pawl: {line}")).await;
+                    self.say(line).await;
                 }
             }
         };

@@ -1,16 +1,17 @@
 //! Waits for a locked state: `plan` and `apply` report the holder, and release a lock if the controller confirms that an ended
 //! process of Pawl left it. No other lock is ever released.
 
-use std::{sync::PoisonError, time::Duration};
+use std::time::Duration;
 
 use crds::{Failure, StateLock};
 use tokio::time::Instant;
 
-use super::{PhaseRunner, Shell, guard};
+use super::{PhaseRunner, Shell};
 use crate::{
     backend::Backend,
     classify,
     datastore::{failure, retry_for},
+    guard,
     ports::{Notice, Notices},
 };
 
@@ -81,7 +82,7 @@ impl PhaseRunner {
     /// the ID.
     fn named(&self, shell: &Shell, lock: StateLock) -> StateLock {
         let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return lock };
-        let server = remote.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = guard(&remote.state);
         server.as_ref().and_then(|server| server.holder(&lock.id)).unwrap_or(lock)
     }
 
@@ -101,7 +102,7 @@ impl PhaseRunner {
                 let _ = notices.send(Notice::Unlocked(text));
             }
             // Another client may have released it. The next attempt decides.
-            Err(failure) => self.log.line(&self.redactor.clean(&format!("pawl: {}", failure.message))).await,
+            Err(failure) => self.say(failure.message).await,
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -23,7 +23,7 @@ use super::{
     objects::{Found, key_of},
 };
 use crate::{
-    classify::internal,
+    classify::OrInternal as _,
     files::{self, VARIABLE_FILES, VARIABLES_FILE, is_variables_file},
     report::redact::Redactor,
     settings::Settings,
@@ -140,7 +140,7 @@ pub(super) fn kept(stack: &Path) -> Result<Vec<VariablesFile>, Failure> {
         Ok(VariablesFile { name, text })
     };
     let all: io::Result<Vec<_>> = own_names(stack).into_iter().map(read).collect();
-    all.map_err(|error| internal("the variables of the plan cannot be read", &error))
+    all.or_internal("the variables of the plan cannot be read")
 }
 
 /// Writes the files beside the code, and removes all others with such names.
@@ -149,9 +149,9 @@ pub(super) fn put(all: &[VariablesFile], stack: &Path) -> Result<(), Failure> {
         let path = stack.join(name);
         if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
     };
-    let write = |file: &VariablesFile| files::create(&stack.join(&file.name))?.write_all(file.text.as_bytes());
+    let write = |file: &VariablesFile| files::write(&stack.join(&file.name), &file.text);
     let put = own_names(stack).into_iter().try_for_each(clear).and_then(|()| all.iter().try_for_each(write));
-    put.map_err(|error| internal("the variables cannot be written", &error))
+    put.or_internal("the variables cannot be written")
 }
 
 /// Entries of the stack's directory with names that Pawl reserves for variable files.

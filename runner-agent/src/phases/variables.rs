@@ -22,10 +22,8 @@ use tool_versions::{
 };
 
 use super::{phase_results::Prepared, variable_files};
-use crate::tool::sources::known;
+use crate::{report::suggestion, tool::sources::known};
 
-/// Minimum similarity of two names for a suggestion: Jaro-Winkler, 0 to 1.
-const ALIKE: f64 = 0.8;
 /// Maximum number of variables without a value that are named individually.
 const NAMED: usize = 20;
 
@@ -56,7 +54,8 @@ struct Declared {
 type Declarations = BTreeMap<String, Declared>;
 
 fn check_declared<'a>(declared: &Declarations, given: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
-    let unknown: Vec<_> = given.filter(|name| !declared.contains_key(*name)).map(|name| in_words(name, declared)).collect();
+    let in_words = |name| format!("variable {name}{}", suggestion(name, declared.keys().map(String::as_str)));
+    let unknown: Vec<_> = given.filter(|name| !declared.contains_key(*name)).map(in_words).collect();
     if unknown.is_empty() {
         return Ok(());
     }
@@ -117,14 +116,6 @@ fn in_files(stack: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) 
         all.extend(variable_files::names(&file)?);
     }
     Some(all)
-}
-
-fn in_words(name: &str, declared: &Declarations) -> String {
-    let nearest = declared.keys().map(|other| (strsim::jaro_winkler(name, other), other));
-    match nearest.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)) {
-        Some((_, other)) => format!("variable {name} (did you mean {other}?)"),
-        None => format!("variable {name}"),
-    }
 }
 
 /// The variables that a stack's files declare; `None` leaves the decision to the tool. That is so if a file is not parseable, under
@@ -210,20 +201,21 @@ fn of_json(path: &Path, text: &str) -> Option<Vec<(String, Declared)>> {
 mod tests {
     use super::*;
 
-    fn said(tool: ToolName, files: &[(&str, &str)], given: &[&str]) -> Option<String> {
+    fn stack(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let declared = declared(tool, dir.path())?;
+        dir
+    }
+
+    fn said(tool: ToolName, files: &[(&str, &str)], given: &[&str]) -> Option<String> {
+        let declared = declared(tool, stack(files).path())?;
         check_declared(&declared, given.iter().copied()).err().map(|failure| failure.message)
     }
 
     fn missing(tool: ToolName, files: &[(&str, &str)], arguments: &[&str], env: &[(&str, &str)]) -> Option<Failure> {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            fs::write(dir.path().join(name), text).unwrap();
-        }
+        let dir = stack(files);
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let env: Vec<_> = env.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
         let mut given = in_files(dir.path(), &arguments, &env)?;

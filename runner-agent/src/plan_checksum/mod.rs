@@ -165,6 +165,10 @@ mod tests {
         }
     }
 
+    fn digests() -> Digests {
+        Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None }
+    }
+
     /// Computed by another program. A plan that waits during an upgrade must have the approved checksum.
     #[test]
     fn checksum_is_the_same_in_every_version() {
@@ -178,17 +182,14 @@ mod tests {
             backend_place: json!({"region": "eu", "key": "net/ü", "bucket": "b"}),
             workspace: "default".into(),
             operation: "Apply".into(),
-            variables: vec![("b".into(), "value".into()), ("a".into(), "secret x/y".into())],
-            env: Vec::new(),
-            ..Facts::default()
+            ..facts()
         };
-        let digests = Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None };
-        assert_eq!(checksum(&facts, &digests), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
+        assert_eq!(checksum(&facts, &digests()), "sha256:8628ac0532df800d53bcf24cfda368ae1fac0e9f79c2cea5a3029d7767df6422");
     }
 
     #[test]
     fn every_part_changes_the_checksum() {
-        let (f, d) = (facts(), Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None });
+        let (f, d) = (facts(), digests());
         let first = checksum(&f, &d);
         assert_eq!(first.len(), 71);
         let mut others = vec![
@@ -231,10 +232,7 @@ mod tests {
 
     #[test]
     fn changed_parts_are_named() {
-        let (f, d) = (
-            Facts { hooks: vec!["x".into()], ..facts() },
-            Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None },
-        );
+        let (f, d) = (Facts { hooks: vec!["x".into()], ..facts() }, digests());
         let of = |digests: &Digests| Parts::of(&f, &d).changed(&Parts::of(&f, digests));
         assert!(of(&d).is_empty());
         assert!(of(&Digests { work: "x".into(), ..d.clone() })[0].starts_with("the code"));

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use super::{
     confine::Confined,
     tree::{Executable, kill_below, send},
 };
+use crate::guard;
 
 /// Poll interval of `stopped`.
 const LOOK: Duration = Duration::from_millis(100);
@@ -78,7 +79,7 @@ impl Tracked {
 
 impl Children {
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        guard(&self.table)
     }
 
     /// Whether the attempt is being stopped.

@@ -23,5 +23,7 @@ pub use interrupt::{Children, Role};
 pub use output::{Lines, Log, LogSink, MAX_LINE, cut_marker};
 pub use peer::is_of_tool;
 pub use reap::{kill_others, reap_strangers};
+#[cfg(test)]
+pub(crate) use spawn::tests::{Kept, bash};
 pub use spawn::{Command, Exit, RunError, Sink, Source};
 pub use tree::{descendants, own_pid};

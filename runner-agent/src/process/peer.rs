@@ -71,7 +71,7 @@ mod tests {
     use std::{io::Read as _, net::TcpListener};
 
     use super::*;
-    use crate::process::{Command, Sink, Source};
+    use crate::process::{Kept, bash};
 
     const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
         \x20  0: 0100007F:24C9 00000000:0000 0A 00000000:00000000 00:00000000 00000000 65532        0 11 1 0 100 0 0 10 0\n\
@@ -95,26 +95,12 @@ mod tests {
         }
     }
 
-    struct Quiet;
-    impl Sink for Quiet {
-        fn line(&mut self, _: Source, _: &str, _: u64) {}
-        async fn chunk(&mut self) {}
-    }
-
     /// Whether the client that this shell script starts is identified as the tool.
     async fn served(script: &str, role: Role) -> bool {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let here = listener.local_addr().unwrap();
-        let command = Command {
-            program: "/bin/bash".into(),
-            args: vec![
-                "-c".into(),
-                script.replace("CONNECT", &format!("exec 3<>/dev/tcp/127.0.0.1/{}; read -u 3", here.port())).into(),
-            ],
-            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-            dir: "/".into(),
-            role,
-        };
+        let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{}; read -u 3", here.port());
+        let command = bash(&script.replace("CONNECT", &connect), role);
         let children = Children::default();
         let seen = children.clone();
         let look = tokio::task::spawn_blocking(move || {
@@ -127,7 +113,7 @@ mod tests {
             let _ = stream.read(&mut [0; 1]);
             found
         });
-        children.run(&command, &mut Quiet).await.unwrap();
+        children.run(&command, &mut Kept::default()).await.unwrap();
         look.await.unwrap()
     }
 

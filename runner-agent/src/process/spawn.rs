@@ -243,4 +243,4 @@ fn exit(status: ExitStatus, told: bool) -> Exit {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

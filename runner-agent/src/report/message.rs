@@ -193,11 +193,7 @@ pub fn accounted(text: &mut Text, commands: &Commands, progress: Option<&Progres
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::{Diagnostic, FailureClass, reason};
-
-    fn failure(class: FailureClass, reason: &str) -> Failure {
-        Failure { class, reason: reason.into(), message: "plan failed: x".into(), changes: Changed::None, diagnostics: vec![] }
-    }
+    use crds::{Diagnostic, Reason};
 
     fn cluster() -> Commands {
         Commands::Cluster { namespace: "team".into(), run: "vpc".into(), stored: true }
@@ -218,7 +214,7 @@ mod tests {
 
     #[test]
     fn failure_message_has_cause_place_and_next_step() {
-        let mut f = failure(FailureClass::Configuration, reason::INVALID_CONFIGURATION);
+        let mut f = Reason::InvalidConfiguration.failure("plan failed: x");
         f.diagnostics = vec![Diagnostic { file: Some("main.tf".into()), line: Some(7), ..Diagnostic::default() }];
         let text = failed(&cluster(), &f, None);
         assert_eq!(text.message, "plan failed: x; nothing was changed");

@@ -87,33 +87,31 @@ impl Found {
         if self.beneath.is_some() || wraps_itself { Role::Above(self.plain().binary.clone()) } else { Role::Tool }
     }
 
-    /// Whether a plan supports `import` blocks.
-    pub fn has_import_blocks(&self) -> bool {
-        match self.plain().name {
-            ToolName::OpenTofu => true,
-            ToolName::Terraform => self.plain().version.at_least(1, 5),
+    /// Whether OpenTofu, or Terraform, is at least of these minor versions of 1.
+    fn since(&self, opentofu: u64, terraform: u64) -> bool {
+        let Self { name, version, .. } = self.plain();
+        match name {
+            ToolName::OpenTofu => version.at_least(1, opentofu),
+            ToolName::Terraform => version.at_least(1, terraform),
             ToolName::Terragrunt | ToolName::Unknown => false,
         }
+    }
+
+    /// Whether a plan supports `import` blocks.
+    pub fn has_import_blocks(&self) -> bool {
+        self.since(0, 5)
     }
 
     /// Whether an apply of a plan file takes variables. Ephemeral ones are not in the file and must be given again. The tool
     /// compares all others with the plan, and OpenTofu also those from files that it loads itself, so each is given as for the
     /// plan.
     pub fn applies_with_variables(&self) -> bool {
-        match self.plain().name {
-            ToolName::OpenTofu => self.plain().version.at_least(1, 11),
-            ToolName::Terraform => self.plain().version.at_least(1, 10),
-            ToolName::Terragrunt | ToolName::Unknown => false,
-        }
+        self.since(11, 10)
     }
 
     /// Whether `init` supports JSON output.
     pub fn has_init_json(&self) -> bool {
-        match self.plain().name {
-            ToolName::OpenTofu => self.plain().version.at_least(1, 7),
-            ToolName::Terraform => self.plain().version.at_least(1, 9),
-            ToolName::Terragrunt | ToolName::Unknown => false,
-        }
+        self.since(7, 9)
     }
 }
 
@@ -376,17 +374,15 @@ mod tests {
             let search = Search { tool, origin: "spec.tool.version", stack: &stack, root: &root };
             sources.find(search, &|_| {}).await
         };
-        let said = |found: Found| (found.title(), found.reason());
-        let of = |title: &str, why: &str| (title.to_owned(), why.to_owned());
-
-        assert_eq!(
-            said(found(&Tool::default()).await.unwrap()),
-            of("OpenTofu 1.10.6", "the newest at hand; OpenTofu by default")
-        );
+        let assert_found = async |title: &str, why: &str| {
+            let found = found(&Tool::default()).await.unwrap();
+            assert_eq!((found.title().as_str(), found.reason().as_str()), (title, why));
+        };
+        assert_found("OpenTofu 1.10.6", "the newest at hand; OpenTofu by default").await;
         put(root.join(".opentofu-version"), "# pinned\n\n ~> 1.9.0 # until June\n");
-        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("OpenTofu 1.9.1", "from .opentofu-version"));
+        assert_found("OpenTofu 1.9.1", "from .opentofu-version").await;
         put(root.join("a/.terraform-version"), "1.11.4\n");
-        assert_eq!(said(found(&Tool::default()).await.unwrap()), of("Terraform 1.11.4", "from a/.terraform-version"));
+        assert_found("Terraform 1.11.4", "from a/.terraform-version").await;
         let named = found(&Tool { name: Some(ToolName::OpenTofu), version: Some("1.11.0-rc1".into()) }).await.unwrap();
         assert_eq!(named.title(), "OpenTofu 1.11.0-rc1");
 
@@ -394,9 +390,8 @@ mod tests {
         assert_eq!(none.reason, reason::TOOL_NOT_FOUND);
         assert_eq!(none.message, "no OpenTofu `~> 3.0` (from spec.tool.version); versions at hand: 1.11.0-rc1, 1.10.6, 1.9.1");
         put(stack.join("terragrunt.hcl"), "");
-        let both = said(found(&Tool::default()).await.unwrap());
         let why = "the newest at hand; Terraform 1.11.4, from a/.terraform-version";
-        assert_eq!(both, of("Terragrunt 0.93.0 with Terraform 1.11.4", why));
+        assert_found("Terragrunt 0.93.0 with Terraform 1.11.4", why).await;
         fs::remove_file(stack.join("terragrunt.hcl")).unwrap();
         put(dir.path().join(".opentofu-version"), "9.9.9");
         fs::remove_file(root.join(".opentofu-version")).unwrap();
@@ -430,21 +425,6 @@ mod tests {
         let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::TOOL_UNAVAILABLE));
         assert!(failure.message.contains(".opentofu-version"), "{}", failure.message);
-    }
-
-    #[tokio::test]
-    async fn contradiction_is_reported_before_any_download() {
-        let dir = tempfile::tempdir().unwrap();
-        let (stack, tool) = (dir.path().join("src"), Tool::default());
-        put(stack.join(".opentofu-version"), "1.7.4\n");
-        put(stack.join("versions.tofu"), "terraform {\n  required_version = \">= 1.9\"\n}\n");
-        let search = Search { tool: &tool, origin: "spec.tool.version", stack: &stack, root: &stack };
-        // A request to the mirror would fail as unavailable.
-        let failure = unanswered(dir.path(), Vec::new()).find(search, &|_| {}).await.unwrap_err();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VERSION_CONTRADICTION));
-        for part in [".opentofu-version:1", "versions.tofu:2", ">= 1.9"] {
-            assert!(failure.message.contains(part), "{part} in {}", failure.message);
-        }
     }
 
     /// A directory as a mirror. Terragrunt is a single file, so the test needs no archive.

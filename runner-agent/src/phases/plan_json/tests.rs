@@ -100,40 +100,43 @@ fn read(plan: &str) -> PlanFacts {
 }
 
 #[test]
-fn outputs_are_listed_without_values() {
-    let facts = read(include_str!("plans/outputs.json"));
-    assert_eq!(facts.counts, Changes { outputs: 3, ..Changes::default() });
-    assert_eq!(facts.lines(), ["+ output.fresh", "- output.old", "~ output.secret"]);
-    assert!(facts.has_changes());
+fn each_kind_of_change_has_its_line() {
+    let rows: [(&str, Changes, &[&str]); 4] = [
+        (
+            include_str!("plans/outputs.json"),
+            Changes { outputs: 3, ..Changes::default() },
+            &["+ output.fresh", "- output.old", "~ output.secret"],
+        ),
+        (
+            include_str!("plans/imported.json"),
+            Changes { change: 1, import: 2, ..Changes::default() },
+            &["~ terraform_data.adapted (imported)", "= terraform_data.taken (imported)"],
+        ),
+        (
+            include_str!("plans/forgotten.json"),
+            Changes { forget: 1, ..Changes::default() },
+            &[". terraform_data.left (forgotten)"],
+        ),
+        (
+            include_str!("plans/moved.json"),
+            Changes { change: 1, moved: 2, ..Changes::default() },
+            &["~ terraform_data.b[0] (moved from terraform_data.b)", "> terraform_data.renamed (moved from terraform_data.a)"],
+        ),
+    ];
+    for (plan, counts, lines) in rows {
+        let facts = read(plan);
+        assert!(facts.has_changes());
+        assert_eq!((facts.counts, facts.lines()), (counts, lines.iter().map(ToString::to_string).collect()));
+    }
 }
 
 #[test]
-fn moved_resource_names_its_previous_address() {
-    let facts = read(include_str!("plans/moved.json"));
-    assert_eq!(facts.counts, Changes { change: 1, moved: 2, ..Changes::default() });
-    assert_eq!(
-        facts.lines(),
-        ["~ terraform_data.b[0] (moved from terraform_data.b)", "> terraform_data.renamed (moved from terraform_data.a)"]
-    );
+fn pure_move_is_a_change() {
     // A pure move, and a previous address equal to the address.
     let moved = |from: &str| json!({"address": "a.b", "previous_address": from, "change": {"actions": ["no-op"]}});
     let facts = read(&json!({"resource_changes": [moved("a.a"), moved("a.b")]}).to_string());
     assert!(facts.has_changes());
     assert_eq!((facts.counts.moved, facts.lines()), (1, vec!["> a.b (moved from a.a)".to_owned()]));
-}
-
-#[test]
-fn imports_are_listed_with_and_without_a_change() {
-    let facts = read(include_str!("plans/imported.json"));
-    assert_eq!(facts.counts, Changes { change: 1, import: 2, ..Changes::default() });
-    assert_eq!(facts.lines(), ["~ terraform_data.adapted (imported)", "= terraform_data.taken (imported)"]);
-}
-
-#[test]
-fn resource_removed_from_code_only_is_forgotten() {
-    let facts = read(include_str!("plans/forgotten.json"));
-    assert_eq!(facts.counts, Changes { forget: 1, ..Changes::default() });
-    assert_eq!(facts.lines(), [". terraform_data.left (forgotten)"]);
 }
 
 #[test]

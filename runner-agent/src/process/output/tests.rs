@@ -75,23 +75,6 @@ fn invalid_utf8_yields_the_same_lines_for_any_chunks() {
     }
 }
 
-#[test]
-fn line_of_500_megabytes_buffers_at_most_two() {
-    const LENGTH: usize = 500 << 20;
-    let chunk = vec![b'y'; 32 << 10];
-    let (mut lines, mut most) = (Lines::default(), 0);
-    for _ in 0..LENGTH / chunk.len() {
-        lines.feed(&chunk, |_, _| panic!("no line ends"));
-        most = most.max(lines.partial.capacity());
-    }
-    assert!(most <= 2 * MAX_LINE, "{most} bytes are held");
-    let mut seen = Vec::new();
-    lines.feed(b"\nnext\n", |line, cut| seen.push((line.len(), cut)));
-    assert_eq!(seen, [(MAX_LINE, (LENGTH - MAX_LINE) as u64), (4, 0)]);
-    // The memory is freed afterwards.
-    assert!(lines.partial.capacity() <= MAX_LINE / 8, "{} bytes are held", lines.partial.capacity());
-}
-
 /// A log that accepts nothing until allowed.
 #[derive(Clone, Default)]
 struct Slow {

@@ -2,8 +2,9 @@ use super::*;
 use crate::process::tree::send;
 use nix::sys::signal::Signal;
 
+/// Records each line.
 #[derive(Default)]
-struct Kept(Vec<(Source, String)>);
+pub(crate) struct Kept(pub(crate) Vec<(Source, String)>);
 impl Sink for Kept {
     fn line(&mut self, source: Source, line: &str, _cut: u64) {
         self.0.push((source, line.to_owned()));
@@ -26,25 +27,30 @@ fn heard() -> (Heard, tokio::sync::mpsc::UnboundedReceiver<String>) {
     (Heard(Kept::default(), said), lines)
 }
 
-/// A sink that kills the tool's providers at the first line.
-fn kills_providers(children: &Children) -> Heard {
+/// A sink that does this at the first line.
+fn at_first_line(children: &Children, act: fn(&Children)) -> Heard {
     let children = children.clone();
     let (heard, mut lines) = heard();
     tokio::spawn(async move {
         lines.recv().await;
-        children.kill_providers();
+        act(&children);
     });
     heard
 }
 
-fn sh(script: &str) -> Command {
+/// A script for bash.
+pub(crate) fn bash(script: &str, role: Role) -> Command {
     Command {
-        program: "/bin/sh".into(),
+        program: "/bin/bash".into(),
         args: vec!["-c".into(), script.into()],
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         dir: "/".into(),
-        role: Role::Other,
+        role,
     }
+}
+
+fn sh(script: &str) -> Command {
+    Command { program: "/bin/sh".into(), ..bash(script, Role::Other) }
 }
 
 /// Interrupts at each of the first two lines, and creates a file after a further pause.
@@ -124,7 +130,7 @@ async fn daemon_that_holds_the_pipe_does_not_delay_the_run() {
 #[tokio::test]
 async fn providers_are_killed_before_the_tool() {
     let children = Children::default();
-    let mut heard = kills_providers(&children);
+    let mut heard = at_first_line(&children, Children::kill_providers);
     let script = "sh -c 'echo ready; exec sleep 600'; echo provider ended with $?";
     let exit = children.run(&sh(script), &mut heard).await.unwrap();
     assert_eq!(exit.code, 0);
@@ -147,7 +153,7 @@ async fn last_reader_and_its_tool_are_not_interrupted() {
 async fn tool_beneath_is_not_killed_as_a_provider() {
     let dir = tempfile::tempdir().unwrap();
     let children = Children::default();
-    let mut heard = kills_providers(&children);
+    let mut heard = at_first_line(&children, Children::kill_providers);
     // The tool starts itself as a child, which counts as a provider.
     let script = "$TOOL '$TOOL \"echo ready; sleep 600; true\"; echo saved after $?'; echo around ended with $?";
     let exit = children.run(&around(dir.path(), script), &mut heard).await.unwrap();
@@ -183,12 +189,7 @@ async fn tool_started_after_the_signal_gets_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let endless = "while :; do sleep 0.02; done";
     let children = Children::default();
-    let other = children.clone();
-    let (mut heard, mut lines) = heard();
-    tokio::spawn(async move {
-        lines.recv().await;
-        other.interrupt();
-    });
+    let mut heard = at_first_line(&children, Children::interrupt);
     let script = format!(
         "$TOOL 'trap \"exit 1\" INT; echo ready; {endless}'; \
          $TOOL 'trap \"exit 1\" INT; {endless}'; echo both ended"
@@ -197,12 +198,7 @@ async fn tool_started_after_the_signal_gets_its_own() {
     assert_eq!(heard.0.0.last(), Some(&(Source::Out, "both ended".into())), "{:?}", heard.0.0);
     // Without a tool below, the command itself gets the signal.
     let children = Children::default();
-    let other = children.clone();
-    let (mut heard, mut lines) = self::heard();
-    tokio::spawn(async move {
-        lines.recv().await;
-        other.interrupt();
-    });
+    let mut heard = at_first_line(&children, Children::interrupt);
     let script = format!("trap 'echo hit; exit 1' INT; echo ready; {endless}");
     children.run(&around(dir.path(), &script), &mut heard).await.unwrap();
     assert_eq!(heard.0.0.last(), Some(&(Source::Out, "hit".into())), "{:?}", heard.0.0);
