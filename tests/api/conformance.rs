@@ -199,7 +199,7 @@ fn anything(random: &mut StdRng, run: Option<&TerraformRun>, agents: &[Agent]) -
         7..=10 => (who, What::Status(json!({"phase": next, "message": format!("{}", random.random::<u8>())}))),
         11 => (who, What::Status(json!({"phase": phases.choose(random), "result": results.choose(random)}))),
         12..=13 => (who, What::Status(json!({"phase": "AwaitingApproval", "plan": plan(attempt, digit)}))),
-        14..=15 => (who, What::Status(agents[agent].claim(attempt, nonce, &sum(digit)))),
+        14..=15 => (who, What::Status(agents[agent].claim(attempt, nonce, digit))),
         16 => (who, What::Status(json!({"phase": "Succeeded", "result": "Applied"}))),
         17 => {
             let operations = json!([{"op": "test", "path": "/status/attempt/open", "value": true},

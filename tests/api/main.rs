@@ -5,6 +5,7 @@ mod applied;
 mod busy;
 mod cel;
 mod chart;
+mod claims;
 mod conformance;
 mod convert;
 mod enforcement;
@@ -26,6 +27,7 @@ mod policies;
 mod released;
 mod repositories;
 mod rig;
+mod scene;
 mod slots;
 mod strict;
 mod upgrade;
@@ -59,7 +61,7 @@ fn main() -> Result<ExitCode> {
         pasted::tests(),
         faults::tests(),
         fences::tests(),
-        fences::claims::tests(),
+        claims::tests(),
         layers::tests(),
         health::tests(),
         enforcement::tests(),

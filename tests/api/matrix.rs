@@ -256,12 +256,12 @@ fn acts(agent: &Agent) -> Vec<Act> {
         // A repeated claim is no change.
         Act::Status(
             "claim",
-            agent.claim(2, '2', &sum('a')),
+            agent.claim(2, '2', 'a'),
             |p| matches!(p, Place::Approved | Place::Apply),
             |p| p == Place::Apply,
         ),
-        Act::Status("claim of another plan", agent.claim(2, '2', &sum('b')), NEVER, NEVER),
-        Act::Status("claim of another process", agent.claim(2, '3', &sum('a')), NEVER, NEVER),
+        Act::Status("claim of another plan", agent.claim(2, '2', 'b'), NEVER, NEVER),
+        Act::Status("claim of another process", agent.claim(2, '3', 'a'), NEVER, NEVER),
         Act::Status(
             "claim away",
             json!({"claim": null, "phase": "Plan"}),
@@ -386,7 +386,7 @@ impl Scene {
                 objects::merge(&runs, RUN, &json!({"metadata": {"annotations": approval}})).await?;
                 set(&json!({"approval": {"checksum": sum('a'), "by": "admin", "at": "2026-01-01T00:00:00Z"}})).await?;
                 if place != Place::Approved {
-                    scene.agent.status(&scene.agent.claim(2, '2', &sum('a'))).await.context("claim")?;
+                    scene.agent.status(&scene.agent.claim(2, '2', 'a')).await.context("claim")?;
                 }
                 if place == Place::Succeeded {
                     scene.agent.status(&json!({"phase": "Succeeded", "result": "Applied"})).await?;
