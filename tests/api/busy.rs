@@ -10,11 +10,11 @@ use tokio::task::JoinHandle;
 
 use crate::{
     rig::{Played, RUN, Rig},
-    world::{Test, World, sum},
+    world::{World, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("busy::whoever_annotates_keeps_no_run_from_being_approved_and_applied", true, annotated)]
+tests! {
+    Guarded: busy_annotators_delay_neither_approval_nor_apply,
 }
 
 /// Number of clients that annotate in parallel, each as fast as the API server responds.
@@ -42,7 +42,7 @@ fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
     })
 }
 
-async fn annotated(world: World) -> Result<()> {
+async fn busy_annotators_delay_neither_approval_nor_apply(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("opened", |run| status(run).attempt.is_some_and(|attempt| attempt.open)).await?;

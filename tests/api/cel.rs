@@ -44,12 +44,9 @@ fn at(phase: Phase) -> Value {
         Phase::Failed => json!({"phase": phase, "result": "Failed"}),
         Phase::Canceled => json!({"phase": phase, "result": "Canceled"}),
         Phase::Apply => json!({"phase": phase, "claim": a_claim('a')}),
-        Phase::Pending
-        | Phase::Setup
-        | Phase::Init
-        | Phase::Plan
-        | Phase::AwaitingApproval
-        | Phase::Unknown => json!({"phase": phase}),
+        Phase::Pending | Phase::Setup | Phase::Init | Phase::Plan | Phase::AwaitingApproval | Phase::Unknown => {
+            json!({"phase": phase})
+        }
     }
 }
 
@@ -382,11 +379,8 @@ fn settings() -> Value {
 
 async fn senseless_spec_is_refused_on_creation(world: World) -> Result<()> {
     let scene = Scene::new(world, &[]).await?;
-    let runs: Api<DynamicObject> = Api::namespaced_with(
-        scene.world.admin.clone(),
-        &scene.namespace,
-        &ApiResource::erase::<TerraformRun>(&()),
-    );
+    let runs: Api<DynamicObject> =
+        Api::namespaced_with(scene.world.admin.clone(), &scene.namespace, &ApiResource::erase::<TerraformRun>(&()));
     let rows = |rows: Value| serde_json::from_value::<Vec<(String, Value, bool)>>(rows);
     let over_git = [rows(inputs())?, rows(settings())?].concat();
     let over_git = over_git.into_iter().map(|(name, spec, accepted)| (name, with(&spec), accepted));

@@ -8,24 +8,22 @@ use anyhow::{Context, Result, ensure};
 use harness::cluster::gobuild::Toolset;
 use serde_json::{Value, json};
 
-use crate::world::{Test, World};
+use crate::world::{World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("chart::sources_are_restricted_and_read_secrets_where_they_are_bound", false, sources),
-        Test::new("chart::controllers_that_stand_by_elect_one", false, replicas),
-        Test::new("chart::what_is_said_of_tools_reaches_the_controller", false, tools),
-        Test::new("chart::that_code_has_to_be_confined_reaches_the_controller", false, confinement),
-        Test::new("chart::the_time_of_a_restore_reaches_controller_and_policy", false, restored),
-        Test::new("chart::proxy_and_authorities_of_pods_reach_the_controller", false, proxy),
-        Test::new("chart::namespaces_that_share_states_reach_the_controller", false, sharing),
-        Test::new("chart::runs_are_kept_for_a_finite_time", false, finite),
-        Test::new("chart::how_many_runs_begin_reaches_the_controller", false, slots),
-        Test::new("chart::values_of_an_earlier_release_are_enough", false, reused),
-        Test::new("chart::the_server_is_restricted_and_there_for_whoever_wants_it", false, server),
-        Test::new("chart::people_who_write_runs_wait_for_each_other_alone", false, fairness),
-        Test::new("chart::values_that_make_no_sense_are_refused", false, nonsense),
-    ]
+tests! {
+    Bare: sources_are_restricted_and_read_bound_secrets,
+    Bare: standby_controllers_elect_a_leader,
+    Bare: tool_settings_reach_the_controller,
+    Bare: required_confinement_reaches_the_controller,
+    Bare: restore_time_reaches_controller_and_policy,
+    Bare: proxy_and_authorities_reach_the_controller,
+    Bare: shared_states_reach_the_controller,
+    Bare: runs_are_retained_for_a_finite_time,
+    Bare: slots_reach_the_controller,
+    Bare: values_of_an_earlier_release_render,
+    Bare: server_is_optional_and_restricted,
+    Bare: users_have_their_own_priority_level,
+    Bare: senseless_values_are_refused,
 }
 
 /// Renders the chart with values in the form of `--set-json`.
@@ -59,7 +57,7 @@ fn arguments(deployment: &Value) -> Vec<&str> {
 }
 
 /// Users' writes of runs have their own priority level, which excludes run statuses and the controller's writes.
-async fn fairness(_: World) -> Result<()> {
+async fn users_have_their_own_priority_level(_: World) -> Result<()> {
     let all = render(&[])?;
     let people = &get(&all, "FlowSchema", "pawl-people")?["spec"];
     let level = people["priorityLevelConfiguration"]["name"].as_str().context("no level")?;
@@ -78,7 +76,7 @@ async fn fairness(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn sources(_: World) -> Result<()> {
+async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
     let all = render(&[])?;
     let deployment = get(&all, "Deployment", "pawl-sources")?;
     let pod = &deployment["spec"]["template"]["spec"];
@@ -131,7 +129,7 @@ async fn sources(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn server(_: World) -> Result<()> {
+async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     let none = render(&[])?;
     ensure!(none.iter().all(|object| !object["metadata"]["name"].as_str().is_some_and(|name| name.contains("-server"))));
     let all = render(&["server.enabled=true", "server.port=8443", "watchNamespaces=[\"a\",\"b\"]"])?;
@@ -177,7 +175,7 @@ fn pod_labels(deployment: &Value) -> Value {
     deployment["spec"]["template"]["metadata"]["labels"].clone()
 }
 
-async fn replicas(_: World) -> Result<()> {
+async fn standby_controllers_elect_a_leader(_: World) -> Result<()> {
     let one = render(&[])?;
     let controller = get(&one, "Deployment", "pawl-controller")?;
     ensure!(controller["spec"]["replicas"] == 1 && controller["spec"]["strategy"]["type"] == "Recreate");
@@ -198,7 +196,7 @@ async fn replicas(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn tools(_: World) -> Result<()> {
+async fn tool_settings_reach_the_controller(_: World) -> Result<()> {
     use crds::tools::{ToolSettings, ToolVerification};
     let said = |values: &[&str]| -> Result<(ToolSettings, Vec<Value>)> {
         let all = render(values)?;
@@ -222,7 +220,7 @@ async fn tools(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn confinement(_: World) -> Result<()> {
+async fn required_confinement_reaches_the_controller(_: World) -> Result<()> {
     for (values, wanted) in [(vec![], false), (vec!["runner.requireConfinement=true"], true)] {
         let all = render(&values)?;
         let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
@@ -231,7 +229,7 @@ async fn confinement(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn restored(_: World) -> Result<()> {
+async fn restore_time_reaches_controller_and_policy(_: World) -> Result<()> {
     let at = "2026-11-22T05:13:16Z";
     let value = format!("controller.refusePlansBefore={at:?}");
     for (values, wanted) in [(vec![], false), (vec![value.as_str()], true)] {
@@ -244,7 +242,7 @@ async fn restored(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn proxy(_: World) -> Result<()> {
+async fn proxy_and_authorities_reach_the_controller(_: World) -> Result<()> {
     let said = |all: &[Value]| -> Result<Vec<String>> {
         let arguments = arguments(get(all, "Deployment", "pawl-controller")?);
         let is_ours = |argument: &&str| argument.contains("-proxy=") || argument.starts_with("--runner-ca=");
@@ -267,7 +265,7 @@ async fn proxy(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn sharing(_: World) -> Result<()> {
+async fn shared_states_reach_the_controller(_: World) -> Result<()> {
     use ::controller::settings::sharing::SharedStates;
     let said = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
@@ -281,7 +279,7 @@ async fn sharing(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn finite(_: World) -> Result<()> {
+async fn runs_are_retained_for_a_finite_time(_: World) -> Result<()> {
     let kept = |values: &[&str]| -> Result<Option<String>> {
         let all = render(values)?;
         let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
@@ -292,7 +290,7 @@ async fn finite(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn slots(_: World) -> Result<()> {
+async fn slots_reach_the_controller(_: World) -> Result<()> {
     let said = |values: &[&str]| -> Result<Vec<String>> {
         let all = render(values)?;
         let arguments = arguments(get(&all, "Deployment", "pawl-controller")?);
@@ -310,7 +308,7 @@ async fn slots(_: World) -> Result<()> {
 }
 
 /// `helm upgrade --reuse-values` leaves values unset that the earlier chart did not have.
-async fn reused(_: World) -> Result<()> {
+async fn values_of_an_earlier_release_render(_: World) -> Result<()> {
     let newer = [
         "server",
         "outputs",
@@ -329,7 +327,7 @@ async fn reused(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn nonsense(_: World) -> Result<()> {
+async fn senseless_values_are_refused(_: World) -> Result<()> {
     for value in [
         "datastore.networkPolicy.apiServerCIDRs=[\"everywhere\"]",
         "datastore.enabled=\"no\"",

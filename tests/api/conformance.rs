@@ -26,10 +26,10 @@ const RUN: &str = "run";
 pub(crate) fn tests() -> Vec<Test> {
     (0..4)
         .map(|part| {
-            let name = format!("conformance::the_played_api_answers_as_the_real_one_{part}");
+            let name = format!("conformance::played_api_answers_like_the_real_one_{part}");
             Test::new(&name, true, move |world| sequences(world, part))
         })
-        .chain([Test::new("conformance::the_policies_that_are_played_are_those_that_helm_installs", true, same_policies)])
+        .chain([Test::new("conformance::played_policies_equal_those_of_helm", true, same_policies)])
         .collect()
 }
 

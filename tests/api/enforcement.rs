@@ -13,14 +13,14 @@ use serde_json::json;
 
 use crate::{
     rig::{RUN, Rig},
-    world::{PATIENCE, Test, World, plan, run, sum},
+    world::{PATIENCE, World, plan, run, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("enforcement::without_a_policy_nothing_starts_and_what_is_set_is_revoked", false, removed)]
+tests! {
+    Bare: missing_policy_stops_runs_and_revokes_annotations,
 }
 
-async fn removed(_: World) -> Result<()> {
+async fn missing_policy_stops_runs_and_revokes_annotations(_: World) -> Result<()> {
     let (world, _plane) = World::start(true).await?;
     for policy in names::POLICIES {
         Box::pin(missing(&world, policy)).await.context(policy)?;

@@ -10,14 +10,12 @@ use serde_json::json;
 use crate::{
     nodes::{Machine, applying},
     rig::{RUN, Rig, terminated},
-    world::{Test, World},
+    world::{World, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("evicted::before_the_claim_another_attempt_follows", true, before),
-        Test::new("evicted::behind_the_claim_it_is_not_known_what_was_applied", true, behind),
-    ]
+tests! {
+    Guarded: eviction_before_claim_retries,
+    Guarded: eviction_after_claim_is_indeterminate,
 }
 
 const SAID: &str = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi.";
@@ -36,7 +34,7 @@ async fn evict(rig: &Rig) -> Result<()> {
     terminated(&pods, &pod, "Failed", json!({"exitCode": 137, "reason": "Error"})).await
 }
 
-async fn before(world: World) -> Result<()> {
+async fn eviction_before_claim_retries(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
     let open = |number: u32| {
@@ -57,7 +55,7 @@ async fn before(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn behind(world: World) -> Result<()> {
+async fn eviction_after_claim_is_indeterminate(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;

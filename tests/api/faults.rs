@@ -8,14 +8,14 @@ use serde_json::json;
 
 use crate::{
     rig::{Played, RUN, Rig},
-    world::{Test, World},
+    world::{World, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("faults::an_agent_that_panics_says_so_before_its_claim_and_behind_it", true, panics)]
+tests! {
+    Guarded: agent_panic_is_reported_before_and_after_claim,
 }
 
-async fn panics(world: World) -> Result<()> {
+async fn agent_panic_is_reported_before_and_after_claim(world: World) -> Result<()> {
     for (panics, applies) in [("plan", 0), ("apply", 1)] {
         let rig = Rig::new(world.clone()).await?;
         rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;

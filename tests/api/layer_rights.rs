@@ -260,9 +260,7 @@ async fn template_is_held_to_the_rules_of_a_run(world: World) -> Result<()> {
         ]);
         scene.rows(&format!("layer/{cloud}"), rows).await?;
     }
-    let plans = |remediation: Value| {
-        json!({"spec": {"template": {"runner": {"planServiceAccountName": "reader"}}, "remediation": remediation}})
-    };
+    let plans = |remediation: Value| json!({"spec": {"template": {"runner": {"planServiceAccountName": "reader"}}, "remediation": remediation}});
     let manual = "planServiceAccountName needs a remediation without Automatic";
     let rows = json!([
         ["commits", "admin", {"create": plans(json!({"onCommit": "Automatic"}))}, manual],

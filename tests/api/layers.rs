@@ -21,15 +21,13 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::world::{PATIENCE, Test, World, plan, sum};
+use crate::world::{PATIENCE, World, plan, sum, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("layers::a_commit_is_planned_superseded_and_comes_to_rest", false, life),
-        Test::new("layers::two_controllers_and_a_restart_make_one_run", false, restarts),
-        Test::new("layers::the_younger_of_two_layers_of_a_state_is_refused", false, owned),
-        Test::new("layers::a_layer_that_destroys_goes_last", false, destroys),
-    ]
+tests! {
+    Bare: commit_is_planned_superseded_and_settles,
+    Bare: two_controllers_and_a_restart_create_one_run,
+    Bare: younger_of_two_layers_of_a_state_is_refused,
+    Bare: deleted_layer_destroys_before_it_goes,
 }
 
 /// A namespace with a repository.
@@ -190,7 +188,7 @@ impl Scene {
     }
 }
 
-async fn life(world: World) -> Result<()> {
+async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let controller = scene.controller();
     scene.layer("net", &json!({})).await?;
@@ -244,7 +242,7 @@ async fn life(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn restarts(world: World) -> Result<()> {
+async fn two_controllers_and_a_restart_create_one_run(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.layer("net", &json!({})).await?;
     scene.commit("net", '1', 'a').await?;
@@ -269,7 +267,7 @@ async fn restarts(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn owned(world: World) -> Result<()> {
+async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     // Creation times are in whole seconds, and UIDs are random.
     let backend = json!({"template": {"backend": {"type": "http", "config": {"address": "http://state/a"}}}});
@@ -295,7 +293,7 @@ async fn owned(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn destroys(world: World) -> Result<()> {
+async fn deleted_layer_destroys_before_it_goes(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let controller = scene.controller();
     scene.layer("net", &json!({"deletionPolicy": "Destroy"})).await?;

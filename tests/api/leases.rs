@@ -13,15 +13,13 @@ use serde_json::json;
 
 use crate::{
     rig::{RUN, Rig},
-    world::{PATIENCE, Test, World, plan, sum},
+    world::{PATIENCE, World, plan, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("leases::namespaces_that_do_not_share_have_leases_of_their_own", true, apart),
-        Test::new("leases::namespaces_that_share_have_one_lease_on_a_state", true, together),
-        Test::new("leases::a_run_that_the_lease_names_is_not_waited_for_by_whom_it_waits_for", true, named),
-    ]
+tests! {
+    Guarded: separate_namespaces_have_separate_leases,
+    Guarded: sharing_namespaces_have_one_lease_per_state,
+    Guarded: run_named_by_the_lease_does_not_deadlock,
 }
 
 fn lease(run: &TerraformRun) -> Option<&StateLease> {
@@ -34,7 +32,7 @@ async fn created(rig: &Rig, address: &str) -> Result<()> {
     rig.world.create(&rig.namespace, RUN, &spec).await.map(drop)
 }
 
-async fn apart(world: World) -> Result<()> {
+async fn separate_namespaces_have_separate_leases(world: World) -> Result<()> {
     let (a, b) = (Rig::new(world.clone()).await?, Rig::new(world).await?);
     let address = format!("http://state.example.com/{}", a.namespace);
     let mut leases = Vec::new();
@@ -47,7 +45,7 @@ async fn apart(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn together(world: World) -> Result<()> {
+async fn sharing_namespaces_have_one_lease_per_state(world: World) -> Result<()> {
     let (a, b) = Rig::pair(world).await?;
     let address = format!("http://state.example.com/{}", a.namespace);
     created(&a, &address).await?;
@@ -67,7 +65,7 @@ async fn together(world: World) -> Result<()> {
 
 /// A run took the Lease, but its approval was withdrawn before the status recorded it, and renewed after another run's approval. The Lease
 /// names the first, but the queue has the other in front.
-async fn named(world: World) -> Result<()> {
+async fn run_named_by_the_lease_does_not_deadlock(world: World) -> Result<()> {
     const OTHER: &str = "other";
     let rig = Rig::new(world.clone()).await?;
     let mut made = plan(1, 'a');

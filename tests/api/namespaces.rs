@@ -13,24 +13,22 @@ use serde_json::json;
 use crate::{
     nodes::{Machine, applying, says},
     rig::{RUN, Rig},
-    world::{PATIENCE, Test, World, refused, run},
+    world::{PATIENCE, World, refused, run, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("namespaces::one_that_is_missing_is_named_when_the_run_is_made", true, missing),
-        Test::new("namespaces::one_that_is_being_deleted_is_named_by_its_runs", true, going),
-        Test::new("namespaces::a_controller_that_is_told_of_one_has_what_it_needs_there_and_nothing_elsewhere", true, listed),
-    ]
+tests! {
+    Guarded: missing_namespace_is_named_on_creation,
+    Guarded: terminating_namespace_is_named_by_its_runs,
+    Guarded: listed_namespace_limits_the_controllers_rights,
 }
 
-async fn missing(world: World) -> Result<()> {
+async fn missing_namespace_is_named_on_creation(world: World) -> Result<()> {
     let created = world.runs("no-such").create(&PostParams::default(), &run(RUN, &json!({}))?).await;
     refused("of no namespace", created, "namespaces \"no-such\" not found")
 }
 
 /// A run from creation to deletion, by a controller with the chart's rights for listed namespaces.
-async fn listed(world: World) -> Result<()> {
+async fn listed_namespace_limits_the_controllers_rights(world: World) -> Result<()> {
     let rig = Rig::narrow(world).await?;
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;
@@ -74,7 +72,7 @@ async fn listed(world: World) -> Result<()> {
 }
 
 /// The creation of one run's pod is refused, and so is the policy probe that the other run needs first.
-async fn going(world: World) -> Result<()> {
+async fn terminating_namespace_is_named_by_its_runs(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let modes = ["Manual", "Automatic"];
     for mode in modes {

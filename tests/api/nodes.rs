@@ -13,17 +13,14 @@ use serde_json::{Value, json};
 
 use crate::{
     rig::{RUN, Rig},
-    world::{Agent, Test, World, plan},
+    world::{Agent, World, plan, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    let proven = |name, proof: &'static str| Test::new(name, true, move |world| proven(world, proof));
-    vec![
-        proven("nodes::one_that_is_out_of_service_proves_the_end", "tainted"),
-        proven("nodes::one_that_is_deleted_proves_the_end", "deleted"),
-        Test::new("nodes::another_keeps_nobodys_lease", true, lease),
-        Test::new("nodes::another_keeps_nobodys_lock", true, lock),
-    ]
+tests! {
+    Guarded: out_of_service_node_proves_the_end,
+    Guarded: deleted_node_proves_the_end,
+    Guarded: unready_node_of_others_keeps_no_lease,
+    Guarded: unready_node_of_others_keeps_no_lock,
 }
 
 /// A node whose condition Ready has been unchanged for two hours.
@@ -100,7 +97,15 @@ async fn adopts(agent: &Agent, node: &str) -> Result<()> {
     Ok(())
 }
 
-async fn proven(world: World, proof: &str) -> Result<()> {
+async fn out_of_service_node_proves_the_end(world: World) -> Result<()> {
+    proven(world, false).await
+}
+
+async fn deleted_node_proves_the_end(world: World) -> Result<()> {
+    proven(world, true).await
+}
+
+async fn proven(world: World, deleted: bool) -> Result<()> {
     let rig = Rig::new(world).await?;
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;
@@ -108,7 +113,7 @@ async fn proven(world: World, proof: &str) -> Result<()> {
     rig.look("said to be on a lost node", |run| says(run, reason::NODE_UNREACHABLE)).await?;
     rig.later(100_000);
     rig.rests("nothing is known of its end").await?;
-    if proof == "deleted" {
+    if deleted {
         node.goes().await?;
     } else {
         let taint = json!([{"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"}]);
@@ -119,14 +124,14 @@ async fn proven(world: World, proof: &str) -> Result<()> {
     let ended = rig.look("ended", |run| result(run).is_some()).await?;
     anyhow::ensure!(result(&ended) == Some(RunResult::Indeterminate), "{:?}", ended.status);
     rig.look("without its lease", |run| !has_lease(run)).await?;
-    if proof != "deleted" {
+    if !deleted {
         node.goes().await?;
     }
     Ok(())
 }
 
 /// A pod was force-deleted before the present controller saw it. Its own node is healthy, another is not.
-async fn lease(world: World) -> Result<()> {
+async fn unready_node_of_others_keeps_no_lease(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
     applying(&rig, &node).await?;
@@ -149,7 +154,7 @@ async fn lease(world: World) -> Result<()> {
 }
 
 /// A stale lock of the first attempt of a run that is at its second.
-async fn lock(world: World) -> Result<()> {
+async fn unready_node_of_others_keeps_no_lock(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
     let holder = rig.world.create(&rig.namespace, "holder", &json!({})).await?;

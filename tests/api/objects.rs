@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::{
     conformance::class,
-    world::{Test, World},
+    world::{World, tests},
 };
 
 const OPERATIONS: u32 = 90;
@@ -29,8 +29,8 @@ const NAME: &str = "x";
 const LEASES: &str = "leases";
 const ROLES: &str = "roles";
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("conformance::pods_leases_and_roles_are_played_as_they_are", true, objects)]
+tests! {
+    Guarded: pods_leases_and_roles_equal_the_real_ones,
 }
 
 /// An operation on an object. Versions and UIDs differ between the worlds, so it only tells whether to use the right one.
@@ -220,7 +220,7 @@ fn anything(random: &mut StdRng, resource: &str, there: Option<&DynamicObject>) 
     }
 }
 
-async fn objects(world: World) -> Result<()> {
+async fn pods_leases_and_roles_equal_the_real_ones(world: World) -> Result<()> {
     let mut landed = 0;
     for (seed, resource) in (0_u64..).zip([PODS, PODS, PODS, LEASES, ROLES]) {
         let mut random = StdRng::seed_from_u64(seed);

@@ -9,14 +9,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, Test, World, refused, run};
+use crate::world::{PATIENCE, World, refused, run, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("outputs::the_datastore_writes_objects_with_outputs_and_no_others", true, confined),
-        Test::new("outputs::the_datastore_reads_no_object", true, unread),
-        Test::new("outputs::whoever_creates_the_run_may_create_its_objects", true, creator),
-    ]
+tests! {
+    Guarded: datastore_writes_only_objects_with_outputs,
+    Guarded: datastore_reads_no_object,
+    Guarded: run_author_needs_create_on_output_objects,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-datastore";
@@ -50,7 +48,7 @@ fn applied() -> PatchParams {
     PatchParams::apply("pawl-datastore").force()
 }
 
-async fn confined(world: World) -> Result<()> {
+async fn datastore_writes_only_objects_with_outputs(world: World) -> Result<()> {
     let (client, namespace) = datastore(&world).await?;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
@@ -96,7 +94,7 @@ async fn confined(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn unread(world: World) -> Result<()> {
+async fn datastore_reads_no_object(world: World) -> Result<()> {
     let (client, namespace) = datastore(&world).await?;
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     refused("get", secrets.get("x").await, "cannot get resource")?;
@@ -105,7 +103,7 @@ async fn unread(world: World) -> Result<()> {
     refused("get", maps.get("x").await, "cannot get resource")
 }
 
-async fn creator(world: World) -> Result<()> {
+async fn run_author_needs_create_on_output_objects(world: World) -> Result<()> {
     let (_, namespace) = datastore(&world).await?;
     let bob = world.person("bob", &namespace, "pawl-author").await?;
     let runs: Api<crds::TerraformRun> = Api::namespaced(bob, &namespace);

@@ -16,14 +16,14 @@ use serde_json::json;
 
 use crate::{
     rig::{RUN, Rig, terminated},
-    world::{Test, World},
+    world::{World, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("released::a_pod_goes_an_hour_after_its_attempt_when_its_log_is_kept", true, goes)]
+tests! {
+    Guarded: pod_is_deleted_an_hour_later_once_its_log_is_stored,
 }
 
-async fn goes(world: World) -> Result<()> {
+async fn pod_is_deleted_an_hour_later_once_its_log_is_stored(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}, "retry": {"limit": 0}})).await?;
     let opened = rig.look("opened", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;

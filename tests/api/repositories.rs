@@ -28,14 +28,12 @@ use sources::{
 };
 use tokio::sync::Semaphore;
 
-use crate::world::{PATIENCE, Test, World};
+use crate::world::{PATIENCE, World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("repositories::a_layer_is_told_of_its_commits_and_nothing_new_is_not_written", true, followed),
-        Test::new("repositories::a_revision_that_a_run_waits_for_is_stored_where_no_ref_is_at_it", true, wanted),
-        Test::new("repositories::a_secret_is_read_where_a_namespace_lets_it_be_read", true, bound),
-    ]
+tests! {
+    Guarded: layer_gets_its_commits_and_no_redundant_write,
+    Guarded: wanted_revision_is_stored_without_a_ref,
+    Guarded: secret_is_read_only_where_a_namespace_binds,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
@@ -166,7 +164,7 @@ fn condition<'a>(repository: &'a TerraformRepository, type_: &str) -> (&'a str, 
     all.into_iter().find(|c| c.type_ == type_).map_or(("", ""), |c| (&c.status, &c.reason))
 }
 
-async fn followed(world: World) -> Result<()> {
+async fn layer_gets_its_commits_and_no_redundant_write(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let repo = scene.server.create("stacks")?;
     let first = repo.commit("main", &[("app/main.tf", "# one\n"), ("other/main.tf", "# one\n")])?;
@@ -205,7 +203,7 @@ async fn followed(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn wanted(world: World) -> Result<()> {
+async fn wanted_revision_is_stored_without_a_ref(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let repo = scene.server.create("stacks")?;
     let first = repo.commit("main", &[("main.tf", "# one\n")])?;
@@ -250,7 +248,7 @@ async fn wanted(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn bound(world: World) -> Result<()> {
+async fn secret_is_read_only_where_a_namespace_binds(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.server.create("stacks")?.commit("main", &[("main.tf", "# one\n")])?;
     // As in the guide.

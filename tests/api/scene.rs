@@ -20,12 +20,14 @@ pub(crate) const RUN: &str = "run";
 type Row = (String, String, Write, String);
 
 /// A single key, the verb, with its body; [`Scene::send`] has the verbs.
-type Write = Map<String, Value>;
+pub(crate) type Write = Map<String, Value>;
 
 /// A namespace, and the clients of those who write there.
 pub(crate) struct Scene {
     pub(crate) world: World,
     pub(crate) namespace: String,
+    /// Sends all further writes as dry runs, which pass admission like writes.
+    pub(crate) dry_run: bool,
     clients: BTreeMap<String, Client>,
 }
 
@@ -33,7 +35,7 @@ impl Scene {
     /// A new namespace with the clients `admin` and `controller`, and people with a ClusterRole each.
     pub(crate) async fn new(world: World, people: &[(&str, &str)]) -> Result<Self> {
         let namespace = world.namespace().await?;
-        let mut scene = Self { clients: BTreeMap::new(), world, namespace };
+        let mut scene = Self { clients: BTreeMap::new(), dry_run: false, world, namespace };
         scene.add("admin", scene.world.admin.clone());
         scene.add("controller", scene.world.access.impersonate(CONTROLLER, &[]).await?);
         for (user, role) in people {
@@ -125,7 +127,7 @@ impl Scene {
     }
 
     /// Sends a write to a run, or to an object of another kind: `layer/net`, `repository/infra`.
-    async fn send(&self, who: &str, object: &str, write: &Write) -> Result<kube::Result<()>> {
+    pub(crate) async fn send(&self, who: &str, object: &str, write: &Write) -> Result<kube::Result<()>> {
         let client = self.clients.get(who).with_context(|| format!("{who} is no client"))?.clone();
         let (verb, body) = write.iter().next().context("no verb")?;
         let (kind, name) = object.split_once('/').unwrap_or(("run", object));
@@ -135,14 +137,15 @@ impl Scene {
             _ => (ApiResource::erase::<TerraformRun>(&()), json!({"source": {"inline": {"files": {"main.tf": ""}}}})),
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
-        let params = PatchParams::default();
+        let (dry_run, mut params) = (self.dry_run, PatchParams::default());
+        params.dry_run = dry_run;
         let merge = |patch: Value| Patch::Merge(patch);
         Ok(match verb.as_str() {
             "create" => {
                 let mut object =
                     json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec});
                 json_patch::merge(&mut object, body);
-                api.create(&PostParams::default(), &serde_json::from_value(object)?).await.map(drop)
+                api.create(&PostParams { dry_run, ..PostParams::default() }, &serde_json::from_value(object)?).await.map(drop)
             }
             "annotate" => api.patch(name, &params, &merge(json!({"metadata": {"annotations": body}}))).await.map(drop),
             "merge" => api.patch(name, &params, &merge(body.clone())).await.map(drop),
@@ -158,8 +161,11 @@ impl Scene {
                 api.patch(name, &PatchParams::apply(who).force(), &Patch::Apply(applied)).await.map(drop)
             }
             "get" => api.get(name).await.map(drop),
-            "list" => api.list(&ListParams { field_selector: body.as_str().map(str::to_owned), ..ListParams::default() }).await.map(drop),
-            "delete" => api.delete(name, &DeleteParams::default()).await.map(drop),
+            "list" => api
+                .list(&ListParams { field_selector: body.as_str().map(str::to_owned), ..ListParams::default() })
+                .await
+                .map(drop),
+            "delete" => api.delete(name, &DeleteParams { dry_run, ..DeleteParams::default() }).await.map(drop),
             _ => bail!("{verb} is no verb"),
         })
     }

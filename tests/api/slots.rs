@@ -20,14 +20,12 @@ use serde_json::{Value, json};
 use serving::health::Readiness;
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::world::{PATIENCE, Test, World};
+use crate::world::{PATIENCE, World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("slots::a_bound_holds_and_who_is_next_begins_at_once", true, bound),
-        Test::new("slots::a_repository_bounds_its_runs", true, repository),
-        Test::new("slots::a_frozen_namespace_lets_nothing_begin", true, frozen),
-    ]
+tests! {
+    Guarded: bound_holds_and_next_run_begins_at_once,
+    Guarded: repository_bounds_its_runs,
+    Guarded: frozen_namespace_begins_no_run,
 }
 
 /// A controller of one namespace.
@@ -112,7 +110,7 @@ fn inline() -> Value {
     json!({"inline": {"files": {"main.tf": ""}}})
 }
 
-async fn bound(world: World) -> Result<()> {
+async fn bound_holds_and_next_run_begins_at_once(world: World) -> Result<()> {
     const BOUND: usize = 2;
     let settings = Settings { max_concurrent_runs_per_namespace: Some(2), ..Settings::default() };
     let lab = Lab::new(world, settings).await?;
@@ -146,7 +144,7 @@ async fn bound(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn repository(world: World) -> Result<()> {
+async fn repository_bounds_its_runs(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let repositories: Api<TerraformRepository> = Api::namespaced(world.admin.clone(), &namespace);
     let spec = json!({"url": "https://git.example.com/infra", "maxConcurrentRuns": 1});
@@ -169,7 +167,7 @@ async fn repository(world: World) -> Result<()> {
     lab.until("open, as nothing bounds it any more", 3, |runs| runs.iter().all(is_open)).await.map(drop)
 }
 
-async fn frozen(world: World) -> Result<()> {
+async fn frozen_namespace_begins_no_run(world: World) -> Result<()> {
     let lab = Lab::new(world, Settings::default()).await?;
     lab.create("before", &inline(), None).await?;
     lab.until("open", 1, |runs| runs.iter().all(is_open)).await?;

@@ -11,17 +11,15 @@ use serde_json::{Value, json};
 use crate::{
     newer,
     rig::{Played, RUN, Rig},
-    world::{Agent, Place, Test, World, plan, refused, sum},
+    world::{Agent, World, plan, refused, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::at(Place::Newer, "upgrade::what_a_newer_version_wrote_survives_every_write", survives),
-        Test::at(Place::Newer, "upgrade::an_unknown_word_of_a_spec_means_wait", unknown_spec),
-        Test::at(Place::Newer, "upgrade::an_unknown_phase_means_wait", unknown_phase),
-        Test::at(Place::Newer, "upgrade::a_failure_in_unknown_words_is_retried_and_keeps_them", unknown_failure),
-        Test::at(Place::Guarded, "upgrade::what_we_read_as_unknown_is_never_stored", never_stored),
-    ]
+tests! {
+    Newer: newer_fields_survive_every_write,
+    Newer: unknown_spec_value_waits,
+    Newer: unknown_phase_waits,
+    Newer: unknown_failure_is_retried_and_preserved,
+    Guarded: unknown_value_is_never_stored,
 }
 
 fn is_open(number: u32) -> impl Fn(&TerraformRun) -> bool {
@@ -74,7 +72,7 @@ async fn is_there(rig: &Rig, when: &str) -> Result<()> {
     Ok(())
 }
 
-async fn survives(world: World) -> Result<()> {
+async fn newer_fields_survive_every_write(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let runs = newer::whole(&rig.world, &rig.namespace);
     let spec = json!({"newer": "x", "approval": {"newer": "x", "holdFor": "1h"}});
@@ -126,7 +124,7 @@ async fn survives(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn unknown_spec(world: World) -> Result<()> {
+async fn unknown_spec_value_waits(world: World) -> Result<()> {
     for spec in
         [json!({"operation": "Refresh"}), json!({"approval": {"mode": "TwoPeople"}}), json!({"tool": {"name": "Another"}})]
     {
@@ -141,7 +139,7 @@ async fn unknown_spec(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn unknown_phase(world: World) -> Result<()> {
+async fn unknown_phase_waits(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("opened", is_open(1)).await?;
@@ -172,7 +170,7 @@ async fn unknown_phase(world: World) -> Result<()> {
     rig.rests("a pod that ended").await
 }
 
-async fn unknown_failure(world: World) -> Result<()> {
+async fn unknown_failure_is_retried_and_preserved(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     rig.world.create(&rig.namespace, RUN, &json!({})).await?;
     rig.look("opened", is_open(1)).await?;
@@ -190,7 +188,7 @@ async fn unknown_failure(world: World) -> Result<()> {
 }
 
 /// The last safeguard against a bug in our code: the schema refuses `Unknown`.
-async fn never_stored(world: World) -> Result<()> {
+async fn unknown_value_is_never_stored(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     world.create(&namespace, RUN, &json!({})).await?;
     world.status(&namespace, RUN, &json!({"phase": "Pending"})).await?;

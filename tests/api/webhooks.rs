@@ -18,16 +18,14 @@ use serde_json::{Value, json};
 use servers::gitea::Gitea;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::world::{PATIENCE, Test, World, refused, run};
+use crate::world::{PATIENCE, World, refused, run, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("webhooks::server_requests_reconciles_and_nothing_else", true, confined),
-        Test::new("webhooks::delivery_requests_once_until_answered", true, requests),
-        Test::new("webhooks::the_guide_leads_to_a_delivery", true, guide),
-        Test::new("webhooks::gitea_push_requests_reconcile", true, forge),
-        Test::new("webhooks::deliveries_need_a_token_and_a_right", true, reads),
-    ]
+tests! {
+    Guarded: server_requests_reconciles_and_nothing_else,
+    Guarded: delivery_requests_once_until_answered,
+    Guarded: guide_leads_to_a_delivery,
+    Guarded: gitea_push_requests_reconcile,
+    Guarded: deliveries_need_a_token_and_a_right,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-server";
@@ -51,7 +49,7 @@ async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, 
     Ok((repositories, namespace, made.uid().context("no UID")?))
 }
 
-async fn confined(world: World) -> Result<()> {
+async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()> {
     let (theirs, namespace, uid) = repository(&world).await?;
     let client = world.access.impersonate(ACCOUNT, &[]).await?;
     let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &namespace);
@@ -181,7 +179,7 @@ async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<S
     Ok(request)
 }
 
-async fn requests(world: World) -> Result<()> {
+async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
     let (repositories, namespace, uid) = repository(&world).await?;
     let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
     let http = reqwest::Client::builder().no_proxy().build()?;
@@ -214,7 +212,7 @@ async fn requests(world: World) -> Result<()> {
 }
 
 /// Runs the page of the guide with another namespace and another address.
-async fn guide(world: World) -> Result<()> {
+async fn guide_leads_to_a_delivery(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
     let here = |name: &str| -> Result<String> {
@@ -249,7 +247,7 @@ async fn token(accounts: &Api<ServiceAccount>, account: &str, audiences: &[&str]
     Ok(answer.status.context("no token")?.token)
 }
 
-async fn reads(world: World) -> Result<()> {
+async fn deliveries_need_a_token_and_a_right(world: World) -> Result<()> {
     let (_, namespace, uid) = repository(&world).await?;
     let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
     server.may_read(&world, &namespace).await?;
@@ -280,7 +278,7 @@ async fn reads(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn forge(world: World) -> Result<()> {
+async fn gitea_push_requests_reconcile(world: World) -> Result<()> {
     let Some(tools) = Gitea::tools()? else {
         println!("left out: deliveries of Gitea (it is not built yet; `PAWL_SUITES=1` builds it)");
         return Ok(());

@@ -4,21 +4,19 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{arguments, container, find, get, render};
-use crate::world::{Test, World};
+use crate::world::{World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("chart::the_datastore_is_restricted_and_asks_for_little", false, datastore),
-        Test::new("chart::the_datastore_writes_outputs_where_it_is_bound", false, outputs),
-        Test::new("chart::the_network_policy_lets_in_runners_and_controller", false, network_policy),
-        Test::new("chart::what_is_there_already_is_used", false, existing),
-        Test::new("chart::without_a_datastore_there_is_nothing_of_it", false, without),
-        Test::new("chart::secrets_are_rendered_without_what_is_in_them", false, secrets),
-        Test::new("chart::authorities_of_a_bucket_reach_the_datastore", false, authorities),
-    ]
+tests! {
+    Bare: datastore_is_restricted_and_requests_little,
+    Bare: datastore_writes_outputs_where_bound,
+    Bare: network_policy_admits_runners_and_controller,
+    Bare: existing_objects_are_used,
+    Bare: disabled_datastore_renders_nothing,
+    Bare: secrets_are_rendered_without_data,
+    Bare: bucket_authorities_reach_the_datastore,
 }
 
-async fn datastore(_: World) -> Result<()> {
+async fn datastore_is_restricted_and_requests_little(_: World) -> Result<()> {
     let all = render(&[])?;
     let deployment = get(&all, "Deployment", "pawl-datastore")?;
     let pod = &deployment["spec"]["template"]["spec"];
@@ -75,7 +73,7 @@ async fn datastore(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn outputs(_: World) -> Result<()> {
+async fn datastore_writes_outputs_where_bound(_: World) -> Result<()> {
     let all = render(&[])?;
     let written = json!([{"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["create", "patch", "delete"]}]);
     ensure!(get(&all, "ClusterRole", "pawl-datastore-outputs")?["rules"] == written, "it reads none");
@@ -102,7 +100,7 @@ async fn outputs(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn network_policy(_: World) -> Result<()> {
+async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
     for (values, blocks) in [
         (vec![], vec![]),
         (vec!["datastore.networkPolicy.apiServerCIDRs=[\"10.1.0.0/24\",\"fd00::/64\"]"], vec!["10.1.0.0/24", "fd00::/64"]),
@@ -133,7 +131,7 @@ async fn network_policy(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn existing(_: World) -> Result<()> {
+async fn existing_objects_are_used(_: World) -> Result<()> {
     let all = render(&[
         "datastore.tls.existingSecret=\"cert\"",
         "datastore.encryption.existingSecret=\"keys\"",
@@ -174,7 +172,7 @@ async fn existing(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn without(_: World) -> Result<()> {
+async fn disabled_datastore_renders_nothing(_: World) -> Result<()> {
     let all = render(&["datastore.enabled=false"])?;
     for object in &all {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -187,7 +185,7 @@ async fn without(_: World) -> Result<()> {
 }
 
 /// Repeated rendering and applying leaves the datastore's data in the Secrets unchanged.
-async fn secrets(_: World) -> Result<()> {
+async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
     let all = render(&[])?;
     let secrets: Vec<_> = all.iter().filter(|object| object["kind"] == "Secret").collect();
     ensure!(secrets.len() == 2, "{secrets:?}");
@@ -214,7 +212,7 @@ async fn secrets(_: World) -> Result<()> {
     Ok(())
 }
 
-async fn authorities(_: World) -> Result<()> {
+async fn bucket_authorities_reach_the_datastore(_: World) -> Result<()> {
     let environment = |all: &[Value]| -> Result<Vec<(String, String)>> {
         let env = container(get(all, "Deployment", "pawl-datastore")?)["env"].as_array().context("no environment")?.clone();
         let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
