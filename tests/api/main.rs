@@ -9,7 +9,6 @@ mod claims;
 mod conformance;
 mod convert;
 mod enforcement;
-mod evicted;
 mod faults;
 mod fences;
 mod health;
@@ -65,7 +64,6 @@ fn main() -> Result<ExitCode> {
         layers::tests(),
         health::tests(),
         enforcement::tests(),
-        evicted::tests(),
         leases::tests(),
         slots::tests(),
         strict::tests(),

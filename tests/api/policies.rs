@@ -83,7 +83,7 @@ async fn approval_needs_verb_own_name_and_waiting_plan(world: World) -> Result<(
         ["the name of an approved run", "bob", {"annotate": {names::APPROVED_BY: "bob"}}, no_verb],
         ["the comment of an approved run", "bob", {"annotate": {names::COMMENT: "no"}}, no_verb],
         // The policy treats server-side apply and replace the same.
-        ["server-side apply", "bob", {"apply": {names::APPROVED_BY: "bob"}}, no_verb],
+        ["server-side apply", "bob", {"apply": {"metadata": {"annotations": {names::APPROVED_BY: "bob"}}}}, no_verb],
     ]);
     scene.rows(RUN, rows).await?;
     scene.pending("early", &json!({})).await?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
 use harness::wait;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -35,12 +36,18 @@ impl Scene {
     /// A new namespace with the clients `admin` and `controller`, and people with a ClusterRole each.
     pub(crate) async fn new(world: World, people: &[(&str, &str)]) -> Result<Self> {
         let namespace = world.namespace().await?;
-        let mut scene = Self { clients: BTreeMap::new(), dry_run: false, world, namespace };
-        scene.add("admin", scene.world.admin.clone());
-        scene.add("controller", scene.world.access.impersonate(CONTROLLER, &[]).await?);
+        let mut scene = Self::within(world, namespace).await?;
         for (user, role) in people {
             scene.person(user, role).await?;
         }
+        Ok(scene)
+    }
+
+    /// The clients `admin` and `controller` in a namespace.
+    pub(crate) async fn within(world: World, namespace: String) -> Result<Self> {
+        let mut scene = Self { clients: BTreeMap::new(), dry_run: false, world, namespace };
+        scene.add("admin", scene.world.admin.clone());
+        scene.add("controller", scene.world.access.impersonate(CONTROLLER, &[]).await?);
         Ok(scene)
     }
 
@@ -126,24 +133,45 @@ impl Scene {
         wait::until(format!("{who} may"), PATIENCE, async || self.send(who, object, &write).await).await
     }
 
+    /// Sends a write as a dry run until a policy that was just installed refuses it.
+    pub(crate) async fn refuses(&mut self, who: &str, object: &str, write: Value, message: &str) -> Result<()> {
+        let write: Write = serde_json::from_value(write)?;
+        self.dry_run = true;
+        let look = async || {
+            let answer = self.send(who, object, &write).await?;
+            Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains(message)))
+        };
+        wait::until(format!("{message} refuses"), PATIENCE, look).await?;
+        self.dry_run = false;
+        Ok(())
+    }
+
     /// Sends a write to a run, or to an object of another kind: `layer/net`, `repository/infra`.
     pub(crate) async fn send(&self, who: &str, object: &str, write: &Write) -> Result<kube::Result<()>> {
         let client = self.clients.get(who).with_context(|| format!("{who} is no client"))?.clone();
         let (verb, body) = write.iter().next().context("no verb")?;
         let (kind, name) = object.split_once('/').unwrap_or(("run", object));
         let (resource, spec) = match kind {
-            "layer" => (ApiResource::erase::<TerraformLayer>(&()), json!({"repository": {"name": "infra"}})),
-            "repository" => (ApiResource::erase::<TerraformRepository>(&()), json!({"url": "https://example.com/infra.git"})),
-            _ => (ApiResource::erase::<TerraformRun>(&()), json!({"source": {"inline": {"files": {"main.tf": ""}}}})),
+            "layer" => (ApiResource::erase::<TerraformLayer>(&()), Some(json!({"repository": {"name": "infra"}}))),
+            "configmap" => (ApiResource::erase::<ConfigMap>(&()), None),
+            "secret" => (ApiResource::erase::<Secret>(&()), None),
+            "repository" => {
+                (ApiResource::erase::<TerraformRepository>(&()), Some(json!({"url": "https://example.com/infra.git"})))
+            }
+            _ => (ApiResource::erase::<TerraformRun>(&()), Some(json!({"source": {"inline": {"files": {"main.tf": ""}}}}))),
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.namespace, &resource);
         let (dry_run, mut params) = (self.dry_run, PatchParams::default());
         params.dry_run = dry_run;
         let merge = |patch: Value| Patch::Merge(patch);
+        let typed = |object: Value| {
+            let mut typed = json!({"apiVersion": resource.api_version, "kind": resource.kind});
+            json_patch::merge(&mut typed, &object);
+            typed
+        };
         Ok(match verb.as_str() {
             "create" => {
-                let mut object =
-                    json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec});
+                let mut object = typed(json!({"metadata": {"name": name}, "spec": spec}));
                 json_patch::merge(&mut object, body);
                 api.create(&PostParams { dry_run, ..PostParams::default() }, &serde_json::from_value(object)?).await.map(drop)
             }
@@ -156,9 +184,8 @@ impl Scene {
                 api.patch_status(name, &params, &Patch::Json::<()>(patch)).await.map(drop)
             }
             "apply" => {
-                let applied =
-                    json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"annotations": body}});
-                api.patch(name, &PatchParams::apply(who).force(), &Patch::Apply(applied)).await.map(drop)
+                let params = PatchParams { dry_run, ..PatchParams::apply(who).force() };
+                api.patch(name, &params, &Patch::Apply(typed(body.clone()))).await.map(drop)
             }
             "get" => api.get(name).await.map(drop),
             "list" => api

@@ -12,13 +12,16 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use servers::gitea::Gitea;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::world::{PATIENCE, World, refused, run, tests};
+use crate::{
+    scene::Scene,
+    world::{PATIENCE, World, tests},
+};
 
 tests! {
     Guarded: server_requests_reconciles_and_nothing_else,
@@ -30,10 +33,6 @@ tests! {
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-server";
 const SECRET: &str = "a secret of tests";
-
-async fn merge(api: &Api<TerraformRepository>, patch: &Value) -> kube::Result<TerraformRepository> {
-    objects::merge(api, "net", patch).await
-}
 
 /// A namespace with a repository whose webhooks are authenticated with a Secret.
 async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, String)> {
@@ -50,66 +49,64 @@ async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, 
 }
 
 async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()> {
-    let (theirs, namespace, uid) = repository(&world).await?;
-    let client = world.access.impersonate(ACCOUNT, &[]).await?;
-    let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &namespace);
-    let label = json!({"metadata": {"labels": {"a": "c"}}});
-    wait::until("the policy is in force", PATIENCE, async || {
-        merge(&theirs, &json!({"metadata": {"labels": {"a": "b"}}})).await?;
-        let answer = merge(&api, &label).await;
-        Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains("'pawl-server'")))
-    })
-    .await?;
-    let request = |value: &str| json!({"metadata": {"uid": uid, "annotations": {names::RECONCILE: value}}});
-    for time in ["2026-11-24T10:00:00Z", "2026-11-24T10:00:00.123456789Z"] {
-        ensure!(merge(&api, &request(time)).await?.annotations()[names::RECONCILE] == time);
-    }
-    let with = |other: &Value| {
-        let mut patch = other.clone();
-        patch["metadata"]["annotations"][names::RECONCILE] = "2026-11-24T10:00:01Z".into();
-        patch
+    const NET: &str = "repository/net";
+    let (_, namespace, uid) = repository(&world).await?;
+    let mut scene = Scene::within(world, namespace).await?;
+    scene.add("server", scene.world.access.impersonate(ACCOUNT, &[]).await?);
+    scene.refuses("server", NET, json!({"merge": {"metadata": {"labels": {"a": "c"}}}}), "'pawl-server'").await?;
+    let request = |value: &str| json!({"uid": uid, "annotations": {names::RECONCILE: value}});
+    let time = "2026-11-24T10:00:01Z";
+    let with = |mut metadata: Value| {
+        metadata["annotations"][names::RECONCILE] = time.into();
+        json!({"metadata": metadata})
     };
-    let nothing_else = "changes nothing else";
-    for other in [
-        json!({"metadata": {"annotations": {"a": "c"}}}),
-        json!({"metadata": {"annotations": {"a": null}}}),
-        json!({"metadata": {"annotations": {"pawl.run/approve": "x"}}}),
-        json!({"metadata": {"labels": {"a": null}}}),
-        json!({"metadata": {"labels": {"pawl.run/layer": "x"}}}),
-        json!({"metadata": {"finalizers": ["pawl.run/x"]}}),
-        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x"}]}}),
-        json!({"spec": {"url": "https://evil.example.org/net"}}),
-        json!({"spec": {"webhook": null}}),
-        json!({"spec": {"suspend": true}}),
-    ] {
-        refused("with the request", merge(&api, &with(&other)).await, nothing_else)?;
-    }
-    refused("no request", merge(&api, &json!({"metadata": {"annotations": {names::RECONCILE: null}}})).await, nothing_else)?;
-    for words in ["$(reboot)", "", &"1".repeat(41), "now"] {
-        refused("no time", merge(&api, &request(words)).await, "writes a time")?;
-    }
+    let with_spec = |spec: Value| json!({"metadata": {"annotations": {names::RECONCILE: time}}, "spec": spec});
+    let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x"});
     // A recreated repository has another UID.
-    let other = json!({"metadata": {"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: "2026-11-24T10:00:02Z"}}});
-    refused("another UID", merge(&api, &other).await, "uid")?;
-    // It has no other rights.
-    let runs: Api<crds::TerraformRun> = Api::namespaced(client.clone(), &namespace);
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    refused("a Secret", secrets.get("hook").await, "cannot get resource")?;
-    refused("Secrets", secrets.list(&kube::api::ListParams::default()).await, "cannot list resource")?;
-    refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, "cannot create resource")?;
-    refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, "cannot patch resource")?;
-    refused("it", api.delete("net", &DeleteParams::default()).await, "cannot delete resource")?;
+    let other = json!({"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: time}});
+    let (alone, a_time) = ("changes nothing else", "writes a time");
+    let fine = "2026-11-24T10:00:00.123456789Z";
+    let rows = json!([
+        ["a request", "server", {"merge": {"metadata": request("2026-11-24T10:00:00Z")}}, ""],
+        ["a request to the nanosecond", "server", {"merge": {"metadata": request(fine)}}, ""],
+        ["an annotation", "server", {"merge": with(json!({"annotations": {"a": "c"}}))}, alone],
+        ["an annotation removed", "server", {"merge": with(json!({"annotations": {"a": null}}))}, alone],
+        ["an approval", "server", {"merge": with(json!({"annotations": {"pawl.run/approve": "x"}}))}, alone],
+        ["a label removed", "server", {"merge": with(json!({"labels": {"a": null}}))}, alone],
+        ["a layer's label", "server", {"merge": with(json!({"labels": {"pawl.run/layer": "x"}}))}, alone],
+        ["a finalizer", "server", {"merge": with(json!({"finalizers": ["pawl.run/x"]}))}, alone],
+        ["an owner", "server", {"merge": with(json!({"ownerReferences": [owner]}))}, alone],
+        ["the URL", "server", {"merge": with_spec(json!({"url": "https://evil.example.org/net"}))}, alone],
+        ["the webhook", "server", {"merge": with_spec(json!({"webhook": null}))}, alone],
+        ["suspension", "server", {"merge": with_spec(json!({"suspend": true}))}, alone],
+        ["a request removed", "server", {"annotate": {names::RECONCILE: null}}, alone],
+        ["a command", "server", {"merge": {"metadata": request("$(reboot)")}}, a_time],
+        ["nothing", "server", {"merge": {"metadata": request("")}}, a_time],
+        ["a long number", "server", {"merge": {"metadata": request(&"1".repeat(41))}}, a_time],
+        ["a word", "server", {"merge": {"metadata": request("now")}}, a_time],
+        ["another UID", "server", {"merge": {"metadata": other}}, "uid"],
+        ["status", "server", {"status": {"lastHandledReconcile": "x"}}, "cannot patch resource"],
+        ["deletion", "server", {"delete": ""}, "cannot delete resource"],
+    ]);
+    scene.rows(NET, rows).await?;
+    let rows = json!([
+        ["get", "server", {"get": ""}, "cannot get resource"],
+        ["list", "server", {"list": null}, "cannot list resource"],
+    ]);
+    scene.rows("secret/hook", rows).await?;
+    scene.rows("a", json!([["creation", "server", {"create": {}}, "cannot create resource"]])).await?;
     // The policy refuses even granted rights.
     let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
-    world.bind(&namespace, "cluster-admin", &subject).await?;
-    wait::until("it has rights", PATIENCE, async || Ok(secrets.get("hook").await)).await?;
+    scene.world.bind(&scene.namespace, "cluster-admin", &subject).await?;
+    scene.eventually("server", "secret/hook", json!({"get": ""})).await?;
     let nothing = "does nothing else";
-    refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, nothing)?;
-    refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, nothing)?;
-    refused("it", api.delete("net", &DeleteParams::default()).await, nothing)?;
-    let mut again = theirs.get("net").await?;
-    again.metadata = kube::api::ObjectMeta { name: Some("other".into()), ..Default::default() };
-    refused("another", api.create(&PostParams::default(), &again).await, nothing)
+    let rows = json!([
+        ["status", "server", {"status": {"lastHandledReconcile": "x"}}, nothing],
+        ["deletion", "server", {"delete": ""}, nothing],
+    ]);
+    scene.rows(NET, rows).await?;
+    scene.rows("a", json!([["creation", "server", {"create": {}}, nothing]])).await?;
+    scene.rows("repository/other", json!([["creation", "server", {"create": {}}, nothing]])).await
 }
 
 /// The status of `controller sources` after a poll.
