@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 
 use crate::{
-    conformance::class,
+    conformance::{class, code},
     world::{World, tests},
 };
 
@@ -234,11 +234,7 @@ async fn pods_leases_and_roles_equal_the_real_ones(world: World) -> Result<()> {
         for _ in 0..OPERATIONS {
             let act = anything(&mut random, resource, both.real.get_opt(NAME).await?.as_ref());
             let answer = both.really(&act).await;
-            let code = match &answer {
-                Ok(()) => None,
-                Err(kube::Error::Api(status)) => Some(status.code),
-                Err(error) => anyhow::bail!("no answer: {error}"),
-            };
+            let code = code(&answer)?;
             let played = both.in_play(&act);
             done.push(format!("{act:?}: {}", class(code)));
             let told = || format!("{resource}, seed {seed}: {}\nreal {answer:?}\nplayed {played:?}", done.join("\n"));
