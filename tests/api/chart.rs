@@ -29,7 +29,7 @@ const SERVER: &str = "Deployment/pawl-server";
 const SOURCES: &str = "Deployment/pawl-sources";
 
 /// Renders the chart with values by their paths.
-pub(crate) fn render(values: Value) -> Result<Vec<Value>> {
+pub(crate) fn render(values: &Value) -> Result<Vec<Value>> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
     let mut command = Command::new(tools.path("helm")?);
@@ -133,7 +133,7 @@ fn restricted(all: &[Value], deployment: &str) -> Result<()> {
 
 /// Users' writes of runs have their own priority level, which excludes run statuses and the controller's writes.
 async fn users_have_their_own_priority_level(_: World) -> Result<()> {
-    let all = render(json!({}))?;
+    let all = render(&json!({}))?;
     let (people, own) = ("FlowSchema/pawl-people", "FlowSchema/pawl-controller");
     let level = get(&all, people)?["spec"]["priorityLevelConfiguration"]["name"].as_str().context("no level")?;
     let level = format!("PriorityLevelConfiguration/{level}");
@@ -155,12 +155,12 @@ async fn users_have_their_own_priority_level(_: World) -> Result<()> {
     // The lower number takes precedence.
     let precedence = |schema: &str| Ok::<_, anyhow::Error>(get(&all, schema)?["spec"]["matchingPrecedence"].as_u64());
     ensure!(precedence(own)? < precedence(people)?);
-    ensure!(find(&render(json!({"policies.install": false}))?, people).is_none());
+    ensure!(find(&render(&json!({"policies.install": false}))?, people).is_none());
     Ok(())
 }
 
 async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
-    let all = render(json!({}))?;
+    let all = render(&json!({}))?;
     restricted(&all, SOURCES)?;
     passes(&all, SOURCES, "--datastore-url=https://pawl-datastore.pawl-system.svc --mirrors-mib=4096")?;
     passes(&all, SOURCES, "--secrets-role=pawl-sources-secrets")?;
@@ -183,11 +183,11 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
     });
     holds(&all, rows)?;
     ensure!(bindings(&all, "pawl-sources") == "/pawl-sources");
-    let some = render(json!({"watchNamespaces": ["a", "b"], "sources.namespaces": ["b"]}))?;
+    let some = render(&json!({"watchNamespaces": ["a", "b"], "sources.namespaces": ["b"]}))?;
     let bound = bindings(&some, "pawl-sources");
     ensure!(bound == "a/pawl-sources b/pawl-sources b/pawl-sources-secrets", "{bound}");
     for off in ["sources.enabled", "datastore.enabled"] {
-        let all = render(json!({off: false}))?;
+        let all = render(&json!({off: false}))?;
         lacks_objects(&all, "pawl-sources").context(off)?;
         ensure!(!serde_json::to_string(&all)?.contains("sources-account"), "{off}");
     }
@@ -195,8 +195,8 @@ async fn sources_are_restricted_and_read_bound_secrets(_: World) -> Result<()> {
 }
 
 async fn server_is_optional_and_restricted(_: World) -> Result<()> {
-    lacks_objects(&render(json!({}))?, "-server")?;
-    let all = render(json!({"server.enabled": true, "server.port": 8443, "watchNamespaces": ["a", "b"]}))?;
+    lacks_objects(&render(&json!({}))?, "-server")?;
+    let all = render(&json!({"server.enabled": true, "server.port": 8443, "watchNamespaces": ["a", "b"]}))?;
     restricted(&all, SERVER)?;
     let wanted = "server --listen=0.0.0.0:8443 --metrics-listen=0.0.0.0:8080 --watch-namespaces=a,b";
     ensure!(arguments(&all, SERVER)?.join(" ") == wanted, "{:?}", arguments(&all, SERVER)?);
@@ -223,7 +223,7 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
     holds(&all, rows)?;
     let bound = bindings(&all, "pawl-server");
     ensure!(bound == "a/pawl-server b/pawl-server", "{bound}");
-    let tls = render(json!({"server.enabled": true, "server.tls.existingSecret": "cert", "policies.install": false}))?;
+    let tls = render(&json!({"server.enabled": true, "server.tls.existingSecret": "cert", "policies.install": false}))?;
     holds(&tls, json!({SERVER: {"pod/volumes/0/secret/secretName": "cert", "pod/volumes/1": null}}))?;
     passes(&tls, SERVER, "--tls-cert=/pawl/tls/tls.crt --tls-key=/pawl/tls/tls.key")?;
     get(&tls, "ValidatingAdmissionPolicy/pawl-server")?;
@@ -231,7 +231,7 @@ async fn server_is_optional_and_restricted(_: World) -> Result<()> {
 }
 
 async fn standby_controllers_elect_a_leader(_: World) -> Result<()> {
-    let one = render(json!({}))?;
+    let one = render(&json!({}))?;
     ensure!(find(&one, "PodDisruptionBudget/pawl-controller").is_none());
     passes_no(&one, CONTROLLER, "--leader-lease")?;
     // Leases in its own namespace only.
@@ -248,7 +248,7 @@ async fn standby_controllers_elect_a_leader(_: World) -> Result<()> {
         },
     });
     holds(&one, rows)?;
-    let two = render(json!({"controller.replicas": 2}))?;
+    let two = render(&json!({"controller.replicas": 2}))?;
     passes(&two, CONTROLLER, "--leader-lease=pawl-controller")?;
     let budget = "PodDisruptionBudget/pawl-controller";
     let rows = json!({
@@ -274,12 +274,12 @@ async fn tool_settings_reach_the_controller(_: World) -> Result<()> {
     let reads_namespaces = |all: &[Value]| -> Result<bool> {
         Ok(get(all, "ClusterRole/pawl-controller")?["rules"].to_string().contains("namespaces"))
     };
-    let all = render(json!({}))?;
+    let all = render(&json!({}))?;
     ensure!(settings(&all)? == ToolSettings::default() && !reads_namespaces(&all)?, "{:?}", settings(&all)?);
     let mirror = json!({"tool": "Terraform", "url": "https://m/x", "secretName": "m", "ca": "A\nB", "verification": "Sums"});
     let cache = json!({"hostPath": "/var/cache/pawl"});
     let tools = json!({"mirrors": [mirror], "offline": true, "cache": cache});
-    let all = render(json!({"runner.tools": tools}))?;
+    let all = render(&json!({"runner.tools": tools}))?;
     let settings = settings(&all)?;
     ensure!(settings.offline && settings.cache.host_path.as_deref() == Some("/var/cache/pawl"), "{settings:?}");
     let mirror = &settings.mirrors[0];
@@ -316,13 +316,13 @@ async fn values_reach_the_controller(_: World) -> Result<()> {
         [slots, "--max-concurrent --freeze", bounded],
     ]);
     for (values, starts, wanted) in serde_json::from_value::<Vec<(Value, String, String)>>(rows)? {
-        let all = render(values.clone())?;
+        let all = render(&values)?;
         let is_of = |argument: &&str| starts.split(' ').any(|start| argument.starts_with(start));
         let found: Vec<_> = arguments(&all, CONTROLLER)?.into_iter().filter(is_of).collect();
         ensure!(found.join(" ") == wanted, "{values}: {found:?}");
     }
     // Sources trust the same authorities.
-    let all = render(json!({"runner.ca": pem}))?;
+    let all = render(&json!({"runner.ca": pem}))?;
     ensure!(arguments(&all, SOURCES)?.contains(&format!("--ca={pem}").as_str()), "{:?}", arguments(&all, SOURCES)?);
     Ok(())
 }
@@ -331,7 +331,7 @@ const RESTORED: &str = "2026-11-22T05:13:16Z";
 
 async fn restore_time_reaches_the_policy(_: World) -> Result<()> {
     for (values, wanted) in [(json!({}), false), (json!({"controller.refusePlansBefore": RESTORED}), true)] {
-        let all = render(values)?;
+        let all = render(&values)?;
         let policy = get(&all, "ValidatingAdmissionPolicy/pawl-status")?.to_string();
         ensure!(policy.contains(&format!(">= timestamp('{RESTORED}')")) == wanted, "{policy}");
     }
@@ -340,8 +340,8 @@ async fn restore_time_reaches_the_policy(_: World) -> Result<()> {
 
 async fn shared_states_reach_the_controller(_: World) -> Result<()> {
     use ::controller::settings::sharing::SharedStates;
-    passes_no(&render(json!({}))?, CONTROLLER, "--shared-states=")?;
-    let all = render(json!({"sharedStates": [["team-a", "team-b"], ["team-c", "team-d"]]}))?;
+    passes_no(&render(&json!({}))?, CONTROLLER, "--shared-states=")?;
+    let all = render(&json!({"sharedStates": [["team-a", "team-b"], ["team-c", "team-d"]]}))?;
     let arguments = arguments(&all, CONTROLLER)?;
     let groups = arguments.iter().find_map(|argument| argument.strip_prefix("--shared-states=")).context("no argument")?;
     let shared: SharedStates = groups.parse().map_err(anyhow::Error::msg)?;
@@ -354,7 +354,7 @@ async fn values_of_an_earlier_release_render(_: World) -> Result<()> {
     let values = json!({"server": null, "outputs": null, "runner.proxy": null, "runner.ca": null,
         "runner.ephemeralStorage": null, "runner.requireConfinement": null, "datastore.ca": null,
         "controller.maxConcurrentRuns": null, "controller.freeze": null});
-    let all = render(values)?;
+    let all = render(&values)?;
     passes(&all, CONTROLLER, "--runner-ephemeral-storage=")?;
     passes_no(&all, CONTROLLER, "-proxy=")
 }
@@ -384,7 +384,7 @@ async fn senseless_values_are_refused(_: World) -> Result<()> {
         mirror("m.example.org", "OpenTofu"),
     ]);
     for values in serde_json::from_value::<Vec<Value>>(rows)? {
-        ensure!(render(values.clone()).is_err(), "{values} was accepted");
+        ensure!(render(&values).is_err(), "{values} was accepted");
     }
     Ok(())
 }

@@ -235,7 +235,7 @@ async fn claim_needs_lease_on_the_state_of_its_plan(world: World) -> Result<()> 
 /// Installs the chart's policy with a restore date, in addition to the one that all tests share, for the runs of this namespace.
 async fn policy_of_a_restore(scene: &Scene, at: &str) -> Result<()> {
     const NAME: &str = "pawl-status-restored";
-    let all = crate::chart::render(json!({"controller.refusePlansBefore": at}))?;
+    let all = crate::chart::render(&json!({"controller.refusePlansBefore": at}))?;
     let renamed = |kind: &str| -> Result<Value> {
         let mut object = crate::chart::get(&all, &format!("{kind}/pawl-status"))?.clone();
         object["metadata"]["labels"] = Value::Null;

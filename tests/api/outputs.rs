@@ -12,6 +12,7 @@ use crate::{
 
 tests! {
     Guarded: datastore_writes_only_objects_with_outputs,
+    Guarded: datastore_writes_data_of_its_own_secrets,
     Guarded: datastore_reads_no_object,
     Guarded: run_author_needs_create_on_output_objects,
 }
@@ -65,6 +66,8 @@ async fn datastore_writes_only_objects_with_outputs(world: World) -> Result<()> 
             ["deletion", "datastore", {"delete": ""}, FOREIGN],
         ]);
         scene.rows(&format!("{kind}/plain"), rows).await?;
+        let rows = json!([["creation without labels", "datastore", {"create": {"data": {"id": "eA=="}}}, FOREIGN]]);
+        scene.rows(&format!("{kind}/unlabelled"), rows).await?;
     }
     scene.rows("secret/token", json!([["a token", "datastore", {"create": of_account}, FOREIGN]])).await?;
     let secret: Api<Secret> = Api::namespaced(scene.world.admin.clone(), &scene.namespace);
@@ -73,6 +76,29 @@ async fn datastore_writes_only_objects_with_outputs(world: World) -> Result<()> 
         scene.rows(object, json!([["deletion", "datastore", {"delete": ""}, ""]])).await?;
     }
     Ok(())
+}
+
+async fn datastore_writes_data_of_its_own_secrets(world: World) -> Result<()> {
+    const KEYRING: &str = "secret/pawl-datastore-keyring";
+    let elsewhere = datastore(world.clone()).await?;
+    let rows = json!([
+        ["creation", "admin", {"create": {}}, ""],
+        ["a Secret of its name elsewhere", "datastore", {"merge": {"data": {"id": "eA=="}}}, FOREIGN],
+    ]);
+    elsewhere.rows(KEYRING, rows).await?;
+    let mut scene = Scene::within(world, "pawl-system".to_owned()).await?;
+    scene.add("datastore", scene.world.access.impersonate(ACCOUNT, &[]).await?);
+    let rows = json!([
+        ["creation", "admin", {"create": {}}, ""],
+        ["a ConfigMap of its name", "datastore", {"merge": {"data": {"id": "x"}}}, FOREIGN],
+    ]);
+    scene.rows("configmap/pawl-datastore-keyring", rows).await?;
+    scene.dry_run = true;
+    let rows = json!([
+        ["data", "datastore", {"merge": {"data": {"id": "eA=="}}}, ""],
+        ["deletion", "datastore", {"delete": ""}, FOREIGN],
+    ]);
+    scene.rows(KEYRING, rows).await
 }
 
 async fn datastore_reads_no_object(world: World) -> Result<()> {

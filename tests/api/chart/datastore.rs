@@ -17,7 +17,7 @@ tests! {
 }
 
 async fn datastore_is_restricted_and_requests_little(_: World) -> Result<()> {
-    let all = render(json!({}))?;
+    let all = render(&json!({}))?;
     restricted(&all, DATASTORE)?;
     let controller = get(&all, CONTROLLER)?;
     // The selectors of the two do not overlap.
@@ -66,7 +66,7 @@ async fn datastore_is_restricted_and_requests_little(_: World) -> Result<()> {
 
 async fn datastore_writes_outputs_where_bound(_: World) -> Result<()> {
     const OUTPUTS: &str = "pawl-datastore-outputs";
-    let all = render(json!({}))?;
+    let all = render(&json!({}))?;
     // It reads none.
     let written = rule("", "configmaps secrets", "create patch delete");
     holds(&all, json!({"ClusterRole/pawl-datastore-outputs": {"rules": [written]}}))?;
@@ -79,11 +79,11 @@ async fn datastore_writes_outputs_where_bound(_: World) -> Result<()> {
         (some, "a/pawl-datastore-outputs"),
         (json!({"watchNamespaces": ["a", "b"]}), "a/pawl-datastore-outputs b/pawl-datastore-outputs"),
     ] {
-        let bound = bindings(&render(values)?, OUTPUTS);
+        let bound = bindings(&render(&values)?, OUTPUTS);
         ensure!(bound == wanted, "{bound}");
     }
     for off in ["outputs.enabled", "datastore.enabled"] {
-        let all = render(json!({off: false}))?;
+        let all = render(&json!({off: false}))?;
         lacks_objects(&all, OUTPUTS).and_then(|()| lacks_objects(&all, "pawl-outputs")).context(off)?;
     }
     Ok(())
@@ -91,7 +91,7 @@ async fn datastore_writes_outputs_where_bound(_: World) -> Result<()> {
 
 async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
     for blocks in [vec![], vec!["10.1.0.0/24", "fd00::/64"]] {
-        let all = render(json!({"datastore.networkPolicy.apiServerCIDRs": blocks}))?;
+        let all = render(&json!({"datastore.networkPolicy.apiServerCIDRs": blocks}))?;
         let labels = |name: &str| Ok::<_, anyhow::Error>(&get(&all, name)?["spec"]["template"]["metadata"]["labels"]);
         // The labels that the controller sets on the pods of runs.
         let runner = json!({"app.kubernetes.io/name": "pawl-runner", "app.kubernetes.io/component": "runner"});
@@ -117,7 +117,7 @@ async fn network_policy_admits_runners_and_controller(_: World) -> Result<()> {
         let metrics = &get(&all, policy)?["spec"]["ingress"][1]["from"];
         ensure!(metrics.as_array().is_some_and(|from| !from.is_empty()), "{metrics}");
     }
-    let off = render(json!({"datastore.networkPolicy.enabled": false}))?;
+    let off = render(&json!({"datastore.networkPolicy.enabled": false}))?;
     ensure!(find(&off, "NetworkPolicy/pawl-datastore").is_none());
     Ok(())
 }
@@ -136,7 +136,7 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
         "watchNamespaces": ["a", "b"],
         "readApi.enabled": false,
     });
-    let all = render(values)?;
+    let all = render(&values)?;
     lacks_kinds(&all, &["Secret", "PersistentVolumeClaim"])?;
     // Nothing is to be filled.
     ensure!(find(&all, "Role/pawl-datastore-secrets").is_none());
@@ -158,16 +158,16 @@ async fn existing_objects_are_used(_: World) -> Result<()> {
     ensure!(bound == "a/pawl-datastore-runs b/pawl-datastore-runs", "{bound}");
 
     let aws = json!([{"secretRef": {"name": "aws"}}]);
-    let bucket = render(json!({"datastore.store": "s3://plans/pawl", "datastore.envFrom": aws}))?;
+    let bucket = render(&json!({"datastore.store": "s3://plans/pawl", "datastore.envFrom": aws}))?;
     passes(&bucket, DATASTORE, "--store=s3://plans/pawl")?;
     holds(&bucket, json!({DATASTORE: {"container/envFrom/0/secretRef/name": "aws"}}))?;
     lacks_kinds(&bucket, &["PersistentVolumeClaim"])?;
-    let passing = render(json!({"datastore.persistence.enabled": false}))?;
+    let passing = render(&json!({"datastore.persistence.enabled": false}))?;
     holds(&passing, json!({DATASTORE: {"pod/volumes/3": {"name": "data", "emptyDir": {}}}}))
 }
 
 async fn disabled_datastore_renders_nothing(_: World) -> Result<()> {
-    let all = render(json!({"datastore.enabled": false}))?;
+    let all = render(&json!({"datastore.enabled": false}))?;
     lacks_objects(&all, "datastore")?;
     passes_no(&all, CONTROLLER, "--datastore --read-api-service")?;
     holds(&all, json!({CONTROLLER: {"pod/volumes": null}}))
@@ -175,7 +175,7 @@ async fn disabled_datastore_renders_nothing(_: World) -> Result<()> {
 
 /// Repeated rendering and applying leaves the datastore's data in the Secrets unchanged.
 async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
-    let all = render(json!({}))?;
+    let all = render(&json!({}))?;
     let secrets = all.iter().filter(|object| object["kind"] == "Secret").count();
     ensure!(secrets == 2, "{secrets} Secrets");
     let secret = json!({"type": "Opaque", "data": null, "stringData": null,
@@ -190,7 +190,7 @@ async fn secrets_are_rendered_without_data(_: World) -> Result<()> {
         },
     });
     holds(&all, rows)?;
-    ensure!(render(json!({}))? == all, "rendered twice, it differs");
+    ensure!(render(&json!({}))? == all, "rendered twice, it differs");
     passes(&all, DATASTORE, "--keys-secret=pawl-system/pawl-datastore-keyring")?;
     passes(&all, DATASTORE, "--tls-secret=pawl-system/pawl-datastore-certificate")?;
     let names = ["pawl-datastore", ".pawl-system", ".svc", ".cluster.local"];
@@ -203,9 +203,9 @@ async fn bucket_authorities_reach_the_datastore(_: World) -> Result<()> {
         let list = &get(all, DATASTORE)?["spec"]["template"]["spec"]["containers"][0][key];
         list.as_array().cloned().with_context(|| format!("no {key}"))
     };
-    let plain = list(&render(json!({}))?, "env")?;
+    let plain = list(&render(&json!({}))?, "env")?;
     ensure!(plain.iter().all(|entry| !entry["name"].as_str().unwrap_or_default().starts_with("SSL_")), "{plain:?}");
-    let all = render(json!({"datastore.ca": "A\nB", "datastore.podAnnotations": {"a": "b"}}))?;
+    let all = render(&json!({"datastore.ca": "A\nB", "datastore.podAnnotations": {"a": "b"}}))?;
     let rows = json!({
         "ConfigMap/pawl-datastore-ca": {"data": {"ca.crt": "A\nB"}},
         DATASTORE: {"spec/template/metadata/annotations/a": "b"},
