@@ -64,8 +64,10 @@ async fn walk(scene: &Scene, run: &str, to: Phase) -> Result<()> {
 async fn name_has_at_most_52_characters(world: World) -> Result<()> {
     // A name cannot be removed and added.
     let scene = Scene::new(world, &[]).await?;
-    scene.rows(&"n".repeat(52), json!([["52", "admin", {"create": {}}, ""]])).await?;
-    scene.rows(&"n".repeat(53), json!([["53", "admin", {"create": {}}, "at most 52"]])).await
+    let rows = json!([["52", "admin", {"create": {}}, ""]]);
+    scene.rows(&"n".repeat(52), rows).await?;
+    let rows = json!([["53", "admin", {"create": {}}, "at most 52"]]);
+    scene.rows(&"n".repeat(53), rows).await
 }
 
 async fn spec_never_changes(world: World) -> Result<()> {
@@ -113,7 +115,8 @@ async fn first_phase_is_pending(world: World) -> Result<()> {
 /// A phase cannot be removed, to add another one.
 async fn removed_phase(scene: &Scene, run: &str) -> Result<()> {
     let remove = json!([{"op": "remove", "path": "/status/phase"}]);
-    scene.rows(run, json!([["removal of the phase", "admin", {"json": remove}, PHASE]])).await
+    let rows = json!([["removal of the phase", "admin", {"json": remove}, PHASE]]);
+    scene.rows(run, rows).await
 }
 
 async fn every_pair_of_phases_is_decided_as_in_the_table(world: World) -> Result<()> {
@@ -216,7 +219,8 @@ async fn only_a_claimed_run_is_applied(world: World) -> Result<()> {
         let end = json!({"phase": result.phase(), "result": result});
         walk(&scene, &unclaimed, Phase::Plan).await?;
         let message = if result.needs_claim() { needs } else { "" };
-        scene.rows(&unclaimed, json!([["end", "admin", {"status": end}, message]])).await?;
+        let rows = json!([["end", "admin", {"status": end}, message]]);
+        scene.rows(&unclaimed, rows).await?;
         walk(&scene, &claimed, Phase::Apply).await?;
         if result.needs_claim() || result == RunResult::Failed {
             let rows = json!([

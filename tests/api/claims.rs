@@ -200,7 +200,8 @@ async fn planning_account_does_not_apply(world: World) -> Result<()> {
     scene.rows("restored", rows).await?;
     spec["approval"] = json!({"mode": "Automatic"});
     let manual = "planServiceAccountName needs approval.mode Manual";
-    scene.rows("automatic", json!([["not approved", "admin", {"create": {"spec": spec}}, manual]])).await
+    let rows = json!([["not approved", "admin", {"create": {"spec": spec}}, manual]]);
+    scene.rows("automatic", rows).await
 }
 
 async fn claim_needs_lease_on_the_state_of_its_plan(world: World) -> Result<()> {
@@ -270,7 +271,8 @@ async fn plan_made_before_a_restore_is_not_claimed(world: World) -> Result<()> {
         planned["createdAt"] = made.into();
         agent.status(&json!({"phase": "AwaitingApproval", "plan": planned})).await.context("plan")?;
         scene.approve(name).await?;
-        scene.rows(name, json!([["claim", pod, {"status": agent.claim(1, '0', 'a')}, message]])).await?;
+        let rows = json!([["claim", pod, {"status": agent.claim(1, '0', 'a')}, message]]);
+        scene.rows(name, rows).await?;
     }
     Ok(())
 }
@@ -280,7 +282,8 @@ async fn run_without_apply_claims_nothing(world: World) -> Result<()> {
     for (name, operation) in [("plan", "Plan"), ("refresh", "RefreshOnly")] {
         let spec = json!({"operation": operation, "approval": {"mode": "Automatic"}});
         let (agent, pod) = (scene.waiting(name, &spec).await?, format!("{name}-a1"));
-        scene.rows(name, json!([[operation, pod, {"status": agent.claim(1, '0', 'a')}, LIVE]])).await?;
+        let rows = json!([[operation, pod, {"status": agent.claim(1, '0', 'a')}, LIVE]]);
+        scene.rows(name, rows).await?;
     }
     Ok(())
 }

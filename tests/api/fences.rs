@@ -53,7 +53,8 @@ async fn replaced_attempt_writes_nothing(world: World) -> Result<()> {
     let mut scene = Scene::new(world, &[]).await?;
     let first = scene.waiting(RUN, &json!({})).await?;
     scene.close(RUN).await?;
-    scene.rows(RUN, json!([["closed", "run-a1", {"status": {"message": "late"}}, NOT_THE_POD]])).await?;
+    let rows = json!([["closed", "run-a1", {"status": {"message": "late"}}, NOT_THE_POD]]);
+    scene.rows(RUN, rows).await?;
     let second = scene.open(RUN, 2).await?;
     let end = json!({"phase": "Failed", "result": "Failed"});
     let rows = json!([
@@ -165,7 +166,8 @@ async fn token_reaches_only_its_own_run(world: World) -> Result<()> {
         ["status", "run-a1", {"status": {"message": "x"}}, "forbidden"],
     ]);
     scene.rows("other", rows).await?;
-    scene.rows("made", json!([["create", "run-a1", {"create": {}}, "forbidden"]])).await?;
+    let rows = json!([["create", "run-a1", {"create": {}}, "forbidden"]]);
+    scene.rows("made", rows).await?;
     // The status subresource accepts metadata and drops it.
     let runs: Api<TerraformRun> = Api::namespaced(agent.client.clone(), &scene.namespace);
     let annotate = Patch::Merge(json!({"metadata": {"annotations": {names::APPROVE: sum('a')}}}));

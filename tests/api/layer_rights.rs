@@ -76,8 +76,10 @@ async fn people(world: World) -> Result<Scene> {
 async fn author_of_a_layer_needs_the_rights_of_its_runs(world: World) -> Result<()> {
     let scene = people(world).await?;
     let destroys = json!({"spec": {"deletionPolicy": "Destroy"}});
-    scene.rows("layer/plain", json!([["no right", "bob", {"create": {}}, ""]])).await?;
-    scene.rows("layer/destroys", json!([["destroys when approved", "bob", {"create": destroys}, ""]])).await?;
+    let rows = json!([["no right", "bob", {"create": {}}, ""]]);
+    scene.rows("layer/plain", rows).await?;
+    let rows = json!([["destroys when approved", "bob", {"create": destroys}, ""]]);
+    scene.rows("layer/destroys", rows).await?;
     let rows = json!([
         ["no right to runs", "dan", {"create": {}}, RUNS],
         ["destroys, no right to runs", "dan", {"create": destroys}, RUNS],
@@ -92,14 +94,17 @@ async fn author_of_a_layer_needs_the_rights_of_its_runs(world: World) -> Result<
     }
     let root = json!({"template": {"runner": {"serviceAccountName": "root"}}});
     let message = "ServiceAccount root needs the verb use";
-    scene.rows("layer/root", json!([["another account", "eve", {"create": {"spec": root}}, message]])).await
+    let rows = json!([["another account", "eve", {"create": {"spec": root}}, message]]);
+    scene.rows("layer/root", rows).await
 }
 
 async fn change_of_a_layer_needs_the_rights_of_its_runs(world: World) -> Result<()> {
     let scene = people(world).await?;
-    scene.rows("layer/manual", json!([["creation", "bob", {"create": {}}, ""]])).await?;
+    let rows = json!([["creation", "bob", {"create": {}}, ""]]);
+    scene.rows("layer/manual", rows).await?;
     for (name, spec, message) in privileged() {
-        scene.rows("layer/manual", json!([[name, "bob", {"merge": {"spec": spec}}, message]])).await?;
+        let rows = json!([[name, "bob", {"merge": {"spec": spec}}, message]]);
+        scene.rows("layer/manual", rows).await?;
     }
     let free = json!({"path": "other", "remediation": {"onDrift": "Dry"}});
     let rows = json!([
@@ -224,7 +229,8 @@ async fn roles_read_and_write_layers_and_repositories(world: World) -> Result<()
     for (role, writes, hosts) in roles {
         let layers = if writes { "" } else { "cannot create resource \"terraformlayers\"" };
         let repositories = if hosts { "" } else { "cannot create resource \"terraformrepositories\"" };
-        scene.rows(&format!("layer/{role}"), json!([["creation", role, {"create": {}}, layers]])).await?;
+        let rows = json!([["creation", role, {"create": {}}, layers]]);
+        scene.rows(&format!("layer/{role}"), rows).await?;
         let rows = json!([
             ["creation", role, {"create": {}}, repositories],
             ["list", role, {"list": null}, ""],
@@ -234,7 +240,8 @@ async fn roles_read_and_write_layers_and_repositories(world: World) -> Result<()
             scene.rows(LAYER, json!([["list", role, {"list": null}, ""]])).await?;
         }
     }
-    scene.rows("layer/pawl-author", json!([["status", "controller", {"status": {"state": "Idle"}}, ""]])).await?;
+    let rows = json!([["status", "controller", {"status": {"state": "Idle"}}, ""]]);
+    scene.rows("layer/pawl-author", rows).await?;
     let controller = scene.world.access.impersonate(crate::world::CONTROLLER, &[]).await?;
     let repositories: Api<TerraformRepository> = Api::all(controller);
     repositories.list(&ListParams::default()).await.context("the controller's repositories")?;

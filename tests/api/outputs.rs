@@ -69,11 +69,13 @@ async fn datastore_writes_only_objects_with_outputs(world: World) -> Result<()> 
         let rows = json!([["creation without labels", "datastore", {"create": {"data": {"id": "eA=="}}}, FOREIGN]]);
         scene.rows(&format!("{kind}/unlabelled"), rows).await?;
     }
-    scene.rows("secret/token", json!([["a token", "datastore", {"create": of_account}, FOREIGN]])).await?;
+    let rows = json!([["a token", "datastore", {"create": of_account}, FOREIGN]]);
+    scene.rows("secret/token", rows).await?;
     let secret: Api<Secret> = Api::namespaced(scene.world.admin.clone(), &scene.namespace);
     ensure!(secret.get("net").await?.type_.as_deref() == Some("pawl.run/outputs"));
     for object in ["configmap/net", "secret/net"] {
-        scene.rows(object, json!([["deletion", "datastore", {"delete": ""}, ""]])).await?;
+        let rows = json!([["deletion", "datastore", {"delete": ""}, ""]]);
+        scene.rows(object, rows).await?;
     }
     Ok(())
 }

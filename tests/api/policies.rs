@@ -88,7 +88,8 @@ async fn approval_needs_verb_own_name_and_waiting_plan(world: World) -> Result<(
     scene.rows(RUN, rows).await?;
     scene.pending("early", &json!({})).await?;
     let none = "no plan waits for approval (phase Pending)";
-    scene.rows("early", json!([["no plan", "alice", {"annotate": approval(ALICE, 'a')}, none]])).await?;
+    let rows = json!([["no plan", "alice", {"annotate": approval(ALICE, 'a')}, none]]);
+    scene.rows("early", rows).await?;
     scene.waiting("again", &json!({})).await?;
     scene.status("again", json!({"phase": "Pending"})).await?;
     let rows = json!([["plan of a closed attempt", "alice", {"annotate": approval(ALICE, 'a')}, none]]);
@@ -107,13 +108,15 @@ async fn withdrawal_needs_only_patch(world: World) -> Result<()> {
     ]);
     scene.rows(RUN, rows).await?;
     claimed(&mut scene, "late").await?;
-    scene.rows("late", json!([["after the claim", "bob", {"annotate": withdrawal()}, late]])).await
+    let rows = json!([["after the claim", "bob", {"annotate": withdrawal()}, late]]);
+    scene.rows("late", rows).await
 }
 
 /// Creates a run whose plan is approved by alice and claimed.
 async fn claimed(scene: &mut Scene, name: &str) -> Result<()> {
     let agent = scene.waiting(name, &json!({})).await?;
-    scene.rows(name, json!([["approval", "alice", {"annotate": approval(ALICE, 'a')}, ""]])).await?;
+    let rows = json!([["approval", "alice", {"annotate": approval(ALICE, 'a')}, ""]]);
+    scene.rows(name, rows).await?;
     scene.status(name, record('a')).await?;
     agent.claims(1, '0', 'a').await.context("claim")?;
     Ok(())
@@ -155,7 +158,8 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
     let by = |by: &str, why: &str| json!({names::ABANDON: why, names::ABANDONED_BY: by});
     let given_up = |name: &str| by(name, "the rack burned down");
     let lost = "while the node of its pod is lost";
-    scene.rows(RUN, json!([["no claim", "carol", {"annotate": given_up("carol")}, lost]])).await?;
+    let rows = json!([["no claim", "carol", {"annotate": given_up("carol")}, lost]]);
+    scene.rows(RUN, rows).await?;
     for name in ["lost", "unknown"] {
         claimed(&mut scene, name).await?;
     }
@@ -200,7 +204,8 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
     ]);
     scene.rows("unknown", rows).await?;
     let made = json!({"metadata": {"annotations": {names::ABANDON: "x"}}});
-    scene.rows("made", json!([["created so", "admin", {"create": made}, "nothing was given up"]])).await
+    let rows = json!([["created so", "admin", {"create": made}, "nothing was given up"]]);
+    scene.rows("made", rows).await
 }
 
 async fn created_approved_run_is_refused(world: World) -> Result<()> {
@@ -225,7 +230,8 @@ fn automatic() -> Value {
 async fn automatic_run_needs_autoapprove(world: World) -> Result<()> {
     let scene = Scene::new(world, &[("bob", "pawl-author")]).await?;
     let create = json!({"create": {"spec": automatic()}});
-    scene.rows("a", json!([["an author", "bob", create.clone(), AUTOAPPROVE]])).await?;
+    let rows = json!([["an author", "bob", create.clone(), AUTOAPPROVE]]);
+    scene.rows("a", rows).await?;
     scene.world.bind_user(&scene.namespace, "pawl-autoapprover", "bob").await?;
     scene.eventually("bob", "a", create).await
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Secret, ServiceAccount},
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -94,7 +94,8 @@ async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()>
         ["list", "server", {"list": null}, "cannot list resource"],
     ]);
     scene.rows("secret/hook", rows).await?;
-    scene.rows("a", json!([["creation", "server", {"create": {}}, "cannot create resource"]])).await?;
+    let rows = json!([["creation", "server", {"create": {}}, "cannot create resource"]]);
+    scene.rows("a", rows).await?;
     // The policy refuses even granted rights.
     let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
     scene.world.bind(&scene.namespace, "cluster-admin", &subject).await?;
@@ -105,8 +106,10 @@ async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()>
         ["deletion", "server", {"delete": ""}, nothing],
     ]);
     scene.rows(NET, rows).await?;
-    scene.rows("a", json!([["creation", "server", {"create": {}}, nothing]])).await?;
-    scene.rows("repository/other", json!([["creation", "server", {"create": {}}, nothing]])).await
+    let rows = json!([["creation", "server", {"create": {}}, nothing]]);
+    scene.rows("a", rows).await?;
+    let rows = json!([["creation", "server", {"create": {}}, nothing]]);
+    scene.rows("repository/other", rows).await
 }
 
 /// The status of `controller sources` after a poll.
@@ -126,7 +129,8 @@ struct Server {
 }
 
 impl Server {
-    async fn start(client: Client, namespace: &str) -> Result<Self> {
+    async fn start(world: &World, namespace: &str) -> Result<Self> {
+        let client = world.access.impersonate(ACCOUNT, &[]).await?;
         let (receiver, clock) = (Arc::new(Receiver::new(client.clone(), ServerClock::default())), ServerClock::default());
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -146,11 +150,19 @@ impl Server {
     /// Reads the deliveries of a repository. Returns status code and JSON.
     async fn read(&self, token: Option<&str>, namespace: &str, name: &str) -> Result<(u16, Value)> {
         let url = format!("{}/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", self.admin);
-        let request = reqwest::Client::builder().no_proxy().build()?.get(url);
-        let request =
-            token.into_iter().fold(request, |request, token| request.header("authorization", format!("Bearer {token}")));
+        let mut request = reqwest::Client::builder().no_proxy().build()?.get(url);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
         let response = request.send().await?;
         Ok((response.status().as_u16(), serde_json::from_str(&response.text().await?)?))
+    }
+
+    /// Delivers a webhook of the repository with this UID. Returns the status code.
+    async fn post(&self, uid: &str, secret: &str, id: &str) -> Result<u16> {
+        let http = reqwest::Client::builder().no_proxy().build()?;
+        let request = http.post(format!("{}/hooks/{uid}", self.address)).bearer_auth(secret);
+        Ok(request.header("x-request-id", id).body("{}").send().await?.status().as_u16())
     }
 
     /// Grants it access to the Secrets of a namespace, and waits until that takes effect.
@@ -178,13 +190,8 @@ async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<S
 
 async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
     let (repositories, namespace, uid) = repository(&world).await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
-    let http = reqwest::Client::builder().no_proxy().build()?;
-    let url = format!("{}/hooks/{uid}", server.address);
-    let post = async |secret: &str, id: &str| -> Result<u16> {
-        let request = http.post(&url).header("authorization", format!("Bearer {secret}")).header("x-request-id", id);
-        Ok(request.body("{}").send().await?.status().as_u16())
-    };
+    let server = Server::start(&world, &namespace).await?;
+    let post = async |secret: &str, id: &str| server.post(&uid, secret, id).await;
     wait::until("the repositories are listed", PATIENCE, async || Ok(post(SECRET, "0").await? != 503)).await?;
     ensure!(post(SECRET, "0").await? == 403, "the namespace lets nobody read its Secrets");
     server.may_read(&world, &namespace).await?;
@@ -211,7 +218,7 @@ async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
 /// Runs the page of the guide with another namespace and another address.
 async fn guide_leads_to_a_delivery(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let server = Server::start(&world, &namespace).await?;
     let here = |name: &str| -> Result<String> {
         let text = block(name)?
             .replace("-n prod", &format!("-n {namespace}"))
@@ -246,7 +253,7 @@ async fn token(accounts: &Api<ServiceAccount>, account: &str, audiences: &[&str]
 
 async fn deliveries_need_a_token_and_a_right(world: World) -> Result<()> {
     let (_, namespace, uid) = repository(&world).await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let server = Server::start(&world, &namespace).await?;
     server.may_read(&world, &namespace).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), &namespace);
     objects::create(&accounts, json!({"metadata": {"name": "reader"}})).await?;
@@ -263,9 +270,7 @@ async fn deliveries_need_a_token_and_a_right(world: World) -> Result<()> {
     world.bind(&namespace, "pawl-viewer", &subject).await?;
     wait::until("it may read", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 200)).await?;
     ensure!(server.read(Some(&own), &namespace, "no-such").await? == refused, "there is no such repository");
-    let http = reqwest::Client::builder().no_proxy().build()?;
-    let hook = http.post(format!("{}/hooks/{uid}", server.address)).header("authorization", format!("Bearer {SECRET}"));
-    ensure!(hook.header("x-request-id", "7").body("{}").send().await?.status() == 202);
+    ensure!(server.post(&uid, SECRET, "7").await? == 202);
     let (_, read) = server.read(Some(&own), &namespace, "net").await?;
     let newest = &read["items"][0];
     ensure!(
@@ -281,7 +286,7 @@ async fn gitea_push_requests_reconcile(world: World) -> Result<()> {
         return Ok(());
     };
     let (repositories, namespace, uid) = repository(&world).await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let server = Server::start(&world, &namespace).await?;
     server.may_read(&world, &namespace).await?;
     let gitea = Gitea::start(&tools, "127.0.0.1".parse()?, "").await?;
     gitea.create("net").await?;
