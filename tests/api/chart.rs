@@ -2,13 +2,12 @@
 
 pub(crate) mod datastore;
 
-use std::{collections::BTreeMap, process::Command};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use harness::cluster::gobuild::Toolset;
 use serde_json::{Value, json};
 
-use crate::world::{World, tests};
+use crate::world::{World, rendered, tests};
 
 tests! {
     Bare: sources_are_restricted_and_read_bound_secrets,
@@ -30,15 +29,9 @@ const SOURCES: &str = "Deployment/pawl-sources";
 
 /// Renders the chart with values by their paths.
 pub(crate) fn render(values: &Value) -> Result<Vec<Value>> {
-    let tools = Toolset::ensure(&["helm"])?;
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
-    let mut command = Command::new(tools.path("helm")?);
-    command.args(["template", "pawl", chart, "--namespace", "pawl-system", "--kube-version", "1.34.4"]);
-    let values = values.as_object().context("no object")?;
-    command.args(values.iter().map(|(path, value)| format!("--set-json={path}={value}")));
-    let output = command.output().context("cannot run helm")?;
-    ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout)?;
+    let values = values.as_object().context("no object")?.iter();
+    let values: Vec<_> = values.map(|(path, value)| format!("--set-json={path}={value}")).collect();
+    let text = String::from_utf8(rendered("pawl", &values)?)?;
     let documents = text.split("\n---\n").filter(|part| part.lines().any(|line| !line.starts_with('#') && !line.is_empty()));
     documents.map(|part| serde_saphyr::from_str(part.trim_start_matches("---\n")).context("YAML")).collect()
 }

@@ -1,6 +1,7 @@
 //! API servers for the tests: one with the CRDs only, for their own rules, and one with the chart's admission policies as well.
 
 use std::{
+    ffi::OsStr,
     future::Future,
     io::Write as _,
     pin::Pin,
@@ -309,7 +310,7 @@ fn foreign() -> Value {
 }
 
 /// Renders the chart for a release.
-fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
+pub(crate) fn rendered<A: AsRef<OsStr>>(release: &str, more: &[A]) -> Result<Vec<u8>> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
     let output = Command::new(tools.path("helm")?)
