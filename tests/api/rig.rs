@@ -27,7 +27,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::{Node, Pod},
 };
-use kube::{Api, Client, ResourceExt, api::ListParams, runtime::watcher::Event};
+use kube::{Api, ResourceExt, api::ListParams, runtime::watcher::Event};
 use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
 use serving::health::Readiness;
@@ -121,11 +121,7 @@ impl Rig {
     }
 
     async fn by(world: World, namespace: String, settings: ControllerSettings, account: &str) -> Result<Self> {
-        let mut config = world.access.config().await?;
-        config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
-        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
-        config.default_namespace = "pawl-system".into();
-        let client = Client::try_from(config)?;
+        let client = world.controller(account).await?;
         let ahead = Arc::<AtomicI64>::default();
         let by = ahead.clone();
         let clock = ServerClock::beside(move || {

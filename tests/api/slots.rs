@@ -13,7 +13,7 @@ use controller::{
 use crds::{TerraformRepository, TerraformRun, clock::ServerClock, conditions, names, reason};
 use harness::{cluster::objects, guide, wait};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams},
 };
 use serde_json::{Value, json};
@@ -49,11 +49,10 @@ impl Lab {
     }
 
     async fn of(world: World, namespace: String, settings: Settings) -> Result<Self> {
-        let mut config = world.access.config().await?;
-        config.auth_info.impersonate = Some("system:serviceaccount:pawl-system:pawl-controller".into());
-        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
-        config.default_namespace = "pawl-system".into();
-        let ctx = Arc::new(Context::new(Cluster::new(Client::try_from(config)?, settings, ServerClock::default()), None));
+        let ctx = Arc::new(Context::new(
+            Cluster::new(world.controller("pawl-controller").await?, settings, ServerClock::default()),
+            None,
+        ));
         let (stop, stopped) = watch::channel(false);
         let scope = Some(namespace.clone());
         let tasks = vec![

@@ -186,6 +186,15 @@ impl World {
         Ok(name)
     }
 
+    /// A client with the account of a controller.
+    pub(crate) async fn controller(&self, account: &str) -> Result<Client> {
+        let mut config = self.access.config().await?;
+        config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
+        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
+        config.default_namespace = "pawl-system".into();
+        Ok(Client::try_from(config)?)
+    }
+
     /// A client that impersonates a user with a ClusterRole in a namespace.
     pub(crate) async fn person(&self, user: &str, namespace: &str, role: &str) -> Result<Client> {
         self.bind_user(namespace, role, user).await?;
