@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{common::start, memory_api::Fault};
+use crate::{
+    common::{manual, start, start_with},
+    memory_api::Fault,
+};
 use crds::{Phase, RunResult, names};
 use serde_json::json;
 
@@ -12,7 +15,7 @@ async fn errors_of_the_api_are_no_evidence() {
         [Fault::LandedLost, Fault::Lost, Fault::Refused(422), Fault::Refused(403), Fault::Refused(409), Fault::Refused(500)]
     {
         for mode in ["Manual", "Automatic"] {
-            let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
+            let mut a = start_with(&json!({"approval": {"mode": mode}}), &[], |_, api| {
                 api.fail(&[Some(fault), None, Some(fault), Some(fault), None, Some(fault), None, Some(fault), Some(fault)]);
             });
             if mode == "Manual" {
@@ -31,7 +34,7 @@ async fn errors_of_the_api_are_no_evidence() {
 #[tokio::test]
 async fn a_busy_api_is_left_alone_until_the_claim() {
     let begun = std::time::Instant::now();
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
+    let mut a = start_with(&manual(), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
     a.waits().await;
     assert!(begun.elapsed() >= Duration::from_secs(1));
     a.api.fail(&[None, Some(Fault::Busy(3600)), None, Some(Fault::Busy(3600))]);
@@ -43,7 +46,7 @@ async fn a_busy_api_is_left_alone_until_the_claim() {
 
 #[tokio::test]
 async fn the_api_may_be_away_behind_the_claim() {
-    let mut a = start(&json!({}), &[("APPLY", "sleep 0.5")], |_, _| {});
+    let mut a = start(&json!({}), &[("APPLY", "sleep 0.5")]);
     a.until_ran("apply").await;
     a.api.set_away(true);
     let api = a.api.clone();
@@ -62,7 +65,7 @@ async fn the_api_may_be_away_behind_the_claim() {
 #[tokio::test]
 async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
     let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
-    let mut a = start(&json!({}), &[("APPLY", apply)], |s, _| s.grace = Duration::from_secs(3));
+    let mut a = start_with(&json!({}), &[("APPLY", apply)], |s, _| s.grace = Duration::from_secs(3));
     a.until_ran("ready").await;
     a.api.set_away(true);
     tokio::time::sleep(Duration::from_millis(600)).await;
@@ -76,14 +79,14 @@ async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
 #[tokio::test]
 async fn a_fenced_agent_does_nothing_more() {
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
-    let mut a = start(&json!({}), &[("PLAN", hang)], |_, _| {});
+    let mut a = start(&json!({}), &[("PLAN", hang)]);
     a.until_ran("ready").await;
     let writes = a.api.writes();
     a.api.change(|o| o["status"]["attempt"]["open"] = json!(false));
     assert_eq!(a.end().await, 1);
     assert_eq!((a.ran("sigint"), a.ran("apply"), a.api.writes()), (1, 0, writes));
     // During the hold the attempt is given to another pod.
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    let mut a = start(&manual(), &[]);
     a.waits().await;
     let writes = a.api.writes();
     a.api.change(|o| o["status"]["attempt"] = json!({"number": 2, "podName": "vpc-xxxxx-a2", "open": true}));
@@ -106,7 +109,7 @@ async fn an_attempt_that_is_not_to_be_had_is_left_alone() {
         ("cancelled", |o| o["metadata"]["annotations"][names::CANCEL] = json!("")),
     ];
     for (name, change) in changes {
-        let mut a = start(&json!({}), &[], |_, api| api.change(change));
+        let mut a = start_with(&json!({}), &[], |_, api| api.change(change));
         assert_eq!(a.end().await, 1, "{name}");
         assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{name}");
     }

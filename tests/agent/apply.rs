@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::common::{GATE, start};
+use crate::common::{GATE, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 
 #[tokio::test]
 async fn an_apply_gets_one_signal_however_often_it_is_told() {
     let apply = format!("trap 'echo sigint >> $LEDGER' INT; echo ready >> $LEDGER; {GATE}; echo ended >> $LEDGER; exit 1");
-    let mut a = start(&json!({}), &[("APPLY", &apply)], |_, _| {});
+    let mut a = start(&json!({}), &[("APPLY", &apply)]);
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
     a.until_ran("sigint").await;
@@ -31,7 +31,7 @@ async fn an_apply_gets_one_signal_however_often_it_is_told() {
 #[tokio::test]
 async fn an_apply_that_ends_well_is_applied_although_it_was_told_to_end() {
     let apply = format!("trap '' INT; echo ready >> $LEDGER; {GATE}");
-    let mut a = start(&json!({}), &[("APPLY", &apply)], |_, _| {});
+    let mut a = start(&json!({}), &[("APPLY", &apply)]);
     a.until_ran("ready").await;
     a.api.annotate(names::CANCEL, "stop");
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -47,7 +47,7 @@ fi"#;
 
 #[tokio::test]
 async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
-    let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
+    let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)]);
     a.api.until("a lock that is named", |s| s.state_lock.as_ref().is_some_and(|lock| lock.who == "carol@laptop")).await;
     let waits = a.api.status();
     assert_eq!(waits.phase, Some(Phase::Apply));
@@ -61,7 +61,7 @@ async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
 
 #[tokio::test]
 async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
-    let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
+    let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)]);
     let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!(
@@ -78,9 +78,8 @@ async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder(
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
-    let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)], |_, _| {});
-    let failure = a.fails(1).await;
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::StateLocked, reason::STATE_LOCKED));
+    let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)]);
+    let failure = a.fails_as(FailureClass::StateLocked, reason::STATE_LOCKED).await;
     assert!(failure.message.contains("the state is locked by carol@laptop"), "{}", failure.message);
 }
 
@@ -88,14 +87,14 @@ async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder(
 async fn providers_are_killed_and_then_the_tool() {
     // The tool waits for a hanging provider. Once the provider is killed, it saves its state and ends.
     let hangs = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
-    let mut a = start(&json!({}), &[("APPLY", hangs)], |s, _| s.grace = Duration::from_secs(9));
+    let mut a = start_with(&json!({}), &[("APPLY", hangs)], |s, _| s.grace = Duration::from_secs(9));
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
     assert_eq!(a.end().await, 1);
     assert_eq!(a.ran("saved"), 1, "{:?}", a.ledger());
     // A tool that does not end even then.
     let env = [("APPLY", "trap '' INT; while :; do sleep 0.1; done")];
-    let mut a = start(&json!({}), &env, |s, _| s.grace = Duration::from_secs(9));
+    let mut a = start_with(&json!({}), &env, |s, _| s.grace = Duration::from_secs(9));
     a.until_ran("apply").await;
     // `driver::deadlines` tests without a clock that this precedes the end of the pod's grace period.
     a.stop.send(()).unwrap();

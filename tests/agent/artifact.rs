@@ -16,7 +16,7 @@ use crds::{FailureClass, Phase, RunResult, reason};
 use serde_json::{Value, json};
 use tool_versions::Digest;
 
-use crate::common::{Attempt, start};
+use crate::common::{Attempt, start, start_with};
 
 /// A request: host and path, and the credentials sent.
 type Asked = (String, Option<String>);
@@ -118,7 +118,7 @@ fn setup(a: &Attempt) -> String {
 async fn an_artifact_is_fetched_compared_and_applied() {
     let server = Server::start(good()).await;
     // The server asks for one retry.
-    let mut a = start(&server.source("/busy.tar", &json!({"path": "stacks/net"})), &[], |_, _| {});
+    let mut a = start(&server.source("/busy.tar", &json!({"path": "stacks/net"})), &[]);
     let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!(status.plan.unwrap().revision, Some(server.digest()));
@@ -137,11 +137,11 @@ async fn credentials_are_sent_to_the_host_they_are_for() {
         secrets.path().join("all").clone_into(&mut settings.secrets);
         secret(&settings.secrets, "flux", &[("username", "u"), ("password", "hunter22\n")]);
     };
-    let mut a = start(&with("/closed.tar"), &[], |settings, _| given(settings));
+    let mut a = start_with(&with("/closed.tar"), &[], |settings, _| given(settings));
     a.ends(0).await;
     let basic = Some("Basic dTpodW50ZXIyMg==".to_owned());
     assert_eq!(server.asked(), [(format!("127.0.0.1:{}/closed.tar", server.port), basic.clone())]);
-    let mut a = start(&with("/moved.tar"), &[], |settings, _| given(settings));
+    let mut a = start_with(&with("/moved.tar"), &[], |settings, _| given(settings));
     assert_eq!(a.fails(1).await.reason, reason::SOURCE_INVALID);
     let elsewhere: Vec<_> = server.asked().into_iter().filter(|(at, _)| !at.starts_with("127.0.0.1")).collect();
     assert!(elsewhere.iter().all(|(_, auth)| auth.is_none()), "{elsewhere:?}");
@@ -161,7 +161,7 @@ async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
         ("/a.tar", json!({"path": "stacks/app"}), FailureClass::Configuration, reason::PATH_NOT_FOUND, "stacks"),
     ];
     for (path, more, class, reason, says) in rows {
-        let mut a = start(&server.source(path, &more), &[], |_, _| {});
+        let mut a = start(&server.source(path, &more), &[]);
         assert_eq!(a.end().await, 1, "{reason}");
         let status = a.api.status();
         let failure = status.failure.unwrap();
@@ -181,7 +181,7 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
     ];
     for links in links {
         let server = Server::start(tar_of(&[("main.tf", ""), ("a/b/x.tf", "")], links)).await;
-        let mut a = start(&server.source("/a.tar", &json!({})), &[], |_, _| {});
+        let mut a = start(&server.source("/a.tar", &json!({})), &[]);
         let failure = a.fails(1).await;
         assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
         assert!(a.ledger().is_empty());
@@ -191,13 +191,13 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
 #[tokio::test]
 async fn the_files_of_a_config_map_are_a_stack() {
     let source = json!({"source": {"configMapRef": {"name": "net"}}});
-    let mut a = start(&source, &[], |settings, _| {
+    let mut a = start_with(&source, &[], |settings, _| {
         secret(&settings.config_maps, "net", &[("main.tf", "locals {}\n"), ("out.tf", "")]);
     });
     a.ends(0).await;
     assert!(setup(&a).contains("ConfigMap net, 2 files"), "{}", setup(&a));
     assert_eq!(a.api.status().plan.unwrap().revision, None);
-    let mut a = start(&source, &[], |_, _| {});
+    let mut a = start(&source, &[]);
     let status = a.ends(1).await;
     assert_eq!((status.phase, status.failure.unwrap().reason.as_str()), (Some(Phase::Failed), reason::CONFIG_MAP_NOT_FOUND));
 }
@@ -212,7 +212,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
         settings.identity = settings.secrets.with_file_name("identity");
         secret(&settings.identity, "aws", &[("token", token)]);
     };
-    let mut a = start(&aws, &[("INIT", init)], |settings, _| place(settings, &token));
+    let mut a = start_with(&aws, &[("INIT", init)], |settings, _| place(settings, &token));
     a.ends(0).await;
     let log = a.log();
     for line in ["AWS_REGION=eu-west-1\n", "AWS_ROLE_ARN=arn:aws:iam::111122223333:role/r\n", "AWS_ROLE_SESSION_NAME=pawl-vpc\n"]
@@ -223,7 +223,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
     // The agent does not override variables of the run.
     let mut twice = aws.clone();
     twice["env"] = json!([{"name": "AWS_REGION", "value": "us-east-1"}]);
-    let mut a = start(&twice, &[], |settings, _| place(settings, &token));
+    let mut a = start_with(&twice, &[], |settings, _| place(settings, &token));
     let failure = a.fails(1).await;
     assert_eq!(failure.reason, reason::INVALID_SPEC);
     assert!(failure.message.starts_with("env AWS_REGION is set by credentials.aws as well"), "{failure:?}");

@@ -2,14 +2,14 @@
 
 use std::{fs, time::Duration};
 
-use crate::common::start;
+use crate::common::{manual, start, start_with};
 use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 
 #[tokio::test]
 async fn an_automatic_run_is_applied_with_six_writes() {
-    let mut a = start(&json!({}), &[], |_, _| {});
+    let mut a = start(&json!({}), &[]);
     let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
     assert_eq!(a.ledger(), ["init", "plan", "show", "show", "apply"]);
@@ -39,7 +39,7 @@ async fn an_automatic_run_is_applied_with_six_writes() {
 
 #[tokio::test]
 async fn an_approved_plan_goes_on_in_the_same_process() {
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    let mut a = start(&manual(), &[]);
     a.waits().await;
     let status = a.api.status();
     let checksum = status.plan.unwrap().checksum;
@@ -73,7 +73,7 @@ async fn plans_that_are_not_applied() {
         (json!({"operation": "Destroy"}), vec![], RunResult::Destroyed),
     ];
     for (more, env, result) in rows {
-        let mut a = start(&more, &env, |_, _| {});
+        let mut a = start(&more, &env);
         assert_eq!(a.end().await, 0, "{result}");
         let status = a.api.status();
         assert_eq!(status.result, Some(result), "{status:#?}");
@@ -101,7 +101,7 @@ async fn people_end_a_run_before_its_claim() {
     for (name, act, result, message) in acts {
         for held in [true, false] {
             let env = if held { vec![] } else { vec![("PLAN", hang)] };
-            let mut a = start(&json!({"approval": {"mode": "Manual"}}), &env, |_, _| {});
+            let mut a = start(&manual(), &env);
             if held {
                 a.waits().await;
             } else {
@@ -121,14 +121,14 @@ async fn people_end_a_run_before_its_claim() {
 
 #[tokio::test]
 async fn a_plan_that_nobody_approves_expires() {
-    let mut a = start(&json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}), &[], |_, _| {});
+    let mut a = start(&json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}), &[]);
     assert_eq!(a.ends(3).await.result, Some(RunResult::Expired));
 }
 
 #[tokio::test]
 async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_says_so() {
     let manual = json!({"approval": {"mode": "Manual", "holdFor": "0s", "expiresAfter": "3s"}});
-    let mut a = start(&manual, &[], |_, _| {});
+    let mut a = start(&manual, &[]);
     a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
     let waits = a.api.status().message.unwrap();
     assert!(waits.ends_with("; without a datastore its pod is held as long"), "{waits}");
@@ -141,7 +141,7 @@ async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_sa
 async fn a_phase_that_hangs_meets_its_deadline() {
     // It neither reacts to the signal nor ends its child.
     let env = [("PLAN", "trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done")];
-    let mut a = start(&json!({"timeouts": {"plan": "3s"}}), &env, |s, _| s.grace = Duration::from_secs(6));
+    let mut a = start_with(&json!({"timeouts": {"plan": "3s"}}), &env, |s, _| s.grace = Duration::from_secs(6));
     let failure = a.fails(1).await;
     assert_eq!(
         (failure.class, failure.reason.as_str(), failure.changes),
@@ -173,7 +173,7 @@ async fn failures_say_their_class() {
         ("APPLY", &network, FailureClass::Transient, reason::PROVIDER_UNREACHABLE, true),
     ];
     for (at, script, class, reason, ends) in rows {
-        let mut a = start(&json!({}), &[(at, script)], |_, _| {});
+        let mut a = start(&json!({}), &[(at, script)]);
         let status = a.ends(1).await;
         let failure = status.failure.unwrap();
         assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{at}");
@@ -190,7 +190,7 @@ async fn failures_say_their_class() {
 
 #[tokio::test]
 async fn a_state_that_would_die_with_the_pod_is_refused_before_the_plan() {
-    let mut a = start(&json!({"operation": "Plan"}), &[("INIT", "rm .terraform/terraform.tfstate")], |_, _| {});
+    let mut a = start(&json!({"operation": "Plan"}), &[("INIT", "rm .terraform/terraform.tfstate")]);
     assert_eq!(a.fails(1).await.reason, reason::NO_DURABLE_STATE);
     assert_eq!(a.ledger(), ["init"]);
 }
@@ -203,7 +203,7 @@ async fn exit_code_two_without_a_plan_is_no_plan() {
         ("NONE", "", "{\"resource_changes\":[", reason::PLAN_UNREADABLE),
     ];
     for (name, script, json, reason) in rows {
-        let mut a = start(&json!({}), &[(name, script), ("PLAN_JSON", json)], |_, _| {});
+        let mut a = start(&json!({}), &[(name, script), ("PLAN_JSON", json)]);
         assert_eq!(a.fails(1).await.reason, reason);
         assert_eq!(a.ran("apply"), 0);
     }
@@ -219,7 +219,7 @@ async fn secrets_show_nowhere() {
                 echo \"{\\\"type\\\":\\\"diagnostic\\\",\\\"diagnostic\\\":{\\\"severity\\\":\\\"error\\\",\\\"summary\\\":\\\"bad $TOKEN\\\"}}\"; exit 1";
     // Separate from the work directory, so that code cannot read it nor later files beside it.
     let secrets = tempfile::tempdir().unwrap();
-    let mut a = start(&more, &[("PLAN", plan)], |s, _| {
+    let mut a = start_with(&more, &[("PLAN", plan)], |s, _| {
         s.secrets = secrets.path().join("mounted");
         fs::create_dir_all(s.secrets.join("db")).unwrap();
         fs::write(s.secrets.join("db/password"), "hunter22").unwrap();
@@ -244,7 +244,7 @@ async fn progress_is_written_seldom_and_only_in_long_phases() {
     crate::common::alone();
     let beat = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo '{\"@message\":\"x\",\"type\":\"apply_start\",\"hook\":{\"resource\":{\"addr\":\"a.c\"},\"action\":\"create\"}}'; sleep 0.5; done";
     let begun = std::time::Instant::now();
-    let mut a = start(&json!({}), &[("APPLY", beat)], |settings, _| settings.progress_every = PROGRESS_EVERY);
+    let mut a = start_with(&json!({}), &[("APPLY", beat)], |settings, _| settings.progress_every = PROGRESS_EVERY);
     assert_eq!(a.end().await, 0);
     let most = begun.elapsed().as_secs() / PROGRESS_EVERY.as_secs();
     let state = a.api.state.lock().unwrap();
@@ -257,7 +257,7 @@ async fn progress_is_written_seldom_and_only_in_long_phases() {
 
 #[tokio::test]
 async fn the_work_directory_is_empty_afterwards() {
-    let mut a = start(&json!({}), &[], |_, _| {});
+    let mut a = start(&json!({}), &[]);
     assert_eq!(a.end().await, 0);
     a.work.clean();
     assert_eq!(fs::read_dir(&a.settings.work).unwrap().count(), 0);

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use crate::common::{GATE, PATIENCE, start};
+use crate::common::{GATE, PATIENCE, manual, start, start_with};
 use crds::{FailureClass, Phase, RunResult, names, reason};
 use harness::wait;
 use serde_json::json;
@@ -20,13 +20,11 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
         }),
     ];
     for (name, why, change) in changes {
-        let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+        let mut a = start(&manual(), &[]);
         a.waits().await;
         change(&a);
         a.api.approve();
-        assert_eq!(a.end().await, 1, "{name}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, why), "{name}");
+        let failure = a.fails_as(FailureClass::Integrity, why).await;
         assert!(failure.message.contains(name), "{name}: {}", failure.message);
         assert!(why != reason::CHECKSUM_MISMATCH || !failure.message.contains("sha256"), "{}", failure.message);
         assert_eq!((a.ran("apply"), a.ran("evil")), (0, 0));
@@ -36,7 +34,7 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
 
 #[tokio::test]
 async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    let mut a = start(&manual(), &[]);
     a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
     let text = "run else/b applied to the same state";
     a.api.change(|o| crate::memory_api::say(&mut o["status"], "Planned", "True", reason::STALE_PLAN, text));
@@ -52,7 +50,7 @@ async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
 #[tokio::test]
 async fn nothing_that_a_plan_started_outlives_it() {
     let env = [("PLAN", "setsid sh -c 'while :; do echo alive > alive; sleep 0.02; done' >/dev/null 2>&1 &")];
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &env, |_, _| {
+    let mut a = start_with(&manual(), &env, |_, _| {
         // As in a pod, where PID 1 adopts orphans.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
     });
@@ -69,7 +67,7 @@ async fn nothing_that_a_plan_started_outlives_it() {
 async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
     for mode in ["Manual", "Automatic"] {
         let mut writer = None;
-        let mut a = start(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
+        let mut a = start_with(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
             let api = api.clone();
             // Faster than any response of the API, so that no version stays the newest for the time of a write.
             writer = Some(tokio::spawn(async move {
@@ -95,7 +93,7 @@ async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
     for (mode, name) in
         [("Manual", names::CANCEL), ("Manual", names::DENY), ("Automatic", names::CANCEL), ("Automatic", names::DENY)]
     {
-        let mut a = start(&json!({"approval": {"mode": mode}}), &[], |_, api| {
+        let mut a = start_with(&json!({"approval": {"mode": mode}}), &[], |_, api| {
             api.state.lock().unwrap().overtaken_by = Some(name);
         });
         a.approve_in(mode).await;
@@ -111,7 +109,7 @@ async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
 
 #[tokio::test]
 async fn a_second_process_of_the_pod_does_not_apply() {
-    let a = start(&json!({}), &[("PLAN", "sleep 0.5")], |_, _| {});
+    let a = start(&json!({}), &[("PLAN", "sleep 0.5")]);
     a.until_ran("plan").await;
     // The kubelet restarts the container: same pod, another nonce.
     let again = runner_agent::settings::Settings { nonce: runner_agent::settings::nonce(), ..(*a.settings).clone() };
@@ -134,7 +132,7 @@ async fn a_second_process_of_the_pod_does_not_apply() {
 
 #[tokio::test]
 async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    let mut a = start(&manual(), &[]);
     a.waits().await;
     a.stop.send(()).unwrap();
     let status = a.ends(1).await;
@@ -146,7 +144,7 @@ async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
 
 #[tokio::test]
 async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
-    let mut a = start(&json!({}), &[], |_, api| api.behind(Some("else/b, in place 1")));
+    let mut a = start_with(&json!({}), &[], |_, api| api.behind(Some("else/b, in place 1")));
     let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Plan), None), "the controller goes on from here");
     assert!(status.claim.is_none() && status.failure.is_none() && a.ran("apply") == 0);
@@ -159,7 +157,7 @@ async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
 #[tokio::test]
 async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
     let manual = json!({"approval": {"mode": "Manual", "expiresAfter": "5s"}});
-    let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
+    let mut a = start_with(&manual, &[], |_, api| api.behind(Some("else/b")));
     a.approve().await;
     let says = |s: &crds::TerraformRunStatus| {
         s.message.as_deref().is_some_and(|m| m.contains("is approved; waits for its turn on the state behind else/b"))
@@ -177,7 +175,7 @@ async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
 async fn what_ends_a_run_ends_one_that_waits_for_its_turn() {
     for (annotation, result) in [(names::CANCEL, RunResult::Canceled), (names::DENY, RunResult::Rejected)] {
         let manual = json!({"approval": {"mode": "Manual"}});
-        let mut a = start(&manual, &[], |_, api| api.behind(Some("else/b")));
+        let mut a = start_with(&manual, &[], |_, api| api.behind(Some("else/b")));
         a.approve().await;
         a.api.annotate(annotation, "no");
         a.end().await;

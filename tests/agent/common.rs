@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crds::{Failure, Phase, TerraformRunStatus};
+use crds::{Failure, FailureClass, Phase, TerraformRunStatus};
 use harness::wait;
 use runner_agent::{
     datastore::{
@@ -141,8 +141,18 @@ pub(crate) fn alone() {
     });
 }
 
-/// Starts an attempt with the scripted tool. `adjust` may change settings and API before the start.
-pub(crate) fn start(more: &Value, env: &[(&str, &str)], adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
+/// Starts an attempt with the scripted tool.
+pub(crate) fn start(more: &Value, env: &[(&str, &str)]) -> Attempt {
+    start_with(more, env, |_, _| {})
+}
+
+/// A spec whose plan needs an approval.
+pub(crate) fn manual() -> Value {
+    json!({"approval": {"mode": "Manual"}})
+}
+
+/// Like [`start`]. `adjust` may change settings and API before the start.
+pub(crate) fn start_with(more: &Value, env: &[(&str, &str)], adjust: impl FnOnce(&mut Settings, &MemoryApi)) -> Attempt {
     start_at(tempfile::tempdir().unwrap(), more, env, adjust)
 }
 
@@ -214,6 +224,13 @@ impl Attempt {
     /// Like [`Self::ends`]; returns the failure.
     pub(crate) async fn fails(&mut self, code: u8) -> Failure {
         self.ends(code).await.failure.unwrap()
+    }
+
+    /// Waits for the end with exit code 1 and a failure of this class and reason.
+    pub(crate) async fn fails_as(&mut self, class: FailureClass, reason: &str) -> Failure {
+        let failure = self.fails(1).await;
+        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{failure:?}");
+        failure
     }
 
     /// Waits until its plan waits for an approval.

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::common::start;
+use crate::common::start_with;
 use crds::{FailureClass, RunResult, reason};
 use harness::cluster::pki::Pki;
 use runner_agent::settings::Settings;
@@ -46,7 +46,7 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     // As in a pod, Secrets are outside of the work directory.
     let secrets = tempfile::tempdir().unwrap();
-    let mut a = start(&json!({"credentials": credentials()}), &[("INIT", ASK)], |s, _| {
+    let mut a = start_with(&json!({"credentials": credentials()}), &[("INIT", ASK)], |s, _| {
         s.secrets = secrets.path().join("secrets");
         for (path, text) in [
             ("a/username", "robot"),
@@ -117,7 +117,7 @@ async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
         let init = clone(&host.url("/stack.git"), "redirected");
         // As in a pod, Secrets are outside of the work directory.
         let secrets = tempfile::tempdir().unwrap();
-        let mut a = start(&json!({"credentials": {"git": git}}), &[("INIT", &init)], |s, _| {
+        let mut a = start_with(&json!({"credentials": {"git": git}}), &[("INIT", &init)], |s, _| {
             s.secrets = secrets.path().join("secrets");
             for (key, text) in &secret {
                 self::secret(s, &format!("own/{key}"), text);
@@ -158,7 +158,7 @@ async fn what_cannot_be_given_is_said_before_the_tool_starts() {
             ("registry/token", "r-token"),
             ("registry/rc", ""),
         ];
-        let mut a = start(&json!({"credentials": credentials()}), &[], |s, _| {
+        let mut a = start_with(&json!({"credentials": credentials()}), &[], |s, _| {
             for (path, text) in good.into_iter().chain([(path, text)]) {
                 secret(s, path, text);
             }
@@ -167,9 +167,7 @@ async fn what_cannot_be_given_is_said_before_the_tool_starts() {
                 fs::rename(gone, gone.with_extension("other")).unwrap();
             }
         });
-        assert_eq!(a.end().await, 1, "{path}: {}", a.log());
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{path}: {}", failure.message);
+        let failure = a.fails_as(class, reason).await;
         assert!(failure.message.contains(message), "{path}: {}", failure.message);
         assert!(a.ledger().is_empty(), "{path}: the tool ran");
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Attempt, start};
+use crate::common::{Attempt, manual, start_with};
 use crds::{FailureClass, RunResult, reason, tools::ToolSettings};
 use landlock::{
     AccessFs, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// An attempt whose plan is stored in a separate directory, as in a pod. Without Landlock the agent uses none.
 fn attempt(more: &Value, env: &[(&str, &str)], kept: &tempfile::TempDir) -> Attempt {
-    start(more, env, |settings, _| kept.path().clone_into(&mut settings.kept))
+    start_with(more, env, |settings, _| kept.path().clone_into(&mut settings.kept))
 }
 
 fn has_landlock(a: &Attempt) -> bool {
@@ -28,7 +28,7 @@ async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
                  [ -e $OUT ] && echo there-still >> $LEDGER; true";
     // The code may put another plan at the tool's output path: the agent no longer reads it.
     let place = kept.path().display().to_string();
-    let mut a = start(&json!({}), &[("APPLY", apply), ("KEPT", &place), ("OUT", "../out/tfplan")], |settings, _| {
+    let mut a = start_with(&json!({}), &[("APPLY", apply), ("KEPT", &place), ("OUT", "../out/tfplan")], |settings, _| {
         settings.kept = kept.path().to_owned();
     });
     let status = a.ends(0).await;
@@ -55,7 +55,7 @@ fn use_up_landlock() {
 }
 
 async fn confined_or_not() {
-    let required = || start(&json!({}), &[], |settings, _| settings.require_confinement = true);
+    let required = || start_with(&json!({}), &[], |settings, _| settings.require_confinement = true);
     let mut a = required();
     let code = a.end().await;
     if has_landlock(&a) {
@@ -74,7 +74,7 @@ async fn confined_or_not() {
     let shared = tempfile::tempdir().unwrap();
     let [tools, providers] = ["tools", "providers"].map(|name| shared.path().join(name));
     fs::create_dir(&tools).unwrap();
-    let mut a = start(&json!({}), &[("INIT", crate::common::GATE)], |settings, _| {
+    let mut a = start_with(&json!({}), &[("INIT", crate::common::GATE)], |settings, _| {
         settings.tool_settings = Some(ToolSettings { offline: true, ..ToolSettings::default() });
         (settings.cache, settings.provider_cache) = (Some(tools.clone()), Some(providers.clone()));
     });
@@ -116,10 +116,8 @@ async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves()
         ),
     ] {
         let kept = tempfile::tempdir().unwrap();
-        let mut a = attempt(&json!({"approval": {"mode": "Manual"}}), &[("PLAN", plan)], &kept);
-        assert_eq!(a.end().await, 1, "{plan}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, why), "{plan}: {}", failure.message);
+        let mut a = attempt(&manual(), &[("PLAN", plan)], &kept);
+        let failure = a.fails_as(class, why).await;
         assert!(failure.message.contains(says), "{plan}: {}", failure.message);
         assert!(a.api.status().plan.is_none() && a.ran("apply") == 0);
     }
@@ -131,7 +129,7 @@ async fn links_pipes_and_closed_directories_of_a_plan_are_applied_with_it() {
     let plan = "mv .terraform.lock.hcl shared; ln -s shared .terraform.lock.hcl; ln -s /bin/sh l; mkdir ro; touch ro/x; chmod 555 ro; \
                 mkfifo p";
     let kept = tempfile::tempdir().unwrap();
-    let mut a = attempt(&json!({"approval": {"mode": "Manual"}}), &[("PLAN", plan)], &kept);
+    let mut a = attempt(&manual(), &[("PLAN", plan)], &kept);
     a.waits().await;
     // A pod that restores the plan has all of these but the pipe.
     fs::remove_file(a.stack().join("p")).unwrap();

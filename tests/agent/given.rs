@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::common::{Attempt, start};
+use crate::common::{Attempt, start_with};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn attempt(more: &Value, env: &[(&str, &str)], mounted: &Path) -> Attempt {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    start(more, env, |settings, _| {
+    start_with(more, env, |settings, _| {
         settings.secrets = mounted.join("secrets");
         settings.config_maps = mounted.join("configmaps");
     })
@@ -86,9 +86,7 @@ async fn variables_and_environments_are_given_and_masked() {
     );
     assert_eq!(a.ledger()[2..4], ["zz_pawl-00-prod.auto.tfvars", "zz_pawl.auto.tfvars.json"]);
     let mut refused = attempt(&json!({"envFrom": [{"secretRef": {"name": "bad"}}]}), &[], mounted.path());
-    assert_eq!(refused.end().await, 1);
-    let failure = refused.api.status().failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::INVALID_SPEC));
+    let failure = refused.fails_as(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("envFrom: PATH of Secret bad is refused"), "{}", failure.message);
 }
 

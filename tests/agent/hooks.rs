@@ -6,7 +6,7 @@ use crds::{Changed, FailureClass, HookWhen, Phase, RunResult, names, reason};
 use runner_agent::process::{Command, Sink, Source};
 use serde_json::{Value, json};
 
-use crate::common::{Attempt, GATE, start};
+use crate::common::{Attempt, GATE, start, start_with};
 
 /// Default script of a hook: it records when it ran.
 const TELL: &str = r#"echo "$PAWL_HOOK_WHEN" >> "$LEDGER""#;
@@ -49,7 +49,7 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
         ("Always", "[ \"$PAWL_RESULT\" = Applied ]"),
     ]);
     let apply = r#"echo "apply has $TOKEN $TF_VAR_a$LATE" | sed 's/hunter22/seen/' >> "$LEDGER"; [ -e by-a-hook ] || echo lost >> "$LEDGER""#;
-    let mut a = start(&spec, &[("PLAN", r#"echo "plan has $TF_VAR_a" >> "$LEDGER""#), ("BEFORE_APPLY", apply)], |_, _| {});
+    let mut a = start(&spec, &[("PLAN", r#"echo "plan has $TF_VAR_a" >> "$LEDGER""#), ("BEFORE_APPLY", apply)]);
     let status = a.ends(0).await;
     assert_eq!((status.result, &status.failed_hook, &status.failure), (Some(RunResult::Applied), &None, &None));
     assert_eq!(
@@ -79,7 +79,7 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
         ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
     ] {
-        let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[], |_, _| {});
+        let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[]);
         assert_eq!(a.end().await, code, "{script}: {:#?}", a.api.status());
         let seen = format!("{}{}", a.log(), serde_json::to_string(&*a.api.state.lock().unwrap().writes).unwrap());
         assert!(seen.contains(said) && !seen.contains("hunter22"), "{script}: {seen}");
@@ -90,7 +90,7 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
 #[tokio::test]
 async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
     let guess = format!("env | grep -c ^PAWL_HOOK_V; echo TOKEN=guessed > \"$TMPDIR/hook-values\"; echo at work; {GATE}");
-    let mut a = start(&hooks(&[("BeforeInit", &guess), ("AfterInit", "echo \"has $TOKEN.\"")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("BeforeInit", &guess), ("AfterInit", "echo \"has $TOKEN.\"")]), &[]);
     a.until_ran("BeforeInit").await;
     a.until_said("at work").await;
     assert!(a.log().contains("\n0\nat work"), "{}", a.log());
@@ -105,7 +105,7 @@ async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
         setsid sleep 600 >/dev/null 2>&1 &\necho $! > \"$HOME/pid\"";
     let look = "cd \"$PAWL_SOURCE_DIR\" && [ ! -e .git ] && [ ! -L main.tf ] && [ -s main.tf ] && [ ! -e \"$HOME/elsewhere\" ] \
         && ! kill -0 \"$(cat \"$HOME/pid\")\"";
-    let mut a = start(&hooks(&[("BeforeSetup", leave), ("AfterSetup", look)]), &[], |_, _| {
+    let mut a = start_with(&hooks(&[("BeforeSetup", leave), ("AfterSetup", look)]), &[], |_, _| {
         // As in a pod, where PID 1 adopts orphans.
         nix::sys::prctl::set_child_subreaper(true).unwrap();
     });
@@ -131,7 +131,7 @@ async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_ei
         (with(all.clone(), "operation", json!("Plan")), vec![], "init plan show show Always Planned"),
         (all.clone(), vec![("INIT", "exit 1")], "init Always Failed"),
     ] {
-        let mut a = start(&spec, &env, |_, _| {});
+        let mut a = start(&spec, &env);
         a.end().await;
         assert_eq!(ran(&a), wanted, "{:#?}", a.api.status());
         assert!(a.api.status().failed_hook.is_none());
@@ -150,7 +150,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         ("BeforeApply", "init plan show show BeforeApply"),
     ] {
         let mut spec = hooks(&[(when, "echo it is not to be; exit 3")]);
-        let mut a = start(&spec, &[], |_, _| {});
+        let mut a = start(&spec, &[]);
         assert_eq!(a.end().await, 1, "{when}");
         let status = a.api.status();
         let failure = status.failure.unwrap();
@@ -162,7 +162,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         assert_eq!(ran(&a), wanted);
 
         spec["hooks"][0]["onFailure"] = json!("Continue");
-        let mut a = start(&spec, &[], |_, _| {});
+        let mut a = start(&spec, &[]);
         assert_eq!(a.end().await, 0, "{when}");
         let status = a.api.status();
         let failed = status.failed_hook.unwrap();
@@ -175,7 +175,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
 /// A hook after the apply reverts nothing: the datastore has the result before it begins.
 #[tokio::test]
 async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() {
-    let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[]);
     a.until_ran("AfterApply").await;
     let said = "applied +1 ~0 -0; the hooks after it run";
     a.api.until("a word of the hooks", |s| s.message.as_deref() == Some(said)).await;
@@ -199,7 +199,7 @@ async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
     let lab = crate::repository::Lab::start();
     let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
     spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
-    let mut a = start(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| lab.give(settings, api));
+    let mut a = start_with(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| lab.give(settings, api));
     a.until_ran("apply").await;
     lab.forget();
     a.open();
@@ -214,7 +214,7 @@ async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
 
 #[tokio::test]
 async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
-    let mut a = start(&hooks(&[("AfterApply", "while :; do sleep 0.05; done")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("AfterApply", "while :; do sleep 0.05; done")]), &[]);
     a.until_ran("AfterApply").await;
     a.api.annotate(names::CANCEL, "enough");
     let status = a.ends(0).await;
@@ -226,7 +226,7 @@ async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
 #[tokio::test]
 async fn who_cancels_before_the_apply_has_nothing_applied() {
     let hang = "trap 'echo told >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
-    let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[]);
     a.until_ran("ready").await;
     a.api.annotate(names::CANCEL, "no");
     let status = a.ends(1).await;
@@ -238,7 +238,7 @@ async fn who_cancels_before_the_apply_has_nothing_applied() {
 
 #[tokio::test]
 async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
-    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[]);
     let status = a.ends(1).await;
     let failure = status.failure.unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::CHECKSUM_MISMATCH));
@@ -257,7 +257,7 @@ impl Sink for Nobody {
 /// A surviving process could still change what is applied.
 #[tokio::test]
 async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_applied() {
-    let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[]);
     a.until_ran("BeforeApply").await;
     // It is not reaped before the run is over, so the agent sees it as a zombie all the time.
     let lasting = Command { program: "/bin/sleep".into(), args: vec!["600".into()], dir: "/".into(), ..Command::default() };
@@ -285,7 +285,7 @@ async fn a_script_is_what_it_was_at_setup() {
     let hooks = json!([{"name": "late", "when": "BeforeApply", "path": "scripts/late.sh"}]);
     let spec = with(with(json!({}), "hooks", hooks), "source", files);
     let change = r#"echo 'echo evil >> "$LEDGER"' > scripts/late.sh; find "$PWD/../.." -path '*hooks/late*' -exec sh -c 'echo "echo evil" > {}' \;"#;
-    let mut a = start(&spec, &[("PLAN", change)], |_, _| {});
+    let mut a = start(&spec, &[("PLAN", change)]);
     a.ends(0).await;
     assert_eq!(ran(&a), "init plan show show early apply");
 }
@@ -316,7 +316,7 @@ async fn what_cannot_run_is_named_before_the_tool_starts() {
     for (source, reason, message) in rows {
         let mut hook = json!({"name": "x", "when": "AfterPlan"});
         hook.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
-        let mut a = start(&json!({"hooks": [hook]}), &[], |settings, _| {
+        let mut a = start_with(&json!({"hooks": [hook]}), &[], |settings, _| {
             let dir = settings.config_maps.join("scripts");
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("latin"), b"echo \xe9\n").unwrap();
@@ -339,7 +339,7 @@ async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
         ("AfterPlan", "TF_VAR_a=1", "it hands over TF_VAR_a, but a variable of the stack counts only before the plan"),
         ("BeforePlan", "hunter22 without a name", "line 1 of what it hands over is not NAME=value"),
     ] {
-        let mut a = start(&hooks(&[(when, &format!("echo '{value}' > \"$PAWL_HOOK_VALUES\""))]), &[], |_, _| {});
+        let mut a = start(&hooks(&[(when, &format!("echo '{value}' > \"$PAWL_HOOK_VALUES\""))]), &[]);
         assert_eq!(a.end().await, 1, "{value}");
         let failure = a.api.status().failure.unwrap();
         assert_eq!(failure.reason, reason::HOOK_INVALID);

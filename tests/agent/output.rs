@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::common::{Attempt, PATIENCE, start};
+use crate::common::{Attempt, PATIENCE, start, start_with};
 use crds::{RunResult, text::reorders};
 use harness::wait;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
     crate::common::alone();
     let plan = "head -c 524288000 /dev/zero | tr '\\0' y; echo; echo after";
     let before = counted();
-    let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
+    let mut a = start(&json!({}), &[("PLAN", plan)]);
     assert_eq!(ended(&mut a).await, 0);
     let most = memory("VmHWM").saturating_sub(before);
     assert_eq!(a.api.status().result, Some(RunResult::Applied));
@@ -58,7 +58,7 @@ async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
 #[tokio::test]
 async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
     let plan = "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
-    let mut a = start(&json!({}), &[("PLAN", plan)], |_, _| {});
+    let mut a = start(&json!({}), &[("PLAN", plan)]);
     assert_eq!(ended(&mut a).await, 0);
     let log = a.log();
     assert!(log.len() > 2 << 20 && log.contains("\nafter\n"), "{} bytes", log.len());
@@ -73,7 +73,7 @@ async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
         "printf '%s\\n' '{{\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{evil}\",\"detail\":\"{evil}\",\
          \"address\":\"{evil}\"}}}}'; printf 'raw \\033[2J \\342\\200\\256txt.exe\\n' >&2; exit 1"
     );
-    let mut a = start(&json!({}), &[("PLAN", &plan)], |_, _| {});
+    let mut a = start(&json!({}), &[("PLAN", &plan)]);
     assert_eq!(ended(&mut a).await, 1);
     for (name, text) in texts(&a) {
         let steers = text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || reorders(*c));
@@ -101,7 +101,7 @@ async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
     let long: String = "kube:config-".repeat(40);
     // Separate from the work directory, so that code cannot read it nor later files beside it.
     let secrets = tempfile::tempdir().unwrap();
-    let mut a = start(&more, &[("PLAN", plan)], |s, _| {
+    let mut a = start_with(&more, &[("PLAN", plan)], |s, _| {
         s.secrets = secrets.path().join("mounted");
         fs::create_dir_all(s.secrets.join("db")).unwrap();
         fs::write(s.secrets.join("db/token"), "t0k3n-of-mine/+").unwrap();
@@ -121,7 +121,7 @@ async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
 async fn what_the_tool_calls_sensitive_is_shown_nowhere() {
     let plan = r#"{"errored":false,"variables":{"p":{"value":"canary-variable"}},"resource_changes":[{"address":"a.b","change":{"actions":["create"],"before":null,"after":{"password":"canary-attribute"},"after_sensitive":{"password":true}}}],"output_changes":{"o":{"actions":["create"],"after":"canary-output","after_sensitive":true}}}"#;
     let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
-    let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)], |_, _| {});
+    let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)]);
     assert_eq!(ended(&mut a).await, 0);
     assert_eq!(a.api.status().plan.unwrap().changes, ["+ a.b", "+ output.o"]);
     assert!(a.log().contains("o = <sensitive>\n"), "{}", a.log());

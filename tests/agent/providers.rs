@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::common::{PATIENCE, start};
+use crate::common::{PATIENCE, start_with};
 use crds::RunResult;
 use runner_agent::providers::{Cache, H1, LOCK_FILE, Lock};
 use serde_json::json;
@@ -112,7 +112,7 @@ async fn what_one_attempt_installed_the_next_one_is_served() {
     let name = "registry.opentofu.org/acme/one";
     let mut logs = Vec::new();
     for attempt in 1..=3 {
-        let mut a = start(&more, &env, |settings, _| settings.provider_cache = Some(cache.clone()));
+        let mut a = start_with(&more, &env, |settings, _| settings.provider_cache = Some(cache.clone()));
         assert_eq!(a.end().await, 0);
         assert_eq!(a.api.status().result, Some(RunResult::Applied), "{}", a.log());
         if a.log().contains("this node has no Landlock") {
@@ -144,17 +144,17 @@ async fn a_cache_that_cannot_be_used_fails_no_run() {
     fs::write(dir.path().join("file"), "").unwrap();
     symlink("/not/there", dir.path().join("link")).unwrap();
     for name in ["file/cache", "file", "link"] {
-        let mut a = start(&json!({}), &[], |settings, _| settings.provider_cache = Some(dir.path().join(name)));
+        let mut a = start_with(&json!({}), &[], |settings, _| settings.provider_cache = Some(dir.path().join(name)));
         assert_eq!(a.end().await, 0);
         assert!(a.log().contains("pawl: the cache of providers cannot be used: "), "{name}: {}", a.log());
     }
     // A cache below the work directory would break the attempt.
-    let mut a = start(&json!({}), &[], |settings, _| settings.provider_cache = Some(settings.work.join("cache")));
+    let mut a = start_with(&json!({}), &[], |settings, _| settings.provider_cache = Some(settings.work.join("cache")));
     assert_eq!(a.end().await, 0);
     assert!(a.log().contains("lie in each other"), "{}", a.log());
     // An invalid lock file is left to the tool.
     let more = json!({"source": {"inline": {"files": {"main.tf": "", ".terraform.lock.hcl": "provider {"}}}});
-    let mut a = start(&more, &[], |settings, _| settings.provider_cache = Some(dir.path().join("cache")));
+    let mut a = start_with(&more, &[], |settings, _| settings.provider_cache = Some(dir.path().join("cache")));
     assert_eq!(a.end().await, 0);
     assert!(a.log().contains("the lock file cannot be read: line 1"), "{}", a.log());
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    common::{Attempt, GATE, start},
+    common::{Attempt, GATE, manual, start_with},
     memory_api::MemoryApi,
 };
 use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, reason};
@@ -34,7 +34,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
     // Heartbeats, then a line, and then the end before it is silent for long again.
     let apply = format!("until [ -e $LEDGER.heard ]; do {HEARTBEAT}; sleep 0.1; done; echo a word; {GATE}");
     let after = 4;
-    let mut a = start(&json!({"timeouts": {"apply": "1h"}}), &[("APPLY", &apply)], |settings, api| {
+    let mut a = start_with(&json!({"timeouts": {"apply": "1h"}}), &[("APPLY", &apply)], |settings, api| {
         impatient(settings, api);
         settings.stall_after = Duration::from_secs(after);
     });
@@ -68,7 +68,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
 async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
     // Like a provider with expired credentials: it reports the error and retries forever.
     let plan = "echo 'ExpiredToken: the token is expired' >&2; trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done";
-    let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", plan)], |settings, api| {
+    let mut a = start_with(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", plan)], |settings, api| {
         impatient(settings, api);
         settings.grace = Duration::from_secs(6);
     });
@@ -90,7 +90,7 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
 #[tokio::test]
 async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
     let apply = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
-    let mut a = start(&json!({}), &[("APPLY", apply)], |settings, api| {
+    let mut a = start_with(&json!({}), &[("APPLY", apply)], |settings, api| {
         impatient(settings, api);
         settings.grace = Duration::from_secs(18);
     });
@@ -107,7 +107,7 @@ async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
 
 #[tokio::test]
 async fn a_word_of_silence_that_was_lost_comes_again() {
-    let mut a = start(&json!({}), &[("APPLY", GATE)], |settings, api| {
+    let mut a = start_with(&json!({}), &[("APPLY", GATE)], |settings, api| {
         impatient(settings, api);
         settings.stall_after = Duration::from_secs(3);
     });
@@ -123,7 +123,7 @@ async fn a_word_of_silence_that_was_lost_comes_again() {
 
 #[tokio::test]
 async fn a_plan_that_waits_for_people_is_not_silent() {
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |settings, _| {
+    let mut a = start_with(&manual(), &[], |settings, _| {
         settings.stall_after = Duration::from_millis(200);
     });
     a.waits().await;

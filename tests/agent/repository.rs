@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use tool_versions::Digest;
 
 use crate::{
-    common::{Attempt, GATE, PATIENCE, start},
+    common::{Attempt, GATE, PATIENCE, start, start_with},
     memory_api::MemoryApi,
 };
 
@@ -119,7 +119,7 @@ impl Lab {
         let mut spec = json!({"stack": "net", "source": {"repository": repository},
             "backend": {"type": "http", "config": {"address": "http://state/x"}}});
         spec.as_object_mut().unwrap().extend(more["spec"].as_object().cloned().unwrap_or_default());
-        start(&spec, &[], |settings, api| self.give(settings, api))
+        start_with(&spec, &[], |settings, api| self.give(settings, api))
     }
 
     /// Configures an attempt to use it.
@@ -200,7 +200,7 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
     lab.store(REPOSITORY, &revision, packed).await;
     let spec = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision, "path": "stacks/net"}},
         "backend": {"type": "http", "config": {"address": "http://state/x"}}});
-    let mut a = start(&spec, &[("APPLY", GATE)], |settings, api| lab.give(settings, api));
+    let mut a = start_with(&spec, &[("APPLY", GATE)], |settings, api| lab.give(settings, api));
     a.until_ran("apply").await;
     // As the kubelet does, long before an apply of hours ends.
     lab.cluster.token("renewed", pod());
@@ -221,7 +221,7 @@ async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
     let says = "for n in 1 2 3 4 5; do echo \"line $n of $phase\"; until [ -e $LEDGER.$phase.$n ] || [ ! -e $LEDGER ]; do sleep 0.02; done; done";
     let (plan, apply) = (format!("phase=plan; {says}"), format!("phase=apply; {says}"));
     let spec = json!({"stack": "net", "backend": {"type": "http", "config": {"address": "http://state/x"}}});
-    let mut a = start(&spec, &[("PLAN", &plan), ("APPLY", &apply)], |settings, api| lab.give(settings, api));
+    let mut a = start_with(&spec, &[("PLAN", &plan), ("APPLY", &apply)], |settings, api| lab.give(settings, api));
     for phase in ["plan", "apply"] {
         for n in 1..=5 {
             let line = format!("line {n} of {phase}\n");
@@ -265,12 +265,7 @@ async fn a_repository_of_another_namespace_has_to_name_the_runs() {
             lab.repository("platform", &[allowed]);
         }
         let mut a = lab.run(&revision, &of);
-        let failure = a.fails(1).await;
-        assert_eq!(
-            (failure.class, failure.reason.as_str()),
-            (FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
-            "{failure:?}"
-        );
+        let failure = a.fails_as(FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED).await;
         assert!(failure.message.contains("names team in allowedNamespaces") && a.ledger().is_empty(), "{failure:?}");
     }
     lab.repository("platform", &["other", "team"]);
@@ -286,19 +281,17 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     // The agent waits for half of Setup's timeout.
     let short = json!({"spec": {"timeouts": {"setup": "4s"}}});
     let mut a = lab.run(&revision, &short);
-    let failure = a.fails(1).await;
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
+    let failure = a.fails_as(FailureClass::Transient, reason::SOURCE_NOT_READY).await;
     assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
     // The snapshot of another commit with this one's name, and one with a changed byte.
     let (other, foreign) = snapshot(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
     assert_ne!(other, revision);
     lab.store(REPOSITORY, &revision, foreign).await;
     let mut a = lab.run(&revision, &json!({}));
-    let failure = a.fails(1).await;
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT), "{failure:?}");
+    let failure = a.fails_as(FailureClass::Integrity, reason::SOURCE_CORRUPT).await;
     assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
     let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
-    let mut a = start(&source, &[], |_, _| {});
+    let mut a = start(&source, &[]);
     let failure = a.fails(1).await;
     assert_eq!(failure.reason, reason::INVALID_SPEC);
     assert!(failure.message.starts_with("source.repository needs a datastore"), "{failure:?}");

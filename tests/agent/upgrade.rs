@@ -2,7 +2,7 @@
 //! policy that admits only another minor release.
 
 use crate::{
-    common::{PATIENCE, start},
+    common::{PATIENCE, manual, start, start_with},
     memory_api::{Fault, MemoryApi},
 };
 use crds::{FailureClass, RunResult, pod_env, reason, release};
@@ -31,7 +31,7 @@ async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_g
                 }
             });
         };
-        let mut a = start(&json!({}), &[], |_, api| put(api, word));
+        let mut a = start_with(&json!({}), &[], |_, api| put(api, word));
         let looked = async || Ok(gets(&a.api) >= 4);
         wait::until(format!("{pointer}: it looks again"), PATIENCE, looked).await.unwrap();
         assert_eq!((a.api.writes(), a.ledger().len()), (0, 0), "{pointer}");
@@ -44,7 +44,7 @@ async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_g
 
 #[tokio::test]
 async fn nothing_is_claimed_behind_a_word_of_a_newer_version() {
-    let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
+    let mut a = start(&manual(), &[]);
     a.waits().await;
     a.api.change(|run| run["status"]["phase"] = "Paused".into());
     a.api.approve();
@@ -59,7 +59,7 @@ async fn what_a_newer_version_wrote_is_there_after_every_write() {
     let scan =
         json!({"name": "scan", "attempt": 0, "startedAt": "2026-11-21T10:00:00Z", "exitCode": 0, "newer": {"found": [1, 2]}});
     let line = "10:00:00  Scan  0.1s  a phase of a newer version";
-    let mut a = start(&json!({"newer": "x"}), &[], |_, api| {
+    let mut a = start_with(&json!({"newer": "x"}), &[], |_, api| {
         api.change(|run| {
             let status = &mut run["status"];
             status["newer"] = json!({"word": "x", "list": [{"a": 1}]});
@@ -96,7 +96,7 @@ async fn an_agent_of_another_minor_release_ends_and_says_so() {
     for (spec, restores, class) in rows {
         // A lost reply before it tells nothing.
         let faults = [Some(Fault::Lost), Some(Fault::OtherRelease)];
-        let mut a = start(&spec, &[], |settings, api| {
+        let mut a = start_with(&spec, &[], |settings, api| {
             settings.restores = restores;
             api.fail(&faults);
         });
@@ -114,6 +114,6 @@ async fn an_agent_of_another_minor_release_ends_and_says_so() {
 /// The adoption landed, and the policy changed before its reply came.
 #[tokio::test]
 async fn an_adoption_that_landed_is_kept_under_another_policy() {
-    let mut a = start(&json!({}), &[], |_, api| api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]));
+    let mut a = start_with(&json!({}), &[], |_, api| api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]));
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }

@@ -10,10 +10,10 @@ use datastore::{
 };
 use harness::cluster::gobuild::Toolset;
 
-use crate::world::{Test, World};
+use crate::world::{World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("applied::what_the_datastore_put_into_its_secrets_stays", false, stays)]
+tests! {
+    Bare: datastore_secrets_survive_another_apply,
 }
 
 struct Release {
@@ -55,7 +55,7 @@ impl Release {
     }
 }
 
-async fn stays(world: World) -> Result<()> {
+async fn datastore_secrets_survive_another_apply(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let release = Release { namespace, home: tempfile::tempdir()?, world };
     let install = ["upgrade", "--install"];

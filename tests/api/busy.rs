@@ -3,26 +3,22 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
+use crds::{Phase, RunResult};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::{
-    rig::{Played, RUN, Rig},
-    world::{Test, World, sum},
+    rig::{Played, RUN, Rig, is_open},
+    world::{World, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("busy::whoever_annotates_keeps_no_run_from_being_approved_and_applied", true, annotated)]
+tests! {
+    Guarded: busy_annotators_delay_neither_approval_nor_apply,
 }
 
 /// Number of clients that annotate in parallel, each as fast as the API server responds.
 const WRITERS: usize = 12;
-
-fn status(run: &TerraformRun) -> TerraformRunStatus {
-    run.status.clone().unwrap_or_default()
-}
 
 /// Annotates until the first refused request.
 fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
@@ -42,25 +38,25 @@ fn writer(rig: &Rig, index: usize) -> JoinHandle<()> {
     })
 }
 
-async fn annotated(world: World) -> Result<()> {
+async fn busy_annotators_delay_neither_approval_nor_apply(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
-    rig.world.create(&rig.namespace, RUN, &json!({})).await?;
-    rig.look("opened", |run| status(run).attempt.is_some_and(|attempt| attempt.open)).await?;
+    rig.create(&json!({})).await?;
+    rig.look("opened", is_open(1)).await?;
     let work = Played { state_key: Some(sum('e')), ..Played::default() };
     let mut process = rig.start(rig.token().await?, work.clone()).await?;
-    rig.until("waiting", |run| status(run).phase == Some(Phase::AwaitingApproval)).await?;
+    rig.until("waiting", |status| status.phase == Some(Phase::AwaitingApproval)).await?;
     let writers: Vec<_> = (0..WRITERS).map(|index| writer(&rig, index)).collect();
     rig.approve().await?;
     // The controller does not reconcile after the approval is recorded: only the agent writes the claim.
-    let recorded = rig.look("approved", |run| status(run).approval.is_some()).await;
-    let claimed = rig.until("claimed", |run| status(run).claim.is_some()).await;
+    let recorded = rig.look("approved", |status| status.approval.is_some()).await;
+    let claimed = rig.until("claimed", |status| status.claim.is_some()).await;
     let stopped = writers.iter().filter(|writer| writer.is_finished()).count();
     writers.iter().for_each(JoinHandle::abort);
     recorded?;
     claimed?;
     ensure!(stopped == 0, "{stopped} of {WRITERS} writers had stopped by then");
     ensure!(process.end().await? == 0 && work.applies.load(Ordering::Relaxed) == 1);
-    let ended = status(&rig.get().await?);
+    let ended = rig.status().await?;
     ensure!(ended.result == Some(RunResult::Applied), "{ended:?}");
     Ok(())
 }

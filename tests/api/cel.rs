@@ -1,31 +1,40 @@
 //! The CEL rules at the root of the CRD: each has an accepted, a refused and a remove-then-add case.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult};
-use kube::api::{Patch, PatchParams, PostParams};
+use crds::{Phase, RunResult, TerraformRun};
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 
-use crate::world::{Test, World, refused, run, sum};
+use crate::{
+    scene::{RUN, Scene},
+    world::{World, sum, tests},
+};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("cel::a_name_has_at_most_52_characters", false, names),
-        Test::new("cel::the_spec_never_changes", false, spec),
-        Test::new("cel::a_status_is_never_removed", false, status),
-        Test::new("cel::the_first_phase_is_pending", false, first_phase),
-        Test::new("cel::every_pair_of_phases_is_decided_as_in_the_table", false, pairs),
-        Test::new("cel::a_claim_never_changes", false, claim),
-        Test::new("cel::a_result_never_changes", false, result),
-        Test::new("cel::phase_apply_needs_a_claim", false, apply_needs_claim),
-        Test::new("cel::a_result_belongs_to_its_phase", false, result_of_phase),
-        Test::new("cel::only_a_claimed_run_was_applied", false, result_needs_claim),
-        Test::new("cel::what_makes_no_sense_is_refused_on_create", false, creation),
-    ]
+tests! {
+    Bare: name_has_at_most_52_characters,
+    Bare: spec_never_changes,
+    Bare: status_is_never_removed,
+    Bare: first_phase_is_pending,
+    Bare: every_pair_of_phases_is_decided_as_in_the_table,
+    Bare: claim_never_changes,
+    Bare: result_never_changes,
+    Bare: phase_apply_needs_a_claim,
+    Bare: result_belongs_to_its_phase,
+    Bare: only_a_claimed_run_is_applied,
+    Bare: senseless_spec_is_refused_on_creation,
+    Bare: defaults_are_stored,
 }
 
+const PHASE: &str = "illegal change of phase";
+
 /// A claim. No rule here checks its writer.
-fn a_claim() -> Value {
-    json!({"checksum": sum('a'), "attempt": 1, "podUID": "u", "nonce": "0".repeat(32), "at": "2026-01-01T00:00:00Z"})
+fn a_claim(digit: char) -> Value {
+    json!({"checksum": sum(digit), "attempt": 1, "podUID": "u", "nonce": "0".repeat(32), "at": "2026-01-01T00:00:00Z"})
 }
 
 /// The fields that a phase requires.
@@ -34,92 +43,88 @@ fn at(phase: Phase) -> Value {
         Phase::Succeeded => json!({"phase": phase, "result": "NoChanges"}),
         Phase::Failed => json!({"phase": phase, "result": "Failed"}),
         Phase::Canceled => json!({"phase": phase, "result": "Canceled"}),
-        Phase::Apply => json!({"phase": phase, "claim": a_claim()}),
+        Phase::Apply => json!({"phase": phase, "claim": a_claim('a')}),
         Phase::Pending | Phase::Setup | Phase::Init | Phase::Plan | Phase::AwaitingApproval | Phase::Unknown => {
             json!({"phase": phase})
         }
     }
 }
 
-/// A legal path to a phase.
-fn way(to: Phase) -> Vec<Phase> {
-    use Phase::{Apply, AwaitingApproval, Canceled, Failed, Init, Pending, Plan, Setup, Succeeded, Unknown};
-    let line = [Pending, Setup, Init, Plan];
-    match to {
-        Pending | Setup | Init | Plan => line.into_iter().take_while(|p| *p <= to).collect(),
-        AwaitingApproval | Apply | Succeeded | Failed | Canceled | Unknown => line.into_iter().chain([to]).collect(),
-    }
-}
-
-async fn walk(world: &World, namespace: &str, name: &str, to: Phase) -> Result<()> {
-    world.create(namespace, name, &json!({})).await?;
-    for phase in way(to) {
-        world.status(namespace, name, &at(phase)).await.with_context(|| format!("{phase} on the way to {to}"))?;
+/// A run that has come to a phase on a legal path.
+async fn walk(scene: &Scene, run: &str, to: Phase) -> Result<()> {
+    use Phase::{Init, Pending, Plan, Setup};
+    scene.rows(run, json!([["creation", "admin", {"create": {}}, ""]])).await?;
+    for phase in [Pending, Setup, Init, Plan].into_iter().filter(|phase| *phase < to).chain([to]) {
+        let rows = json!([[format!("{phase} on the way to {to}"), "admin", {"status": at(phase)}, ""]]);
+        scene.rows(run, rows).await?;
     }
     Ok(())
 }
 
-async fn json_patch(world: &World, namespace: &str, name: &str, patch: Value) -> kube::Result<crds::TerraformRun> {
-    let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-    world.runs(namespace).patch_status(name, &PatchParams::default(), &Patch::Json::<()>(patch)).await
-}
-
-async fn names(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    world.create(&namespace, &"n".repeat(52), &json!({})).await?;
-    refused("53", world.runs(&namespace).create(&PostParams::default(), &run(&"n".repeat(53), &json!({}))?).await, "at most 52")
+async fn name_has_at_most_52_characters(world: World) -> Result<()> {
     // A name cannot be removed and added.
+    let scene = Scene::new(world, &[]).await?;
+    let rows = json!([["52", "admin", {"create": {}}, ""]]);
+    scene.rows(&"n".repeat(52), rows).await?;
+    let rows = json!([["53", "admin", {"create": {}}, "at most 52"]]);
+    scene.rows(&"n".repeat(53), rows).await
 }
 
-async fn spec(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    let runs = world.runs(&namespace);
-    let variables = json!({"variables": [{"name": "a", "value": {"deep": [1, "x"]}}]});
-    world.create(&namespace, "a", &variables).await?;
-    let patch = |body: Value| Patch::Merge(body);
-    let pp = PatchParams::default();
-    runs.patch("a", &pp, &patch(json!({"metadata": {"annotations": {"x": "y"}}}))).await?;
-    refused("change", runs.patch("a", &pp, &patch(json!({"spec": {"workspace": "other"}}))).await, "spec is immutable")?;
-    let deep = json!({"spec": {"variables": [{"name": "a", "value": {"deep": [2, "x"]}}]}});
-    refused("change of an untyped value", runs.patch("a", &pp, &patch(deep)).await, "spec is immutable")?;
-    refused("remove", runs.patch("a", &pp, &patch(json!({"spec": null}))).await, "spec")?;
-    refused("add", runs.patch("a", &pp, &patch(json!({"spec": {"tool": {"version": "1"}}}))).await, "spec is immutable")?;
-    refused("remove a part", runs.patch("a", &pp, &patch(json!({"spec": {"variables": null}}))).await, "spec is immutable")
+async fn spec_never_changes(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    let variables = |first: u8| json!({"variables": [{"name": "a", "value": {"deep": [first, "x"]}}]});
+    let immutable = "spec is immutable";
+    let rows = json!([
+        ["creation", "admin", {"create": {"spec": variables(1)}}, ""],
+        ["annotation", "admin", {"annotate": {"x": "y"}}, ""],
+        ["change", "admin", {"merge": {"spec": {"workspace": "other"}}}, immutable],
+        ["change of an untyped value", "admin", {"merge": {"spec": variables(2)}}, immutable],
+        ["removal", "admin", {"merge": {"spec": null}}, "spec"],
+        ["addition", "admin", {"merge": {"spec": {"tool": {"version": "1"}}}}, immutable],
+        ["removal of a part", "admin", {"merge": {"spec": {"variables": null}}}, immutable],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn status(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    world.create(&namespace, "a", &json!({})).await?;
-    world.status(&namespace, "a", &at(Phase::Pending)).await?;
-    world.status(&namespace, "a", &json!({"message": "x"})).await?;
-    let removal = json_patch(&world, &namespace, "a", json!([{"op": "remove", "path": "/status"}])).await;
-    refused("remove", removal, "status cannot be removed")?;
-    let again = json_patch(&world, &namespace, "a", json!([{"op": "replace", "path": "/status", "value": {}}])).await;
-    refused("emptied", again, "illegal change of phase")
+async fn status_is_never_removed(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    scene.pending(RUN, &json!({})).await?;
+    let remove = json!([{"op": "remove", "path": "/status"}]);
+    let empty = json!([{"op": "replace", "path": "/status", "value": {}}]);
+    let rows = json!([
+        ["change", "admin", {"status": {"message": "x"}}, ""],
+        ["removal", "admin", {"json": remove}, "status cannot be removed"],
+        ["an empty status", "admin", {"json": empty}, PHASE],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn first_phase(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
+async fn first_phase_is_pending(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
     for phase in Phase::ALL {
-        let name = phase.as_str().to_lowercase();
-        world.create(&namespace, &name, &json!({})).await?;
-        let answer = world.status(&namespace, &name, &at(phase)).await;
-        if phase == Phase::Pending {
-            answer?;
-            let removed = json_patch(&world, &namespace, &name, json!([{"op": "remove", "path": "/status/phase"}])).await;
-            refused("removed, to be added as another", removed, "illegal change of phase")?;
-        } else {
-            refused(phase.as_str(), answer, "the first phase is Pending")?;
-        }
+        let message = if phase == Phase::Pending { "" } else { "the first phase is Pending" };
+        let rows = json!([
+            ["creation", "admin", {"create": {}}, ""],
+            ["phase", "admin", {"status": at(phase)}, message],
+        ]);
+        scene.rows(&phase.as_str().to_lowercase(), rows).await?;
     }
-    Ok(())
+    removed_phase(&scene, "pending").await
 }
 
-async fn pairs(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
+/// A phase cannot be removed, to add another one.
+async fn removed_phase(scene: &Scene, run: &str) -> Result<()> {
+    let remove = json!([{"op": "remove", "path": "/status/phase"}]);
+    let rows = json!([["removal of the phase", "admin", {"json": remove}, PHASE]]);
+    scene.rows(run, rows).await
+}
+
+async fn every_pair_of_phases_is_decided_as_in_the_table(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    let runs = scene.world.runs(&scene.namespace);
     for from in Phase::ALL {
         let name = from.as_str().to_lowercase();
-        walk(&world, &namespace, &name, from).await?;
+        walk(&scene, &name, from).await?;
         for to in Phase::ALL {
             let mut body = at(to);
             if from == Phase::Apply && to == Phase::Succeeded {
@@ -129,258 +134,269 @@ async fn pairs(world: World) -> Result<()> {
                 body["result"] = Value::Null;
             }
             let dry = PatchParams { dry_run: true, ..PatchParams::default() };
-            let answer = world.runs(&namespace).patch_status(&name, &dry, &Patch::Merge(json!({"status": body}))).await;
+            let answer = runs.patch_status(&name, &dry, &Patch::Merge(json!({"status": body}))).await;
             ensure!(answer.is_ok() == from.may_become(to), "{from} to {to}: {answer:?}");
         }
         if from != Phase::Pending {
-            let removed = json_patch(&world, &namespace, &name, json!([{"op": "remove", "path": "/status/phase"}])).await;
-            refused(&format!("{from} removed"), removed, "illegal change of phase")?;
+            removed_phase(&scene, &name).await?;
         }
     }
     Ok(())
 }
 
-async fn claim(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    walk(&world, &namespace, "a", Phase::Apply).await?;
-    world.status(&namespace, "a", &json!({"message": "beside the claim"})).await?;
-    for (what, claim) in [("change", json!({"nonce": "1".repeat(32)})), ("remove", Value::Null)] {
-        refused(what, world.status(&namespace, "a", &json!({"claim": claim})).await, "a claim never changes")?;
-    }
-    let swap = json!([{"op": "remove", "path": "/status/claim"}, {"op": "add", "path": "/status/claim", "value": {
-        "checksum": sum('b'), "attempt": 1, "podUID": "u", "nonce": "0".repeat(32), "at": "2026-01-01T00:00:00Z"}}]);
-    refused("remove and add", json_patch(&world, &namespace, "a", swap).await, "a claim never changes")
+async fn claim_never_changes(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    walk(&scene, RUN, Phase::Apply).await?;
+    let swap = json!([{"op": "remove", "path": "/status/claim"},
+        {"op": "add", "path": "/status/claim", "value": a_claim('b')}]);
+    let fixed = "a claim never changes";
+    let rows = json!([
+        ["another field", "admin", {"status": {"message": "beside the claim"}}, ""],
+        ["change", "admin", {"status": {"claim": {"nonce": "1".repeat(32)}}}, fixed],
+        ["removal", "admin", {"status": {"claim": null}}, fixed],
+        ["removal and addition", "admin", {"json": swap}, fixed],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn result(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    walk(&world, &namespace, "a", Phase::Failed).await?;
-    world.status(&namespace, "a", &json!({"message": "said later"})).await?;
-    refused("change", world.status(&namespace, "a", &json!({"result": "Indeterminate"})).await, "a result never changes")?;
-    refused("remove", world.status(&namespace, "a", &json!({"result": null})).await, "a result never changes")?;
-    let swap = json!([{"op": "remove", "path": "/status/result"}, {"op": "remove", "path": "/status/phase"},
-        {"op": "add", "path": "/status/phase", "value": "Canceled"}, {"op": "add", "path": "/status/result", "value": "Expired"}]);
-    refused("remove and add", json_patch(&world, &namespace, "a", swap).await, "never changes")
+async fn result_never_changes(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    walk(&scene, RUN, Phase::Failed).await?;
+    let swap = json!([
+        {"op": "remove", "path": "/status/result"},
+        {"op": "remove", "path": "/status/phase"},
+        {"op": "add", "path": "/status/phase", "value": "Canceled"},
+        {"op": "add", "path": "/status/result", "value": "Expired"},
+    ]);
+    let rows = json!([
+        ["another field", "admin", {"status": {"message": "said later"}}, ""],
+        ["change", "admin", {"status": {"result": "Indeterminate"}}, "a result never changes"],
+        ["removal", "admin", {"status": {"result": null}}, "a result never changes"],
+        ["removal and addition", "admin", {"json": swap}, "never changes"],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn apply_needs_claim(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    walk(&world, &namespace, "a", Phase::Plan).await?;
-    refused("none", world.status(&namespace, "a", &json!({"phase": "Apply"})).await, "phase Apply needs a claim")?;
-    world.status(&namespace, "a", &at(Phase::Apply)).await?;
-    refused("removed", world.status(&namespace, "a", &json!({"claim": null})).await, "claim")
+async fn phase_apply_needs_a_claim(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    walk(&scene, RUN, Phase::Plan).await?;
+    let rows = json!([
+        ["no claim", "admin", {"status": {"phase": "Apply"}}, "phase Apply needs a claim"],
+        ["claim", "admin", {"status": at(Phase::Apply)}, ""],
+        ["removal", "admin", {"status": {"claim": null}}, "claim"],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn result_of_phase(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    let text = "a terminal phase has a result of its own";
+async fn result_belongs_to_its_phase(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    let own = "a terminal phase has a result of its own";
     for phase in [Phase::Succeeded, Phase::Failed, Phase::Canceled] {
         for result in RunResult::ALL.into_iter().filter(|r| !r.needs_claim()) {
-            let name = format!("{}-{}", phase.as_str().to_lowercase(), result.as_str().to_lowercase());
-            walk(&world, &namespace, &name, Phase::Plan).await?;
-            let answer = world.status(&namespace, &name, &json!({"phase": phase, "result": result})).await;
-            if result.phase() == phase { drop(answer?) } else { refused(&name, answer, text)? }
+            let name = format!("{phase}-{result}").to_lowercase();
+            walk(&scene, &name, Phase::Plan).await?;
+            let message = if result.phase() == phase { "" } else { own };
+            let rows = json!([["end", "admin", {"status": {"phase": phase, "result": result}}, message]]);
+            scene.rows(&name, rows).await?;
         }
     }
-    walk(&world, &namespace, "a", Phase::Plan).await?;
-    refused("no result", world.status(&namespace, "a", &json!({"phase": "Failed"})).await, text)?;
-    refused("result without end", world.status(&namespace, "a", &json!({"result": "Failed"})).await, text)?;
-    world.status(&namespace, "a", &at(Phase::Failed)).await?;
-    refused("removed", world.status(&namespace, "a", &json!({"result": null, "phase": null})).await, "illegal change of phase")
+    walk(&scene, RUN, Phase::Plan).await?;
+    let rows = json!([
+        ["no result", "admin", {"status": {"phase": "Failed"}}, own],
+        ["a result without end", "admin", {"status": {"result": "Failed"}}, own],
+        ["end", "admin", {"status": at(Phase::Failed)}, ""],
+        ["removal", "admin", {"status": {"result": null, "phase": null}}, PHASE],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn result_needs_claim(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    let text = "only a claimed run was applied";
+async fn only_a_claimed_run_is_applied(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    let needs = "only a claimed run was applied";
     for result in RunResult::ALL {
-        let (without, with) = (format!("w-{}", result.as_str().to_lowercase()), format!("c-{}", result.as_str().to_lowercase()));
+        let word = result.as_str().to_lowercase();
+        let (unclaimed, claimed) = (format!("w-{word}"), format!("c-{word}"));
         let end = json!({"phase": result.phase(), "result": result});
-        walk(&world, &namespace, &without, Phase::Plan).await?;
-        let answer = world.status(&namespace, &without, &end).await;
-        if result.needs_claim() {
-            refused(&without, answer, text)?;
+        walk(&scene, &unclaimed, Phase::Plan).await?;
+        let message = if result.needs_claim() { needs } else { "" };
+        let rows = json!([["end", "admin", {"status": end}, message]]);
+        scene.rows(&unclaimed, rows).await?;
+        walk(&scene, &claimed, Phase::Apply).await?;
+        if result.needs_claim() || result == RunResult::Failed {
+            let rows = json!([
+                ["end", "admin", {"status": end}, ""],
+                ["removal of the claim", "admin", {"status": {"claim": null}}, "claim"],
+            ]);
+            scene.rows(&claimed, rows).await?;
         } else {
-            drop(answer?);
-        }
-        walk(&world, &namespace, &with, Phase::Apply).await?;
-        let answer = world.status(&namespace, &with, &end).await;
-        let allowed = result.needs_claim() || result == RunResult::Failed;
-        if allowed {
-            answer?;
-            refused("claim removed afterwards", world.status(&namespace, &with, &json!({"claim": null})).await, "claim")?;
-        } else {
-            ensure!(answer.is_err(), "{with} was let through");
+            let answer = scene.world.status(&scene.namespace, &claimed, &end).await;
+            ensure!(answer.is_err(), "{claimed} was admitted");
         }
     }
     Ok(())
 }
 
-async fn creation(world: World) -> Result<()> {
+async fn defaults_are_stored(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
-    let runs = world.access.client().await?;
-    let api: kube::Api<kube::core::DynamicObject> =
-        kube::Api::namespaced_with(runs, &namespace, &kube::core::ApiResource::erase::<crds::TerraformRun>(&()));
-    let git = |extra: Value| {
-        let mut git = json!({"url": "https://example.com/r.git"});
-        git.as_object_mut().map(|g| extra.as_object().cloned().map(|e| g.extend(e)));
-        json!({"source": {"git": git}})
-    };
+    let spec = world.create(&namespace, RUN, &json!({})).await?.spec;
+    ensure!(spec.timeouts.apply.to_string() == "6h" && spec.retry.limit == 3 && spec.workspace == "default");
+    Ok(())
+}
+
+/// A spec: a Git source, with `more` merged over it.
+fn with(more: &Value) -> Value {
+    let mut spec = json!({"source": {"git": {"url": "https://example.com/r.git"}}});
+    json_patch::merge(&mut spec, more);
+    spec
+}
+
+/// Sources: name, spec, and whether it is accepted.
+fn sources() -> Value {
+    let git = |git: Value| with(&json!({"source": {"git": git}}));
     let inline = |path: &str| json!({"source": {"inline": {"files": {path: "x"}}}});
-    let with = |extra: Value| {
-        let mut spec = git(json!({}));
-        spec.as_object_mut().map(|s| extra.as_object().cloned().map(|e| s.extend(e)));
-        spec
-    };
-    let artifact = |url: &str, extra: Value| {
+    let artifact = |url: &str, more: Value| {
         let mut spec = json!({"stack": "s", "source": {"artifact": {"url": url, "digest": sum('a')}}});
-        ::json_patch::merge(&mut spec, &extra);
+        json_patch::merge(&mut spec, &more);
         spec
     };
-    let item = |path: &str| json!({"source": {"configMapRef": {"name": "a", "items": [{"key": "k", "path": path}, {"key": "l", "path": "b"}]}}});
-    let vault = |spec: Value| {
-        let mut whole = with(json!({"credentials": {"vault": {"address": "https://v"}}, "runner": {"serviceAccountName": "a"}}));
-        ::json_patch::merge(&mut whole, &spec);
-        whole
+    let half = json!({"source": {"artifact": {"digest": "sha256:aa"}}});
+    let above = json!({"source": {"artifact": {"path": "a/.."}}});
+    let no_digest = json!({"source": {"artifact": {"digest": null}}});
+    let map = |path: &str| {
+        let items = json!([{"key": "k", "path": path}, {"key": "l", "path": "b"}]);
+        json!({"source": {"configMapRef": {"name": "a", "items": items}}})
     };
-    let cases: Vec<(&str, Value, bool)> = vec![
-        ("artifact", artifact("https://example.com/a@1/x.tgz?v=1", json!({})), true),
-        ("artifact of no stack", artifact("https://example.com/a", json!({"stack": null})), false),
-        ("artifact of no digest", artifact("https://example.com/a", json!({"source": {"artifact": {"digest": null}}})), false),
-        ("artifact of half a digest", artifact("https://h/a", json!({"source": {"artifact": {"digest": "sha256:aa"}}})), false),
-        ("artifact with credentials", artifact("https://me:secret@example.com/a", json!({})), false),
-        ("artifact of a file", artifact("file:///etc", json!({})), false),
-        ("artifact above", artifact("https://h/a", json!({"source": {"artifact": {"path": "a/.."}}})), false),
-        ("config map", item("modules/x/a.tf"), true),
-        ("config map above the stack", item("../a.tf"), false),
-        ("config map into a git directory", item("a/.git/config"), false),
-        ("config map twice in one place", item("b"), false),
-        ("secret and config map", json!({"source": {"configMapRef": {"name": "a"}, "secretRef": {"name": "a"}}}), false),
-        ("identity", vault(json!({})), true),
-        ("identity of nobody", vault(json!({"runner": {"serviceAccountName": null}})), false),
-        ("identity at the datastore", vault(json!({"credentials": {"vault": {"audience": "pawl-datastore"}}})), false),
-        ("refresh only", with(json!({"operation": "RefreshOnly", "refresh": true, "replace": []})), true),
-        ("refresh only without a look", with(json!({"operation": "RefreshOnly", "refresh": false})), false),
-        ("refresh only that makes anew", with(json!({"operation": "RefreshOnly", "replace": ["a.b"]})), false),
-        ("destroy that makes anew", with(json!({"operation": "Destroy", "replace": ["a.b"]})), false),
-        (
-            "plan that makes anew and does not look",
-            with(json!({"operation": "Plan", "refresh": false, "replace": ["a.b"]})),
-            true,
-        ),
-        ("role of no account", vault(json!({"credentials": {"aws": {"roleArn": "admin"}}})), false),
-        ("git", git(json!({})), true),
-        ("inline", inline("modules/a/main.tf"), true),
-        ("no source", json!({"source": {}}), false),
-        ("no spec", Value::Null, false),
-        ("two sources", json!({"source": {"git": {"url": "https://e.com/r"}, "inline": {"files": {"a.tf": ""}}}}), false),
-        ("url with credentials", git(json!({"url": "https://me:secret@example.com/r"})), false),
-        ("url of a file", git(json!({"url": "file:///etc"})), false),
-        ("url that runs a program", git(json!({"url": "ext::sh -c true"})), false),
-        ("revision that is an option", git(json!({"revision": "--upload-pack=x"})), false),
-        ("revision with a range", git(json!({"revision": "a..b"})), false),
-        ("path above the repository", git(json!({"path": "a/../../b"})), false),
-        ("absolute path", git(json!({"path": "/etc"})), false),
-        ("path with dots in a name", git(json!({"path": "a..b/c"})), true),
-        ("inline above the stack", inline("../main.tf"), false),
-        ("inline absolute", inline("/main.tf"), false),
-        ("inline version file", inline(".opentofu-version"), true),
-        ("inline above a module", inline("modules/../../main.tf"), false),
-        ("inline into a git directory", inline("a/.git/config"), false),
-        ("inline into .terraform", inline(".terraform/x"), false),
-        ("variable of any type", with(json!({"variables": [{"name": "a", "value": [1, {"b": null}]}]})), true),
-        ("variable without value", with(json!({"variables": [{"name": "a"}]})), false),
-        (
-            "variable with two values",
-            with(json!({"variables": [{"name": "a", "value": 1, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]})),
-            false,
-        ),
-        (
-            "variable from two places",
-            with(
-                json!({"variables": [{"name": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}, "configMapKeyRef": {"name": "s", "key": "k"}}}]}),
-            ),
-            false,
-        ),
-        ("variable twice", with(json!({"variables": [{"name": "a", "value": 1}, {"name": "a", "value": 2}]})), false),
-        ("a hook", with(json!({"hooks": [{"name": "a", "when": "Always", "inline": "true"}]})), true),
-        ("a hook of nothing", with(json!({"hooks": [{"name": "a", "when": "Always"}]})), false),
-        ("a hook of two things", with(json!({"hooks": [{"name": "a", "when": "Always", "inline": "true", "path": "a"}]})), false),
-        ("a hook of no moment", with(json!({"hooks": [{"name": "a", "when": "Sometimes", "inline": "true"}]})), false),
-        ("a file before Setup", with(json!({"hooks": [{"name": "a", "when": "BeforeSetup", "path": "a.sh"}]})), false),
-        ("a file of the image", with(json!({"hooks": [{"name": "a", "when": "Always", "path": "/bin/true"}]})), false),
-        ("a hook of a long name", with(json!({"hooks": [{"name": "a".repeat(25), "when": "Always", "inline": "true"}]})), false),
-        ("timeout too long", with(json!({"timeouts": {"apply": "25h"}})), false),
-        ("timeout of nothing", with(json!({"timeouts": {"plan": "0s"}})), false),
-        ("timeout in days", with(json!({"timeouts": {"plan": "1d"}})), false),
-        ("expiry too far", with(json!({"approval": {"expiresAfter": "721h"}})), false),
-        ("too many retries", with(json!({"retry": {"limit": 11}})), false),
-        ("our label", with(json!({"runner": {"labels": {"pawl.run/run": "other"}}})), false),
-        ("their label", with(json!({"runner": {"labels": {"team": "a"}}})), true),
-        (
-            "backend with anything",
-            with(json!({"backend": {"type": "s3", "config": {"bucket": "b", "assume_role": {"role_arn": "x"}}}})),
-            true,
-        ),
-        (
-            "variable file of two places",
-            with(json!({"variableFiles": [{"path": "a", "secretKeyRef": {"name": "s", "key": "k"}}]})),
-            false,
-        ),
-        ("variable file beside the stack", with(json!({"variableFiles": [{"path": "../env/a.tfvars"}]})), true),
-        ("absolute variable file", with(json!({"variableFiles": [{"path": "/etc/passwd"}]})), false),
-        ("environment of nowhere", with(json!({"envFrom": [{"prefix": "A_"}]})), false),
-        ("environment of a Secret", with(json!({"envFrom": [{"prefix": "TF_VAR_", "secretRef": {"name": "s"}}]})), true),
-        (
-            "file of a Secret",
-            with(json!({"files": [{"path": ".aws/credentials", "secretKeyRef": {"name": "s", "key": "k"}}]})),
-            true,
-        ),
-        ("file above the home", with(json!({"files": [{"path": "../a", "secretKeyRef": {"name": "s", "key": "k"}}]})), false),
-        (
-            "file above the home, later",
-            with(json!({"files": [{"path": "a/../../b", "secretKeyRef": {"name": "s", "key": "k"}}]})),
-            false,
-        ),
-        (
-            "file twice",
-            with(
-                json!({"files": [{"path": "a", "secretKeyRef": {"name": "s", "key": "k"}}, {"path": "a", "in": "Home", "configMapKeyRef": {"name": "s", "key": "k"}}]}),
-            ),
-            false,
-        ),
-        (
-            "file elsewhere",
-            with(json!({"files": [{"path": "a", "in": "Root", "secretKeyRef": {"name": "s", "key": "k"}}]})),
-            false,
-        ),
-        (
-            "targets and more",
-            with(json!({"targets": ["a.b[\"c\"]"], "replace": ["a.d"], "refresh": false, "parallelism": 256})),
-            true,
-        ),
-        ("parallelism of nothing", with(json!({"parallelism": 0})), false),
-        ("arguments", with(json!({"arguments": {"plan": ["-compact-warnings"]}})), true),
-        ("unknown operation", with(json!({"operation": "Refresh"})), false),
-        (
-            "too many files",
-            json!({"source": {"inline": {"files": (0..65).map(|i| (format!("f{i}"), "x")).collect::<std::collections::BTreeMap<_, _>>()}}}),
-            false,
-        ),
-        ("file too large", json!({"source": {"inline": {"files": {"a": "x".repeat(131_073)}}}}), false),
-    ];
-    for (what, spec, accepted) in cases {
-        let mut object =
-            json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"generateName": "a-"}, "spec": spec});
+    let secret_too = json!({"source": {"configMapRef": {"name": "a"}, "secretRef": {"name": "a"}}});
+    let inline_too = json!({"git": {"url": "https://e.com/r"}, "inline": {"files": {"a.tf": ""}}});
+    let many: BTreeMap<_, _> = (0..65).map(|i| (format!("f{i}"), "x")).collect();
+    json!([
+        ["artifact", artifact("https://example.com/a@1/x.tgz?v=1", json!({})), true],
+        ["artifact without stack", artifact("https://example.com/a", json!({"stack": null})), false],
+        ["artifact without digest", artifact("https://example.com/a", no_digest), false],
+        ["artifact with half a digest", artifact("https://h/a", half), false],
+        ["artifact with credentials", artifact("https://me:secret@example.com/a", json!({})), false],
+        ["artifact of a file", artifact("file:///etc", json!({})), false],
+        ["artifact above", artifact("https://h/a", above), false],
+        ["ConfigMap", map("modules/x/a.tf"), true],
+        ["ConfigMap above the stack", map("../a.tf"), false],
+        ["ConfigMap into a Git directory", map("a/.git/config"), false],
+        ["ConfigMap twice at one path", map("b"), false],
+        ["Secret and ConfigMap", secret_too, false],
+        ["Git", git(json!({})), true],
+        ["inline", inline("modules/a/main.tf"), true],
+        ["no source", {"source": {}}, false],
+        ["no spec", null, false],
+        ["two sources", {"source": inline_too}, false],
+        ["URL with credentials", git(json!({"url": "https://me:secret@example.com/r"})), false],
+        ["URL of a file", git(json!({"url": "file:///etc"})), false],
+        ["URL that runs a program", git(json!({"url": "ext::sh -c true"})), false],
+        ["revision that is an option", git(json!({"revision": "--upload-pack=x"})), false],
+        ["revision with a range", git(json!({"revision": "a..b"})), false],
+        ["path above the repository", git(json!({"path": "a/../../b"})), false],
+        ["absolute path", git(json!({"path": "/etc"})), false],
+        ["path with dots in a name", git(json!({"path": "a..b/c"})), true],
+        ["inline above the stack", inline("../main.tf"), false],
+        ["inline absolute", inline("/main.tf"), false],
+        ["inline version file", inline(".opentofu-version"), true],
+        ["inline above a module", inline("modules/../../main.tf"), false],
+        ["inline into a Git directory", inline("a/.git/config"), false],
+        ["inline into .terraform", inline(".terraform/x"), false],
+        ["too many files", {"source": {"inline": {"files": many}}}, false],
+        ["file too large", {"source": {"inline": {"files": {"a": "x".repeat(131_073)}}}}, false],
+    ])
+}
+
+/// Inputs, which are merged over a Git source.
+fn inputs() -> Value {
+    let key = json!({"name": "s", "key": "k"});
+    let both = json!({"secretKeyRef": key, "configMapKeyRef": key});
+    let twice = json!([{"name": "a", "value": 1}, {"name": "a", "value": 2}]);
+    let two_values = json!({"name": "a", "value": 1, "valueFrom": {"secretKeyRef": key}});
+    let file = |path: &str| json!({"path": path, "secretKeyRef": key});
+    let elsewhere = json!({"path": "a", "in": "Root", "secretKeyRef": key});
+    let same_file = json!([file("a"), {"path": "a", "in": "Home", "configMapKeyRef": key}]);
+    json!([
+        ["variable of any type", {"variables": [{"name": "a", "value": [1, {"b": null}]}]}, true],
+        ["variable without value", {"variables": [{"name": "a"}]}, false],
+        ["variable with two values", {"variables": [two_values]}, false],
+        ["variable from two places", {"variables": [{"name": "a", "valueFrom": both}]}, false],
+        ["variable twice", {"variables": twice}, false],
+        ["variable file of two places", {"variableFiles": [file("a")]}, false],
+        ["variable file beside the stack", {"variableFiles": [{"path": "../env/a.tfvars"}]}, true],
+        ["absolute variable file", {"variableFiles": [{"path": "/etc/passwd"}]}, false],
+        ["environment of nowhere", {"envFrom": [{"prefix": "A_"}]}, false],
+        ["environment of a Secret", {"envFrom": [{"prefix": "TF_VAR_", "secretRef": {"name": "s"}}]}, true],
+        ["file of a Secret", {"files": [file(".aws/credentials")]}, true],
+        ["file above the home", {"files": [file("../a")]}, false],
+        ["file above the home, later", {"files": [file("a/../../b")]}, false],
+        ["file twice", {"files": same_file}, false],
+        ["file elsewhere", {"files": [elsewhere]}, false],
+        ["arguments", {"arguments": {"plan": ["-compact-warnings"]}}, true],
+    ])
+}
+
+/// Operations, identities, hooks and limits, which are merged over a Git source.
+fn settings() -> Value {
+    let vault = |more: Value| {
+        let mut spec = json!({"credentials": {"vault": {"address": "https://v"}}, "runner": {"serviceAccountName": "a"}});
+        json_patch::merge(&mut spec, &more);
+        spec
+    };
+    let datastore = json!({"credentials": {"vault": {"audience": "pawl-datastore"}}});
+    let hook = |more: Value| {
+        let mut hook = json!({"name": "a", "when": "Always"});
+        json_patch::merge(&mut hook, &more);
+        json!({"hooks": [hook]})
+    };
+    let s3 = json!({"bucket": "b", "assume_role": {"role_arn": "x"}});
+    let targets = json!({"targets": ["a.b[\"c\"]"], "replace": ["a.d"], "refresh": false, "parallelism": 256});
+    json!([
+        ["identity", vault(json!({})), true],
+        ["identity without account", vault(json!({"runner": {"serviceAccountName": null}})), false],
+        ["identity at the datastore", vault(datastore), false],
+        ["role of no account", vault(json!({"credentials": {"aws": {"roleArn": "admin"}}})), false],
+        ["refresh only", {"operation": "RefreshOnly", "refresh": true, "replace": []}, true],
+        ["refresh only without refresh", {"operation": "RefreshOnly", "refresh": false}, false],
+        ["refresh only that replaces", {"operation": "RefreshOnly", "replace": ["a.b"]}, false],
+        ["destroy that replaces", {"operation": "Destroy", "replace": ["a.b"]}, false],
+        ["plan that replaces, no refresh", {"operation": "Plan", "refresh": false, "replace": ["a.b"]}, true],
+        ["unknown operation", {"operation": "Refresh"}, false],
+        ["targets and more", targets, true],
+        ["parallelism of nothing", {"parallelism": 0}, false],
+        ["hook", hook(json!({"inline": "true"})), true],
+        ["hook of nothing", hook(json!({})), false],
+        ["hook of two things", hook(json!({"inline": "true", "path": "a"})), false],
+        ["hook at an unknown time", hook(json!({"when": "Sometimes", "inline": "true"})), false],
+        ["hook of a file before Setup", hook(json!({"when": "BeforeSetup", "path": "a.sh"})), false],
+        ["hook of a file of the image", hook(json!({"path": "/bin/true"})), false],
+        ["hook with a long name", hook(json!({"name": "a".repeat(25), "inline": "true"})), false],
+        ["timeout too long", {"timeouts": {"apply": "25h"}}, false],
+        ["timeout of nothing", {"timeouts": {"plan": "0s"}}, false],
+        ["timeout in days", {"timeouts": {"plan": "1d"}}, false],
+        ["expiry too far", {"approval": {"expiresAfter": "721h"}}, false],
+        ["too many retries", {"retry": {"limit": 11}}, false],
+        ["our label", {"runner": {"labels": {"pawl.run/run": "other"}}}, false],
+        ["their label", {"runner": {"labels": {"team": "a"}}}, true],
+        ["backend with anything", {"backend": {"type": "s3", "config": s3}}, true],
+    ])
+}
+
+async fn senseless_spec_is_refused_on_creation(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    let runs: Api<DynamicObject> =
+        Api::namespaced_with(scene.world.admin.clone(), &scene.namespace, &ApiResource::erase::<TerraformRun>(&()));
+    let rows = |rows: Value| serde_json::from_value::<Vec<(String, Value, bool)>>(rows);
+    let over_git = [rows(inputs())?, rows(settings())?].concat();
+    let over_git = over_git.into_iter().map(|(name, spec, accepted)| (name, with(&spec), accepted));
+    for (name, spec, accepted) in rows(sources())?.into_iter().chain(over_git) {
+        let mut object = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
+            "metadata": {"generateName": "a-"}, "spec": spec});
         if spec.is_null() {
-            object.as_object_mut().map(|o| o.remove("spec"));
+            object.as_object_mut().map(|object| object.remove("spec"));
         }
-        let answer = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &serde_json::from_value(object)?).await;
-        ensure!(answer.is_ok() == accepted, "{what}: {answer:?}");
+        let object = serde_json::from_value(object).with_context(|| name.clone())?;
+        let answer = runs.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await;
+        ensure!(answer.is_ok() == accepted, "{name}: {answer:?}");
     }
-    // Defaults are visible in the stored object.
-    let created = world.create(&namespace, "defaults", &json!({})).await?;
-    ensure!(
-        created.spec.timeouts.apply.to_string() == "6h" && created.spec.retry.limit == 3 && created.spec.workspace == "default"
-    );
     Ok(())
 }

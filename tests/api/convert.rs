@@ -11,9 +11,11 @@ pub(crate) fn tests() -> Vec<Test> {
     ["burrito", "tofu-controller", "terraform-operator", "alustan"]
         .into_iter()
         .map(|peer| {
-            Test::new(&format!("convert::what_is_made_of_{peer}_is_accepted"), false, move |world| async move {
-                accepted(&world, peer)
-            })
+            Test::new(
+                &format!("convert::output_for_{peer}_is_accepted"),
+                false,
+                move |world| async move { accepted(&world, peer) },
+            )
         })
         .collect()
 }

@@ -2,7 +2,7 @@
 //! policies.
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{RunResult, TerraformLayer, TerraformRun, conditions, names, reason};
+use crds::{RunResult, TerraformLayer, TerraformRun, TerraformRunStatus as Status, conditions, names, reason};
 use harness::{cluster::objects, wait};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{
@@ -12,15 +12,15 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    rig::{RUN, Rig},
-    world::{PATIENCE, Test, World, plan, run, sum},
+    rig::{RUN, Rig, has, is_open, stalls},
+    world::{PATIENCE, World, plan, run, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("enforcement::without_a_policy_nothing_starts_and_what_is_set_is_revoked", false, removed)]
+tests! {
+    Bare: missing_policy_stops_runs_and_revokes_annotations,
 }
 
-async fn removed(_: World) -> Result<()> {
+async fn missing_policy_stops_runs_and_revokes_annotations(_: World) -> Result<()> {
     let (world, _plane) = World::start(true).await?;
     for policy in names::POLICIES {
         Box::pin(missing(&world, policy)).await.context(policy)?;
@@ -47,13 +47,12 @@ async fn put_back(world: &World, binding: &ValidatingAdmissionPolicyBinding) -> 
     Ok(())
 }
 
-fn has(run: &TerraformRun, type_: &str, status: &str, reason: &str) -> bool {
-    let all = run.status.iter().flat_map(|status| &status.conditions);
-    all.into_iter().any(|c| c.type_ == type_ && c.status == status && c.reason == reason)
+fn waits(status: &Status) -> bool {
+    stalls(status, reason::POLICY_MISSING)
 }
 
-fn waits(run: &TerraformRun) -> bool {
-    has(run, conditions::STALLED, "True", reason::POLICY_MISSING)
+fn is_revoked(status: &Status) -> bool {
+    has(status, conditions::APPROVED, "False", reason::UNVERIFIED)
 }
 
 /// Runs of both modes wait for the missing policy, whichever it is. When it returns, a Manual run begins, and an Automatic one is canceled,
@@ -65,47 +64,43 @@ async fn missing(world: &World, policy: &str) -> Result<()> {
     plans(&waiting).await?;
     let address = format!("http://state.example.com/{}", queued.namespace);
     let applies = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
-    let in_line = |run: &TerraformRun| has(run, conditions::STATE_LEASED, "False", reason::QUEUED) && !waits(run);
+    let in_line = |status: &Status| has(status, conditions::STATE_LEASED, "False", reason::QUEUED) && !waits(status);
     world.create(&queued.namespace, "first", &applies).await?;
     queued.step_of("first").await?;
-    world.create(&queued.namespace, RUN, &applies).await?;
+    queued.create(&applies).await?;
     queued.look("queued", in_line).await?;
 
     let binding = take_away(world, policy).await?;
-    world.create(&manual.namespace, RUN, &json!({})).await?;
-    world.create(&automatic.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
+    manual.create(&json!({})).await?;
+    automatic.create(&json!({"approval": {"mode": "Automatic"}})).await?;
     for rig in [&manual, &automatic] {
-        let run = rig.look("stalled with PolicyMissing", waits).await?;
-        let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
-        ensure!(message.contains(policy), "the message does not name the policy: {message}");
-        ensure!(run.status.is_some_and(|status| status.attempt.is_none()), "an attempt was opened");
+        let status = rig.look("stalled with PolicyMissing", waits).await?;
+        let named = status.message.as_ref().is_some_and(|message| message.contains(policy));
+        ensure!(named && status.attempt.is_none(), "no policy is named, or an attempt was opened: {status:?}");
     }
     queued.look("stalled with PolicyMissing", waits).await?;
     waiting.approve().await?;
-    let run = waiting.look("stalled with PolicyMissing", waits).await?;
-    ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
+    let status = waiting.look("stalled with PolicyMissing", waits).await?;
+    ensure!(status.approval.is_none(), "recorded without the policy");
 
     put_back(world, &binding).await?;
-    manual.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some()) && !waits(run)).await?;
-    let run = automatic.look("ended", |run| run.status.as_ref().is_some_and(|status| status.result.is_some())).await?;
-    ensure!(
-        run.status.as_ref().is_some_and(|status| status.result == Some(RunResult::Canceled) && status.attempt.is_none()),
-        "no policy checked its author: {:?}",
-        run.status
-    );
-    waiting.look("told that the approval was removed", |run| has(run, conditions::APPROVED, "False", reason::UNVERIFIED)).await?;
+    manual.look("opened", |status| is_open(1)(status) && !waits(status)).await?;
+    // No policy checked its author.
+    let status = automatic.look("ended", |status| status.result.is_some()).await?;
+    ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
+    waiting.look("told that the approval was removed", is_revoked).await?;
     ensure!(!waiting.get().await?.annotations().contains_key(names::APPROVE));
     queued.look("queued, and no longer stalled", in_line).await.map(drop)
 }
 
 /// A Manual run with a waiting plan.
 async fn plans(rig: &Rig) -> Result<()> {
-    rig.world.create(&rig.namespace, RUN, &json!({})).await?;
-    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    rig.create(&json!({})).await?;
+    rig.look("opened", is_open(1)).await?;
     let agent = rig.token().await?;
     agent.plans(1).await?;
     agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await.context("plan")?;
-    rig.look("waiting", |run| has(run, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
+    rig.look("waiting", |status| has(status, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
 }
 
 /// An author approves in another user's name while the policy is missing. The controller revokes that, with or without a reconcile of the
@@ -121,27 +116,26 @@ async fn forged(world: &World, looked_at: bool) -> Result<()> {
     let patch = async || Ok(objects::merge(&runs, RUN, &forged).await);
     wait::until("the policy is off, as it is a moment after its binding went", PATIENCE, patch).await?;
     if looked_at {
-        let run = rig.look("stalled with PolicyMissing", waits).await?;
-        ensure!(run.status.is_some_and(|status| status.approval.is_none()), "recorded without the policy");
+        let status = rig.look("stalled with PolicyMissing", waits).await?;
+        ensure!(status.approval.is_none(), "recorded without the policy");
     }
     put_back(world, &binding).await?;
-    let revoked = |run: &TerraformRun| has(run, conditions::APPROVED, "False", reason::UNVERIFIED);
-    rig.until("told that the approval was removed", revoked).await?;
+    rig.until("told that the approval was removed", is_revoked).await?;
     rig.enforced().await?;
-    let settled = |run: &TerraformRun| {
-        revoked(run)
-            && has(run, conditions::STALLED, "False", reason::PROGRESSING)
-            && has(run, conditions::PLANNED, "True", reason::PLANNED)
+    let settled = |status: &Status| {
+        is_revoked(status)
+            && has(status, conditions::STALLED, "False", reason::PROGRESSING)
+            && has(status, conditions::PLANNED, "True", reason::PLANNED)
     };
-    let run = rig.look("no longer stalled", settled).await?;
-    let message =
-        run.status.iter().flat_map(|status| &status.conditions).find(|c| c.type_ == conditions::APPROVED).map(|c| &c.message);
+    let status = rig.look("no longer stalled", settled).await?;
+    let message = status.conditions.iter().find(|c| c.type_ == conditions::APPROVED).map(|c| &c.message);
     ensure!(message.is_some_and(|text| text.starts_with("alice@example.com's approval was removed: ")), "{message:?}");
+    ensure!(status.approval.is_none() && status.claim.is_none(), "{status:?}");
+    let run = rig.get().await?;
     ensure!(!run.annotations().contains_key(names::APPROVE) && !run.annotations().contains_key(names::APPROVED_BY));
-    ensure!(run.status.is_some_and(|status| status.approval.is_none() && status.claim.is_none()));
     rig.rests("what was removed stays removed").await?;
     rig.approve().await?;
-    rig.look("approved", |run| run.status.as_ref().and_then(|s| s.approval.as_ref()).is_some_and(|a| a.by == "admin")).await?;
+    rig.look("approved", |status| status.approval.as_ref().is_some_and(|approval| approval.by == "admin")).await?;
     // The first proof of a new process revokes nothing.
     rig.again().await?.rests("after a restart").await
 }
@@ -157,8 +151,7 @@ async fn created(world: &World) -> Result<()> {
     wait::until("it is let through", PATIENCE, async || Ok(runs.create(&PostParams::default(), &automatic).await)).await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
-    let run = rig.look("ended", |run| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
-    let status = run.status.context("no status")?;
+    let status = rig.look("ended", Status::is_terminal).await?;
     ensure!(status.result == Some(RunResult::Canceled) && status.attempt.is_none(), "{status:?}");
     ensure!(status.message.is_some_and(|message| message.contains("Create it again")));
     Ok(())
@@ -174,10 +167,10 @@ async fn layer(world: &World) -> Result<()> {
     let automatic = crate::layer_rights::layer("automatic", &json!({"remediation": {"onDrift": "Automatic"}}))?;
     wait::until("it is let through", PATIENCE, async || Ok(layers.create(&PostParams::default(), &automatic).await)).await?;
     layers.create(&PostParams::default(), &crate::layer_rights::layer("manual", &json!({}))?).await?;
-    world.create(&rig.namespace, RUN, &json!({})).await?;
+    rig.create(&json!({})).await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
-    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    rig.look("opened", is_open(1)).await?;
     ensure!(layers.get("automatic").await?.is_unverified() && !layers.get("manual").await?.is_unverified());
     let off = json!({"metadata": {"annotations": {names::UNVERIFIED: null}}});
     let removed = objects::merge(&layers, "automatic", &off).await;

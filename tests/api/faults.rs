@@ -3,27 +3,26 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, ensure};
-use crds::{Changed, FailureClass, RunResult, TerraformRun, TerraformRunStatus, reason};
+use crds::{Changed, FailureClass, RunResult, TerraformRunStatus, reason};
 use serde_json::json;
 
 use crate::{
-    rig::{Played, RUN, Rig},
-    world::{Test, World},
+    rig::{Played, Rig, is_closed, is_open},
+    world::{World, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("faults::an_agent_that_panics_says_so_before_its_claim_and_behind_it", true, panics)]
+tests! {
+    Guarded: agent_panic_is_reported_before_and_after_claim,
 }
 
-async fn panics(world: World) -> Result<()> {
+async fn agent_panic_is_reported_before_and_after_claim(world: World) -> Result<()> {
     for (panics, applies) in [("plan", 0), ("apply", 1)] {
         let rig = Rig::new(world.clone()).await?;
-        rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}})).await?;
-        rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+        rig.create(&json!({"approval": {"mode": "Automatic"}})).await?;
+        rig.look("opened", is_open(1)).await?;
         let work = Played { panics, ..Played::default() };
         let mut process = rig.start(rig.token().await?, work.clone()).await?;
-        let ended = |run: &TerraformRun| run.status.as_ref().is_some_and(TerraformRunStatus::is_terminal);
-        let status = rig.look("ended", ended).await?.status.context("no status")?;
+        let status = rig.look("ended", TerraformRunStatus::is_terminal).await?;
         ensure!(process.end().await? != 0 && work.applies.load(Ordering::Relaxed) == applies, "{panics}");
         let failure = status.failure.context("no failure")?;
         ensure!(
@@ -37,7 +36,7 @@ async fn panics(world: World) -> Result<()> {
         // Its kubelet reads the same result, and no further attempt follows.
         ensure!(process.message()?.result == Some(RunResult::Failed));
         rig.pod_ended(&process.message()?).await?;
-        rig.look("closed", |run| run.status.iter().flat_map(|s| &s.attempt).all(|attempt| !attempt.open)).await?;
+        rig.look("closed", is_closed).await?;
         rig.rests("it is over").await?;
     }
     Ok(())

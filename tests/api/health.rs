@@ -7,10 +7,10 @@ use harness::guide;
 use serde_json::{Value, json};
 use xtask::gobuild::{HEALTH, Toolset};
 
-use crate::world::Test;
+use crate::world::{World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("health::argo_cd_tells_who_is_well_who_goes_on_and_who_waits", false, |_| async { table() })]
+tests! {
+    Bare: argo_cd_health_follows_conditions,
 }
 
 /// The health of an object.
@@ -47,7 +47,7 @@ fn text(value: &str) -> String {
     format!("\"{}\"", escaped.concat())
 }
 
-fn table() -> Result<()> {
+async fn argo_cd_health_follows_conditions(_: World) -> Result<()> {
     let conditions = |all: &[(&str, &str)]| -> Vec<Value> {
         all.iter().map(|(type_, status)| json!({"type": type_, "status": status, "message": "why"})).collect()
     };

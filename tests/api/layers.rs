@@ -9,7 +9,9 @@ use controller::{
     settings::Settings,
     watches,
 };
-use crds::{LayerState, TerraformLayer, TerraformRepository, TerraformRun, clock::ServerClock, names};
+use crds::{
+    LayerState, TerraformLayer, TerraformLayerStatus as Status, TerraformRepository, TerraformRun, clock::ServerClock, names,
+};
 use futures::StreamExt as _;
 use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Namespace;
@@ -21,15 +23,13 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
 
-use crate::world::{PATIENCE, Test, World, plan, sum};
+use crate::world::{PATIENCE, World, plan, sum, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("layers::a_commit_is_planned_superseded_and_comes_to_rest", false, life),
-        Test::new("layers::two_controllers_and_a_restart_make_one_run", false, restarts),
-        Test::new("layers::the_younger_of_two_layers_of_a_state_is_refused", false, owned),
-        Test::new("layers::a_layer_that_destroys_goes_last", false, destroys),
-    ]
+tests! {
+    Bare: commit_is_planned_superseded_and_settles,
+    Bare: two_controllers_and_a_restart_create_one_run,
+    Bare: younger_of_two_layers_of_a_state_is_refused,
+    Bare: deleted_layer_destroys_before_it_goes,
 }
 
 /// A namespace with a repository.
@@ -109,8 +109,24 @@ impl Scene {
         Ok(())
     }
 
-    async fn until(&self, layer: &str, what: &str, done: impl Fn(&TerraformLayer) -> bool) -> Result<TerraformLayer> {
-        wait::object(&self.layers, layer, what, PATIENCE, done).await
+    async fn until(&self, layer: &str, what: &str, done: impl Fn(&Status) -> bool) -> Result<Status> {
+        let done = |layer: &TerraformLayer| layer.status.as_ref().is_some_and(&done);
+        Ok(wait::object(&self.layers, layer, what, PATIENCE, done).await?.status.unwrap_or_default())
+    }
+
+    async fn is_held(&self, layer: &str) -> Result<bool> {
+        let layer = self.layers.get_opt(layer).await?;
+        Ok(layer.is_some_and(|layer| layer.finalizers().iter().any(|f| f == names::LAYER_FINALIZER)))
+    }
+
+    async fn annotate(&self, annotations: Value) -> Result<()> {
+        objects::merge(&self.layers, "net", &json!({"metadata": {"annotations": annotations}})).await?;
+        Ok(())
+    }
+
+    /// The value of an annotation of the layer.
+    async fn annotation(&self, key: &str) -> Result<Option<String>> {
+        Ok(self.layers.get("net").await?.annotations().get(key).cloned())
     }
 
     /// Waits until the output of `kubectl describe` ends with a step: the Event follows the status write.
@@ -132,8 +148,8 @@ impl Scene {
         Ok(())
     }
 
-    async fn is(&self, layer: &str, state: LayerState) -> Result<TerraformLayer> {
-        self.until(layer, state.as_str(), |layer| layer.status.as_ref().and_then(|status| status.state) == Some(state)).await
+    async fn is(&self, layer: &str, state: LayerState) -> Result<Status> {
+        self.until(layer, state.as_str(), |status| status.state == Some(state)).await
     }
 
     /// Waits for a running run with that content.
@@ -190,42 +206,39 @@ impl Scene {
     }
 }
 
-async fn life(world: World) -> Result<()> {
+async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let controller = scene.controller();
     scene.layer("net", &json!({})).await?;
-    scene.until("net", "told that nobody looked", |layer| layer.status.is_some()).await?;
+    scene.until("net", "told that no commit is known", |_| true).await?;
     scene.commit("net", '1', 'a').await?;
     let first = scene.open('a').await?;
     ensure!(first.owner_references().iter().any(|owner| owner.name == "net"), "nobody owns the run");
     scene.healthy("Progressing").await?;
     scene.waits(&first.name_any()).await?;
-    let layer = scene.is("net", LayerState::ApplyNeeded).await?;
+    let status = scene.is("net", LayerState::ApplyNeeded).await?;
     scene.healthy("Suspended").await?;
-    let status = layer.status.context("no status")?;
-    ensure!(status.pending.is_some_and(|pending| pending.run == first.name_any()), "the plan does not wait");
-    ensure!(status.next_step.is_some_and(|step| step.contains(names::APPROVE)), "nobody says how it is approved");
-    ensure!(status.source.is_some_and(|source| source.content == sum('a')), "the source was written over");
+    ensure!(status.pending.as_ref().is_some_and(|pending| pending.run == first.name_any()), "{status:?}");
+    ensure!(status.next_step.as_ref().is_some_and(|step| step.contains(names::APPROVE)), "{status:?}");
+    // The source is not overwritten.
+    ensure!(status.source.as_ref().is_some_and(|source| source.content == sum('a')), "{status:?}");
 
     scene.commit("net", '2', 'b').await?;
     let why = scene.cancelled(&first.name_any()).await?;
     ensure!(why.contains("commit 2222"), "{why}");
     let second = scene.open('b').await?;
     scene.rests(&second.name_any()).await?;
-    let layer = scene.is("net", LayerState::Idle).await?;
-    ensure!(layer.status.is_some_and(|status| status.revision.as_deref() == Some("222222222222")), "another revision");
+    let status = scene.is("net", LayerState::Idle).await?;
+    ensure!(status.revision.as_deref() == Some("222222222222"), "{status:?}");
     scene.healthy("Healthy").await?;
 
-    objects::merge(&scene.layers, "net", &json!({"metadata": {"annotations": {names::PLAN: "now"}}})).await?;
+    scene.annotate(json!({names::PLAN: "now"})).await?;
     let third = scene.open('b').await?;
     ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "nobody asked for it");
-    let layer =
-        scene.until("net", "answered", |layer| layer.status.as_ref().is_some_and(|s| s.last_handled_plan.is_some())).await?;
-    let handled = layer.status.as_ref().and_then(|status| status.last_handled_plan.as_ref());
-    ensure!(layer.annotations().get(names::PLAN) == handled, "another word");
+    let status = scene.until("net", "answered", |status| status.last_handled_plan.is_some()).await?;
+    ensure!(scene.annotation(names::PLAN).await? == status.last_handled_plan, "{status:?}");
     scene.waits(&third.name_any()).await?;
-    let layer = scene.until("net", "drifted", |layer| layer.status.as_ref().is_some_and(|status| status.drift.is_some())).await?;
-    let status = layer.status.context("no status")?;
+    let status = scene.until("net", "drifted", |status| status.drift.is_some()).await?;
     let drift = status.drift.context("no drift")?;
     ensure!((drift.run, drift.objects) == (third.name_any(), vec!["~ null_resource.a".to_owned()]), "other drift");
     let step = status.next_step.context("nobody says how it is approved")?;
@@ -233,7 +246,8 @@ async fn life(world: World) -> Result<()> {
     let columns = scene.world.paste(&format!("kubectl get -n {} {}", scene.namespace, names::KUBECTL_LAYER))?;
     let (head, row) = columns.split_once('\n').context("no row")?;
     let head: Vec<&str> = head.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
-    ensure!(head == ["NAME", "STATE", "REVISION", "LAST RESULT", "DRIFT SINCE", "PENDING", "WAITS FOR", "AGE"], "{columns}");
+    let wanted = "NAME, STATE, REVISION, LAST RESULT, DRIFT SINCE, PENDING, WAITS FOR, AGE";
+    ensure!(head.join(", ") == wanted, "{columns}");
     for part in ["ApplyNeeded", "222222222222", &third.name_any(), "an approval of run"] {
         ensure!(row.contains(part), "{part} is not in {row}");
     }
@@ -244,7 +258,7 @@ async fn life(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn restarts(world: World) -> Result<()> {
+async fn two_controllers_and_a_restart_create_one_run(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.layer("net", &json!({})).await?;
     scene.commit("net", '1', 'a').await?;
@@ -259,17 +273,16 @@ async fn restarts(world: World) -> Result<()> {
     let rests = scene.layers.get("net").await?.resource_version();
     tokio::time::sleep(Duration::from_secs(1)).await;
     ensure!(scene.layers.get("net").await?.resource_version() == rests, "a layer at rest is written to");
-    objects::merge(&scene.layers, "net", &json!({"metadata": {"annotations": {names::SUSPEND: "true"}}})).await?;
-    let step = |layer: &TerraformLayer| layer.status.as_ref().and_then(|status| status.next_step.clone());
-    let suspended = scene.until("net", "suspended", |layer| step(layer).is_some()).await?;
-    scene.world.paste(&step(&suspended).context("nobody says how it goes on")?)?;
-    ensure!(!scene.layers.get("net").await?.annotations().contains_key(names::SUSPEND), "it is still suspended");
+    scene.annotate(json!({names::SUSPEND: "true"})).await?;
+    let suspended = scene.until("net", "suspended", |status| status.next_step.is_some()).await?;
+    scene.world.paste(&suspended.next_step.context("no next step")?)?;
+    ensure!(scene.annotation(names::SUSPEND).await?.is_none(), "it is still suspended");
     two.stops().await;
     three.stops().await;
     Ok(())
 }
 
-async fn owned(world: World) -> Result<()> {
+async fn younger_of_two_layers_of_a_state_is_refused(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     // Creation times are in whole seconds, and UIDs are random.
     let backend = json!({"template": {"backend": {"type": "http", "config": {"address": "http://state/a"}}}});
@@ -280,9 +293,9 @@ async fn owned(world: World) -> Result<()> {
         scene.commit(layer, '1', 'a').await?;
     }
     let controller = scene.controller();
-    let refused = |layer: &TerraformLayer| {
-        let conditions = layer.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-        conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "StateOwned" && c.message.contains("layer older"))
+    let refused = |status: &Status| {
+        let mut ready = status.conditions.iter().filter(|c| c.type_ == "Ready" && c.reason == "StateOwned");
+        ready.any(|condition| condition.message.contains("layer older"))
     };
     scene.until("younger", "refused", refused).await?;
     let run = scene.open('a').await?;
@@ -290,16 +303,16 @@ async fn owned(world: World) -> Result<()> {
     ensure!(scene.count().await? == 1, "two runs of one state");
     scene.layers.delete("older", &DeleteParams::background()).await?;
     scene.is("younger", LayerState::PlanNeeded).await?;
-    scene.until("younger", "on its own", |layer| !refused(layer)).await?;
+    scene.until("younger", "on its own", |status| !refused(status)).await?;
     controller.stops().await;
     Ok(())
 }
 
-async fn destroys(world: World) -> Result<()> {
+async fn deleted_layer_destroys_before_it_goes(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let controller = scene.controller();
     scene.layer("net", &json!({"deletionPolicy": "Destroy"})).await?;
-    scene.until("net", "held", |layer| layer.finalizers().iter().any(|f| f == names::LAYER_FINALIZER)).await?;
+    wait::until("the layer has its finalizer", PATIENCE, async || scene.is_held("net").await).await?;
     scene.commit("net", '1', 'a').await?;
     let run = scene.open('a').await?;
     scene.rests(&run.name_any()).await?;
@@ -308,11 +321,7 @@ async fn destroys(world: World) -> Result<()> {
     let destroy = scene.open('a').await?;
     ensure!(destroy.spec.operation == crds::Operation::Destroy, "{:?}", destroy.spec.operation);
     scene.rests(&destroy.name_any()).await?;
-    wait::until("the layer is let go", PATIENCE, async || {
-        let held = scene.layers.get_opt("net").await?.filter(|it| it.finalizers().iter().any(|f| f == names::LAYER_FINALIZER));
-        Ok(held.map_or(Ok(()), |layer| Err(format!("{:#?}", layer.status))))
-    })
-    .await?;
+    wait::until("the finalizer is removed", PATIENCE, async || Ok(!scene.is_held("net").await?)).await?;
 
     // In a namespace that is being deleted the layer is released, and nothing is destroyed. The test simulates the namespace controller.
     scene.layer("kept", &json!({"deletionPolicy": "Destroy", "template": {"stack": "kept"}})).await?;

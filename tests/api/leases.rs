@@ -1,7 +1,7 @@
 //! Leases on states, as Lease objects of a real API server, among runs that share states.
 
 use anyhow::{Context, Result, ensure};
-use crds::{StateLease, TerraformRun, conditions, names, reason, whole_seconds};
+use crds::{conditions, names, reason, whole_seconds};
 use harness::wait;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -12,62 +12,51 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    rig::{RUN, Rig},
-    world::{PATIENCE, Test, World, plan, sum},
+    rig::{RUN, Rig, has},
+    world::{PATIENCE, World, plan, sum, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("leases::namespaces_that_do_not_share_have_leases_of_their_own", true, apart),
-        Test::new("leases::namespaces_that_share_have_one_lease_on_a_state", true, together),
-        Test::new("leases::a_run_that_the_lease_names_is_not_waited_for_by_whom_it_waits_for", true, named),
-    ]
-}
-
-fn lease(run: &TerraformRun) -> Option<&StateLease> {
-    run.status.as_ref()?.lease.as_ref()
+tests! {
+    Guarded: separate_namespaces_have_separate_leases,
+    Guarded: sharing_namespaces_have_one_lease_per_state,
+    Guarded: run_named_by_the_lease_does_not_deadlock,
 }
 
 /// An automatic run on a state that both namespaces reference.
 async fn created(rig: &Rig, address: &str) -> Result<()> {
     let spec = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
-    rig.world.create(&rig.namespace, RUN, &spec).await.map(drop)
+    rig.create(&spec).await.map(drop)
 }
 
-async fn apart(world: World) -> Result<()> {
+async fn separate_namespaces_have_separate_leases(world: World) -> Result<()> {
     let (a, b) = (Rig::new(world.clone()).await?, Rig::new(world).await?);
     let address = format!("http://state.example.com/{}", a.namespace);
     let mut leases = Vec::new();
     for rig in [&a, &b] {
         created(rig, &address).await?;
-        let run = rig.look("opened with its lease", |run| lease(run).is_some()).await?;
-        leases.push(lease(&run).context("no lease")?.clone());
+        let status = rig.look("opened with its lease", |status| status.lease.is_some()).await?;
+        leases.push(status.lease.context("no lease")?);
     }
     ensure!(leases[0].state_key == leases[1].state_key && leases[0].name != leases[1].name, "{leases:?}");
     Ok(())
 }
 
-async fn together(world: World) -> Result<()> {
+async fn sharing_namespaces_have_one_lease_per_state(world: World) -> Result<()> {
     let (a, b) = Rig::pair(world).await?;
     let address = format!("http://state.example.com/{}", a.namespace);
     created(&a, &address).await?;
-    a.look("opened with its lease", |run| lease(run).is_some()).await?;
+    a.look("opened with its lease", |status| status.lease.is_some()).await?;
     created(&b, &address).await?;
     let behind = format!("behind {}/{RUN}, in place 1", a.namespace);
-    let queued = |run: &TerraformRun| {
-        let conditions = run.status.iter().flat_map(|status| &status.conditions);
-        conditions
-            .into_iter()
-            .any(|c| c.type_ == conditions::STATE_LEASED && c.reason == reason::QUEUED && c.message.contains(&behind))
-    };
-    let waits = b.look("queued", queued).await?;
-    ensure!(lease(&waits).is_none() && waits.status.is_some_and(|status| status.attempt.is_none()), "it waits without a pod");
+    let waits = b.look("queued", |status| has(status, conditions::STATE_LEASED, "False", reason::QUEUED)).await?;
+    ensure!(waits.conditions.iter().any(|condition| condition.message.contains(&behind)), "{waits:?}");
+    ensure!(waits.lease.is_none() && waits.attempt.is_none(), "it waits without a pod");
     Ok(())
 }
 
 /// A run took the Lease, but its approval was withdrawn before the status recorded it, and renewed after another run's approval. The Lease
 /// names the first, but the queue has the other in front.
-async fn named(world: World) -> Result<()> {
+async fn run_named_by_the_lease_does_not_deadlock(world: World) -> Result<()> {
     const OTHER: &str = "other";
     let rig = Rig::new(world.clone()).await?;
     let mut made = plan(1, 'a');
@@ -97,11 +86,11 @@ async fn named(world: World) -> Result<()> {
     wait::until("one of both has it", PATIENCE, async || {
         rig.step_of(OTHER).await?;
         rig.step().await?;
-        let run = rig.get().await?;
-        Ok(lease(&run).map(drop).ok_or_else(|| format!("{:?}", run.status)))
+        let status = rig.status().await?;
+        Ok(if status.lease.is_some() { Ok(()) } else { Err(format!("{status:?}")) })
     })
     .await?;
     let other = world.runs(&rig.namespace).get(OTHER).await?;
-    ensure!(lease(&other).is_none(), "both have it: {other:?}");
+    ensure!(other.status.as_ref().is_some_and(|status| status.lease.is_none()), "both have it: {other:?}");
     Ok(())
 }

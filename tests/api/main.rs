@@ -5,10 +5,10 @@ mod applied;
 mod busy;
 mod cel;
 mod chart;
+mod claims;
 mod conformance;
 mod convert;
 mod enforcement;
-mod evicted;
 mod faults;
 mod fences;
 mod health;
@@ -26,6 +26,7 @@ mod policies;
 mod released;
 mod repositories;
 mod rig;
+mod scene;
 mod slots;
 mod strict;
 mod upgrade;
@@ -59,11 +60,10 @@ fn main() -> Result<ExitCode> {
         pasted::tests(),
         faults::tests(),
         fences::tests(),
-        fences::claims::tests(),
+        claims::tests(),
         layers::tests(),
         health::tests(),
         enforcement::tests(),
-        evicted::tests(),
         leases::tests(),
         slots::tests(),
         strict::tests(),

@@ -1,49 +1,35 @@
 //! Missing namespaces, and namespaces being deleted: reported at once, to the author of a run or in the status of an existing run.
 
 use anyhow::{Result, ensure};
-use crds::{conditions, reason};
+use crds::{TerraformRunStatus, conditions, reason};
 use harness::wait;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{
-    Api,
-    api::{DeleteParams, PostParams},
-};
+use kube::{Api, api::DeleteParams};
 use serde_json::json;
 
 use crate::{
-    nodes::{Machine, applying, says},
-    rig::{RUN, Rig},
-    world::{PATIENCE, Test, World, refused, run},
+    nodes::{Machine, applying},
+    rig::{RUN, Rig, is_closed, stalls},
+    world::{PATIENCE, World, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("namespaces::one_that_is_missing_is_named_when_the_run_is_made", true, missing),
-        Test::new("namespaces::one_that_is_being_deleted_is_named_by_its_runs", true, going),
-        Test::new("namespaces::a_controller_that_is_told_of_one_has_what_it_needs_there_and_nothing_elsewhere", true, listed),
-    ]
-}
-
-async fn missing(world: World) -> Result<()> {
-    let created = world.runs("no-such").create(&PostParams::default(), &run(RUN, &json!({}))?).await;
-    refused("of no namespace", created, "namespaces \"no-such\" not found")
+tests! {
+    Guarded: terminating_namespace_is_named_by_its_runs,
+    Guarded: listed_namespace_limits_the_controllers_rights,
 }
 
 /// A run from creation to deletion, by a controller with the chart's rights for listed namespaces.
-async fn listed(world: World) -> Result<()> {
+async fn listed_namespace_limits_the_controllers_rights(world: World) -> Result<()> {
     let rig = Rig::narrow(world).await?;
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;
     // Probes are refused on purpose, and have succeeded by now.
     let before = rig.forbidden();
     node.goes().await?;
-    rig.look("told that its node is gone", |run| says(run, reason::POD_GONE)).await?;
+    rig.look("told that its node is gone", |status| stalls(status, reason::POD_GONE)).await?;
     rig.later(61);
-    rig.look("ended and tidied up", |run| {
-        let status = run.status.as_ref();
-        status.is_some_and(|status| status.is_terminal() && status.lease.is_none() && status.attempt.iter().all(|a| !a.open))
-    })
-    .await?;
+    let over = |status: &TerraformRunStatus| status.is_terminal() && status.lease.is_none() && is_closed(status);
+    rig.look("ended and tidied up", over).await?;
     let runs = rig.world.runs(&rig.namespace);
     runs.delete(RUN, &DeleteParams::default()).await?;
     wait::until("it is gone", PATIENCE, async || {
@@ -74,7 +60,7 @@ async fn listed(world: World) -> Result<()> {
 }
 
 /// The creation of one run's pod is refused, and so is the policy probe that the other run needs first.
-async fn going(world: World) -> Result<()> {
+async fn terminating_namespace_is_named_by_its_runs(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let modes = ["Manual", "Automatic"];
     for mode in modes {

@@ -1,10 +1,10 @@
 //! Deleted nodes in the API: what proves an end, and which node counts.
 
-use anyhow::{Context, Result};
-use crds::{RunResult, TerraformRun, conditions, names, reason};
+use anyhow::{Context, Result, ensure};
+use crds::{RunResult, TerraformRunStatus as Status, names, reason};
 use harness::cluster::objects;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, PostParams},
@@ -12,18 +12,15 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    rig::{RUN, Rig},
-    world::{Agent, Test, World, plan},
+    rig::{Rig, is_open, stalls},
+    world::{Agent, World, plan, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    let proven = |name, proof: &'static str| Test::new(name, true, move |world| proven(world, proof));
-    vec![
-        proven("nodes::one_that_is_out_of_service_proves_the_end", "tainted"),
-        proven("nodes::one_that_is_deleted_proves_the_end", "deleted"),
-        Test::new("nodes::another_keeps_nobodys_lease", true, lease),
-        Test::new("nodes::another_keeps_nobodys_lock", true, lock),
-    ]
+tests! {
+    Guarded: out_of_service_node_proves_the_end,
+    Guarded: deleted_node_proves_the_end,
+    Guarded: unready_node_of_others_keeps_no_lease,
+    Guarded: unready_node_of_others_keeps_no_lock,
 }
 
 /// A node whose condition Ready has been unchanged for two hours.
@@ -56,37 +53,26 @@ impl Machine {
     }
 }
 
-pub(crate) fn says(run: &TerraformRun, reason: &str) -> bool {
-    let all = run.status.iter().flat_map(|status| &status.conditions);
-    all.into_iter().any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason)
-}
-
-fn result(run: &TerraformRun) -> Option<RunResult> {
-    run.status.as_ref()?.result
-}
-
-fn has_lease(run: &TerraformRun) -> bool {
-    run.status.as_ref().is_some_and(|status| status.lease.is_some())
+fn has_lease(status: &Status) -> bool {
+    status.lease.is_some()
 }
 
 /// Brings a run, whose pod is on a node, to the claim of its plan.
 pub(crate) async fn applying(rig: &Rig, on: &Machine) -> Result<()> {
     let address = format!("http://state.example.com/{}", rig.namespace);
     let spec = json!({"approval": {"mode": "Automatic"}, "backend": {"type": "http", "config": {"address": address}}});
-    rig.world.create(&rig.namespace, RUN, &spec).await?;
-    let run = rig.look("begun with its lease", |run| has_lease(run) && run.status.iter().any(|s| s.attempt.is_some())).await?;
-    let status = run.status.context("no status")?;
+    rig.create(&spec).await?;
+    let status = rig.look("opened with its lease", |status| has_lease(status) && is_open(1)(status)).await?;
     let pod = status.attempt.context("no attempt")?.pod_name;
     let agent = rig.token().await?;
     let binding = json!({"metadata": {"name": pod}, "target": {"kind": "Node", "name": on.name}});
-    let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
-    let _: Value = pods.create_subresource("binding", &pod, &PostParams::default(), &binding).await?;
+    let _: Value = rig.pods().create_subresource("binding", &pod, &PostParams::default(), &binding).await?;
     adopts(&agent, &on.name).await?;
     let mut made = plan(1, 'a');
     made["stateKey"] = status.lease.context("no lease")?.state_key.into();
     agent.status(&json!({"phase": "Plan"})).await?;
     agent.status(&json!({"plan": made})).await?;
-    rig.look("approved", |run| run.status.as_ref().is_some_and(|status| status.approval.is_some())).await?;
+    rig.look("approved", |status| status.approval.is_some()).await?;
     agent.claims(1, '0', 'a').await.context("claim")?;
     Ok(())
 }
@@ -100,48 +86,55 @@ async fn adopts(agent: &Agent, node: &str) -> Result<()> {
     Ok(())
 }
 
-async fn proven(world: World, proof: &str) -> Result<()> {
+async fn out_of_service_node_proves_the_end(world: World) -> Result<()> {
+    proven(world, false).await
+}
+
+async fn deleted_node_proves_the_end(world: World) -> Result<()> {
+    proven(world, true).await
+}
+
+async fn proven(world: World, deleted: bool) -> Result<()> {
     let rig = Rig::new(world).await?;
     let node = Machine::new(&rig, "n", true).await?;
     applying(&rig, &node).await?;
     node.is(false).await?;
-    rig.look("said to be on a lost node", |run| says(run, reason::NODE_UNREACHABLE)).await?;
+    rig.look("said to be on a lost node", |status| stalls(status, reason::NODE_UNREACHABLE)).await?;
     rig.later(100_000);
     rig.rests("nothing is known of its end").await?;
-    if proof == "deleted" {
+    if deleted {
         node.goes().await?;
     } else {
         let taint = json!([{"key": "node.kubernetes.io/out-of-service", "value": "off", "effect": "NoExecute"}]);
         objects::merge(&node.nodes, &node.name, &json!({"spec": {"taints": taint}})).await?;
     }
-    rig.look("about to end", |run| says(run, reason::POD_GONE)).await?;
+    rig.look("about to end", |status| stalls(status, reason::POD_GONE)).await?;
     rig.later(61);
-    let ended = rig.look("ended", |run| result(run).is_some()).await?;
-    anyhow::ensure!(result(&ended) == Some(RunResult::Indeterminate), "{:?}", ended.status);
-    rig.look("without its lease", |run| !has_lease(run)).await?;
-    if proof != "deleted" {
+    let ended = rig.look("ended", |status| status.result.is_some()).await?;
+    ensure!(ended.result == Some(RunResult::Indeterminate), "{ended:?}");
+    rig.look("without its lease", |status| !has_lease(status)).await?;
+    if !deleted {
         node.goes().await?;
     }
     Ok(())
 }
 
 /// A pod was force-deleted before the present controller saw it. Its own node is healthy, another is not.
-async fn lease(world: World) -> Result<()> {
+async fn unready_node_of_others_keeps_no_lease(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
     applying(&rig, &node).await?;
-    let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
-    let name = rig.get().await?.status.and_then(|status| status.attempt).context("no attempt")?.pod_name;
+    let (name, pods) = (rig.attempt().await?.pod_name, rig.pods());
     objects::merge(&pods, &name, &json!({"metadata": {"finalizers": null}})).await?;
     pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
     let rig = rig.again().await?;
-    rig.look("waited for", |run| says(run, reason::POD_GONE)).await?;
+    rig.look("waited for", |status| stalls(status, reason::POD_GONE)).await?;
     rig.later(61);
-    let run = rig.look("ended", |run| result(run).is_some()).await?;
-    anyhow::ensure!(result(&run) == Some(RunResult::Indeterminate) && has_lease(&run), "{:?}", run.status);
+    let ended = rig.look("ended", |status| status.result.is_some()).await?;
+    ensure!(ended.result == Some(RunResult::Indeterminate) && has_lease(&ended), "{ended:?}");
     // The grace period of its pod, and a minute.
     rig.later(661);
-    rig.look("without its lease", |run| !has_lease(run)).await?;
+    rig.look("without its lease", |status| !has_lease(status)).await?;
     for machine in [node, ghost] {
         machine.goes().await?;
     }
@@ -149,7 +142,7 @@ async fn lease(world: World) -> Result<()> {
 }
 
 /// A stale lock of the first attempt of a run that is at its second.
-async fn lock(world: World) -> Result<()> {
+async fn unready_node_of_others_keeps_no_lock(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);
     let holder = rig.world.create(&rig.namespace, "holder", &json!({})).await?;
@@ -158,13 +151,12 @@ async fn lock(world: World) -> Result<()> {
     let attempt = json!({"number": 2, "podName": pod(2), "open": true, "openedAt": long_ago, "tries": 2,
         "former": [{"number": 1, "nodeName": node.name}]});
     rig.world.status(&rig.namespace, "holder", &json!({"phase": "Pending", "attempt": attempt})).await?;
-    rig.world.create(&rig.namespace, RUN, &json!({})).await?;
-    rig.look("begun", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
+    rig.create(&json!({})).await?;
+    rig.look("opened", is_open(1)).await?;
     let agent = rig.token().await?;
     adopts(&agent, &node.name).await?;
     agent.status(&json!({"phase": "Plan", "stateLock": {"id": "l1", "who": format!("pawl@{}", pod(1))}})).await?;
-    let told = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lock_release.is_some());
-    rig.look("told that it may release the lock", told).await?;
+    rig.look("told that it may release the lock", |status| status.lock_release.is_some()).await?;
     for machine in [node, ghost] {
         machine.goes().await?;
     }

@@ -20,8 +20,8 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 
 use crate::{
-    conformance::class,
-    world::{Test, World},
+    conformance::{class, code},
+    world::{World, tests},
 };
 
 const OPERATIONS: u32 = 90;
@@ -29,28 +29,47 @@ const NAME: &str = "x";
 const LEASES: &str = "leases";
 const ROLES: &str = "roles";
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("conformance::pods_leases_and_roles_are_played_as_they_are", true, objects)]
+tests! {
+    Guarded: pods_leases_and_roles_equal_the_real_ones,
 }
 
 /// An operation on an object. Versions and UIDs differ between the worlds, so it only tells whether to use the right one.
 #[derive(Clone, Debug)]
 enum Act {
     Create,
-    Replace {
-        right: bool,
-    },
-    Patch {
-        patch: Value,
-        under: Option<bool>,
-    },
-    Delete {
-        grace: Option<u32>,
-        uid: Option<bool>,
-    },
+    Replace(bool),
+    Merge(Value, Option<bool>),
+    /// The grace period, and whether the precondition on the UID is right.
+    Delete(Option<u32>, Option<bool>),
     /// Pods only.
     Bind,
     Ends,
+}
+
+impl Act {
+    /// The written object or patch in a world in which the present object has this metadata.
+    fn body(&self, resource: &str, metadata: &Value) -> Value {
+        let version = |right: bool| if right { metadata["resourceVersion"].clone() } else { json!(OTHER) };
+        match self {
+            Self::Create => fresh(resource, true),
+            Self::Replace(right) => {
+                let mut object = fresh(resource, false);
+                object["metadata"]["resourceVersion"] = version(*right);
+                object["spec"]["holderIdentity"] = json!("team/b/2");
+                object
+            }
+            Self::Merge(patch, under) => {
+                let mut patch = patch.clone();
+                if let Some(right) = under {
+                    patch["metadata"]["resourceVersion"] = version(*right);
+                }
+                patch
+            }
+            Self::Delete(_, uid) => uid.map_or(Value::Null, |right| if right { metadata["uid"].clone() } else { json!("other") }),
+            Self::Bind => json!({"spec": {"nodeName": "n"}}),
+            Self::Ends => json!({"status": {"phase": "Succeeded"}}),
+        }
+    }
 }
 
 struct Both {
@@ -108,85 +127,45 @@ impl Both {
         Key::of(self.resource, &self.namespace, NAME)
     }
 
-    async fn really(&self, act: &Act) -> kube::Result<()> {
-        let params = PatchParams::default();
-        let there = self.real.get_opt(NAME).await?;
-        let version = |right: bool| {
-            if right { there.as_ref().and_then(kube::ResourceExt::resource_version) } else { Some(OTHER.to_owned()) }
-        };
-        match act {
-            Act::Create => {
-                let object = serde_json::from_value(fresh(self.resource, true)).map_err(kube::Error::SerdeError)?;
-                self.real.create(&PostParams::default(), &object).await.map(drop)
-            }
-            Act::Replace { right } => {
-                let mut object: DynamicObject =
-                    serde_json::from_value(fresh(self.resource, false)).map_err(kube::Error::SerdeError)?;
-                object.metadata.resource_version = version(*right);
-                object.data["spec"]["holderIdentity"] = json!("team/b/2");
-                self.real.replace(NAME, &PostParams::default(), &object).await.map(drop)
-            }
-            Act::Patch { patch, under } => {
-                let mut patch = patch.clone();
-                if let Some(right) = under {
-                    patch["metadata"]["resourceVersion"] = json!(version(*right));
-                }
-                self.real.patch(NAME, &params, &Patch::Merge(patch)).await.map(drop)
-            }
-            Act::Delete { grace, uid } => {
-                let right = there.as_ref().and_then(kube::ResourceExt::uid);
-                let uid = uid.map(|is_right| if is_right { right.unwrap_or_default() } else { "other".to_owned() });
+    async fn really(&self, act: &Act) -> Result<kube::Result<()>> {
+        let (params, put) = (PatchParams::default(), PostParams::default());
+        let there = serde_json::to_value(self.real.get_opt(NAME).await?)?;
+        let body = act.body(self.resource, &there["metadata"]);
+        let answer = match act {
+            Act::Create => self.real.create(&put, &serde_json::from_value(body)?).await.map(drop),
+            Act::Replace(_) => self.real.replace(NAME, &put, &serde_json::from_value(body)?).await.map(drop),
+            Act::Merge(..) => self.real.patch(NAME, &params, &Patch::Merge(body)).await.map(drop),
+            Act::Delete(grace, _) => {
+                let uid = body.as_str().map(str::to_owned);
                 let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
                 let params = DeleteParams { grace_period_seconds: *grace, preconditions, ..DeleteParams::default() };
                 self.real.delete(NAME, &params).await.map(drop)
             }
             Act::Bind => {
                 let binding = json!({"metadata": {"name": NAME}, "target": {"kind": "Node", "name": "n"}});
-                self.real.create_subresource::<_, Value>("binding", NAME, &PostParams::default(), &binding).await.map(drop)
+                self.real.create_subresource::<_, Value>("binding", NAME, &put, &binding).await.map(drop)
             }
-            Act::Ends => {
-                let patch = json!({"status": {"phase": "Succeeded"}});
-                self.real.patch_status(NAME, &params, &Patch::Merge(patch)).await.map(drop)
-            }
-        }
+            Act::Ends => self.real.patch_status(NAME, &params, &Patch::Merge(body)).await.map(drop),
+        };
+        Ok(answer)
     }
 
     fn in_play(&mut self, act: &Act) -> Result<(), Refusal> {
         let (key, user) = (self.key(), self.user.clone());
-        let there = self.played.get(&key).ok();
-        let text = |field: &str| there.as_ref().map_or(Value::Null, |object| object["metadata"][field].clone());
-        let version = |right: bool| if right { text("resourceVersion") } else { json!(OTHER) };
+        let metadata = self.played.get(&key).map_or(Value::Null, |object| object["metadata"].clone());
+        let body = act.body(self.resource, &metadata);
         match act {
-            Act::Create => {
-                self.played.create(&user, self.resource, &self.namespace, fresh(self.resource, true), false, now()).map(drop)
-            }
-            Act::Replace { right } => {
-                let mut object = fresh(self.resource, false);
-                object["metadata"]["resourceVersion"] = version(*right);
-                object["spec"]["holderIdentity"] = json!("team/b/2");
-                self.played.edit(&user, &key, false, &Edit::Replace(object), false).map(drop)
-            }
-            Act::Patch { patch, under } => {
-                let mut patch = patch.clone();
-                if let Some(right) = under {
-                    patch["metadata"]["resourceVersion"] = version(*right);
-                }
-                self.played.edit(&user, &key, false, &Edit::Merge(patch), false).map(drop)
-            }
-            Act::Delete { grace, uid } => {
-                let wanted = uid.map_or(Value::Null, |right| json!({"uid": if right { text("uid") } else { json!("other") }}));
+            Act::Create => self.played.create(&user, self.resource, &self.namespace, body, false, now()).map(drop),
+            Act::Replace(_) => self.played.edit(&user, &key, false, &Edit::Replace(body), false).map(drop),
+            Act::Merge(..) => self.played.edit(&user, &key, false, &Edit::Merge(body), false).map(drop),
+            Act::Delete(grace, _) => {
                 // The pod's default grace period.
                 let grace = grace.map(u64::from).or((self.resource == PODS).then_some(30));
-                self.played.delete(&key, &wanted, grace, now()).map(drop)
+                self.played.delete(&key, &json!({"uid": body}), grace, now()).map(drop)
             }
             Act::Bind | Act::Ends => {
-                let uid = self.played.get(&key)?["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                let patch = if matches!(act, Act::Bind) {
-                    json!({"spec": {"nodeName": "n"}})
-                } else {
-                    json!({"status": {"phase": "Succeeded"}})
-                };
-                self.played.node_writes(&key, &uid, &patch);
+                self.played.get(&key)?;
+                self.played.node_writes(&key, metadata["uid"].as_str().unwrap_or_default(), &body);
                 Ok(())
             }
         }
@@ -194,33 +173,32 @@ impl Both {
 }
 
 /// Draws an operation that fits the present object.
-fn anything(random: &mut StdRng, resource: &str, there: Option<&DynamicObject>) -> Act {
+fn draw(random: &mut StdRng, resource: &str, there: Option<&DynamicObject>) -> Act {
     let Some(there) = there else {
-        return if random.random_bool(0.7) { Act::Create } else { Act::Delete { grace: None, uid: None } };
+        return if random.random_bool(0.7) { Act::Create } else { Act::Delete(None, None) };
     };
     let placed = !there.data["spec"]["nodeName"].is_null();
+    let under = *[None, Some(true), Some(false)].choose(random).unwrap_or(&None);
+    let grace = *[None, Some(0), Some(10)].choose(random).unwrap_or(&None);
     match random.random_range(0..14) {
         0 => Act::Create,
         1..=2 => {
-            let label = json!({"metadata": {"labels": {"a": random.random_range(1..4).to_string()}}});
-            Act::Patch { patch: label, under: *[None, Some(true), Some(false)].choose(random).unwrap_or(&None) }
+            let label = random.random_range(1..4).to_string();
+            Act::Merge(json!({"metadata": {"labels": {"a": label}}}), under)
         }
         3..=4 => {
             let finalizers = if random.random_bool(0.7) { json!([]) } else { json!(["pawl.run/attempt"]) };
-            Act::Patch { patch: json!({"metadata": {"finalizers": finalizers}}), under: None }
+            Act::Merge(json!({"metadata": {"finalizers": finalizers}}), None)
         }
-        5..=7 => {
-            let grace = *[None, Some(0), Some(10)].choose(random).unwrap_or(&None);
-            Act::Delete { grace, uid: *[None, Some(true), Some(false)].choose(random).unwrap_or(&None) }
-        }
+        5..=7 => Act::Delete(grace, under),
         8..=10 if resource == PODS && !placed && there.metadata.deletion_timestamp.is_none() => Act::Bind,
         8..=10 if resource == PODS && placed => Act::Ends,
-        _ if resource == LEASES => Act::Replace { right: random.random_bool(0.7) },
-        _ => Act::Patch { patch: json!({"metadata": {"labels": {"b": "x"}}}), under: Some(true) },
+        _ if resource == LEASES => Act::Replace(random.random_bool(0.7)),
+        _ => Act::Merge(json!({"metadata": {"labels": {"b": "x"}}}), Some(true)),
     }
 }
 
-async fn objects(world: World) -> Result<()> {
+async fn pods_leases_and_roles_equal_the_real_ones(world: World) -> Result<()> {
     let mut landed = 0;
     for (seed, resource) in (0_u64..).zip([PODS, PODS, PODS, LEASES, ROLES]) {
         let mut random = StdRng::seed_from_u64(seed);
@@ -232,13 +210,9 @@ async fn objects(world: World) -> Result<()> {
         let mut both = Both { real, resource, namespace, played: Store::default(), user: User::with("admin", &[]) };
         let mut done = Vec::new();
         for _ in 0..OPERATIONS {
-            let act = anything(&mut random, resource, both.real.get_opt(NAME).await?.as_ref());
-            let answer = both.really(&act).await;
-            let code = match &answer {
-                Ok(()) => None,
-                Err(kube::Error::Api(status)) => Some(status.code),
-                Err(error) => anyhow::bail!("no answer: {error}"),
-            };
+            let act = draw(&mut random, resource, both.real.get_opt(NAME).await?.as_ref());
+            let answer = both.really(&act).await?;
+            let code = code(&answer)?;
             let played = both.in_play(&act);
             done.push(format!("{act:?}: {}", class(code)));
             let told = || format!("{resource}, seed {seed}: {}\nreal {answer:?}\nplayed {played:?}", done.join("\n"));

@@ -1,126 +1,139 @@
 //! Objects with outputs: what the datastore's account may write, and who may request them.
 
 use anyhow::{Result, ensure};
-use harness::{cluster::objects, wait};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, Test, World, refused, run};
+use crate::{
+    scene::Scene,
+    world::{World, tests, user},
+};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("outputs::the_datastore_writes_objects_with_outputs_and_no_others", true, confined),
-        Test::new("outputs::the_datastore_reads_no_object", true, unread),
-        Test::new("outputs::whoever_creates_the_run_may_create_its_objects", true, creator),
-    ]
+tests! {
+    Guarded: datastore_writes_only_objects_with_outputs,
+    Guarded: datastore_writes_data_of_its_own_secrets,
+    Guarded: datastore_reads_no_object,
+    Guarded: run_author_needs_create_on_output_objects,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-datastore";
 const FOREIGN: &str = "only objects with outputs";
 
-/// The datastore's client, and a namespace in which its policy is in force. Waits until a probe is refused.
-async fn datastore(world: &World) -> Result<(Client, String)> {
-    let namespace = world.namespace().await?;
-    let client = world.access.impersonate(ACCOUNT, &[]).await?;
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
-    let probe: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "probe"}}))?;
-    let look = async || {
-        let answer = maps.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await;
-        Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains("'pawl-outputs'")))
-    };
-    wait::until("the policy is in force", PATIENCE, look).await?;
-    Ok((client, namespace))
+/// A scene with the client `datastore`, in which its policy is in force.
+async fn datastore(world: World) -> Result<Scene> {
+    let mut scene = Scene::new(world, &[]).await?;
+    scene.add("datastore", scene.world.access.impersonate(ACCOUNT, &[]).await?);
+    scene.refuses("datastore", "configmap/probe", json!({"create": {}}), "'pawl-outputs'").await?;
+    Ok(scene)
 }
 
-fn object(kind: &str, name: &str, of: &str) -> Value {
-    let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name,
-        "labels": {"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"},
-        "annotations": {"pawl.run/outputs-of": of}}, "data": {"id": "dnBjLTE="}});
-    if kind == "Secret" {
+/// An object with outputs of a stack.
+fn object(kind: &str, stack: &str, id: &str) -> Value {
+    let mut object = json!({"metadata": {"labels": labels(), "annotations": {"pawl.run/outputs-of": stack}}, "data": {"id": id}});
+    if kind == "secret" {
         object["type"] = "pawl.run/outputs".into();
     }
     object
 }
 
-fn applied() -> PatchParams {
-    PatchParams::apply("pawl-datastore").force()
+fn labels() -> Value {
+    json!({"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"})
 }
 
-async fn confined(world: World) -> Result<()> {
-    let (client, namespace) = datastore(&world).await?;
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    let theirs_maps: Api<ConfigMap> = Api::namespaced(world.admin.clone(), &namespace);
-    let theirs: Api<Secret> = Api::namespaced(world.admin.clone(), &namespace);
-    // Its own objects, repeatedly.
-    for id in ["dnBjLTE=", "dnBjLTI="] {
-        let (mut map, mut secret) = (object("ConfigMap", "net", "net/default"), object("Secret", "net", "net/default"));
-        map["data"]["id"] = id.into();
-        secret["data"]["id"] = id.into();
-        maps.patch("net", &applied(), &Patch::Apply(&map)).await?;
-        secrets.patch("net", &applied(), &Patch::Apply(&secret)).await?;
+async fn datastore_writes_only_objects_with_outputs(world: World) -> Result<()> {
+    let scene = datastore(world).await?;
+    let of_account = json!({"metadata": {"labels": labels(), "annotations": {"kubernetes.io/service-account.name": "default"}},
+        "type": "kubernetes.io/service-account-token"});
+    for kind in ["configmap", "secret"] {
+        let mine = |stack: &str| object(kind, stack, "dnBjLTE=");
+        let rows = json!([
+            ["its own object", "datastore", {"apply": mine("net/default")}, ""],
+            ["its own object again", "datastore", {"apply": object(kind, "net/default", "dnBjLTI=")}, ""],
+            ["its own object, unchanged", "datastore", {"apply": mine("net/default")}, ""],
+            ["another stack's object", "datastore", {"apply": mine("other/default")}, "of another stack"],
+            ["its label", "datastore", {"merge": {"metadata": {"labels": null}}}, FOREIGN],
+        ]);
+        scene.rows(&format!("{kind}/net"), rows).await?;
+        // The type of a Secret never changes.
+        let applied = if kind == "secret" { "field is immutable" } else { FOREIGN };
+        let rows = json!([
+            ["creation", "admin", {"create": {"data": {"id": "eA=="}}}, ""],
+            ["apply", "datastore", {"apply": mine("net/default")}, applied],
+            ["change", "datastore", {"merge": {"data": {"id": "eQ=="}}}, FOREIGN],
+            // Refused even as a no-op, because the response would contain the object.
+            ["empty patch", "datastore", {"merge": {}}, FOREIGN],
+            ["deletion", "datastore", {"delete": ""}, FOREIGN],
+        ]);
+        scene.rows(&format!("{kind}/plain"), rows).await?;
+        let rows = json!([["creation without labels", "datastore", {"create": {"data": {"id": "eA=="}}}, FOREIGN]]);
+        scene.rows(&format!("{kind}/unlabelled"), rows).await?;
     }
-    let again = secrets.patch("net", &applied(), &Patch::Apply(&object("Secret", "net", "net/default"))).await?;
-    ensure!(again.type_.as_deref() == Some("pawl.run/outputs"));
-    // Objects of another stack.
-    let other = object("ConfigMap", "net", "other/default");
-    refused("another stack's", maps.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
-    let other = object("Secret", "net", "other/default");
-    refused("another stack's", secrets.patch("net", &applied(), &Patch::Apply(&other)).await, "of another stack")?;
-    // Objects of users.
-    let plain = json!({"metadata": {"name": "plain"}, "data": {"id": "eA=="}});
-    objects::create(&theirs_maps, plain.clone()).await?;
-    objects::create(&theirs, plain).await?;
-    let map = object("ConfigMap", "plain", "net/default");
-    refused("a ConfigMap", maps.patch("plain", &applied(), &Patch::Apply(&map)).await, FOREIGN)?;
-    let secret = object("Secret", "plain", "net/default");
-    refused("its type", secrets.patch("plain", &applied(), &Patch::Apply(&secret)).await, "field is immutable")?;
-    refused("a Secret", objects::merge(&secrets, "plain", &json!({"data": {"id": "eQ=="}})).await, FOREIGN)?;
-    // Refuses even a no-op dry run, because its response would contain the object.
-    let nothing = Patch::Merge(json!({}));
-    let tried = PatchParams { dry_run: true, ..PatchParams::default() };
-    refused("an empty patch", secrets.patch("plain", &tried, &nothing).await, FOREIGN)?;
-    refused("a deletion", secrets.delete("plain", &DeleteParams::default()).await, FOREIGN)?;
-    refused("a deletion", maps.delete("plain", &DeleteParams::default()).await, FOREIGN)?;
-    // It may not create a Secret of another type, nor drop the label of its own objects.
-    let token = json!({"metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "default"},
-        "labels": {"app.kubernetes.io/managed-by": "pawl", "pawl.run/outputs": "true"}}, "type": "kubernetes.io/service-account-token"});
-    refused("a token", secrets.create(&PostParams::default(), &serde_json::from_value(token)?).await, FOREIGN)?;
-    refused("its label", objects::merge(&maps, "net", &json!({"metadata": {"labels": null}})).await, FOREIGN)?;
-    maps.delete("net", &DeleteParams::default()).await?;
-    secrets.delete("net", &DeleteParams::default()).await?;
+    let rows = json!([["a token", "datastore", {"create": of_account}, FOREIGN]]);
+    scene.rows("secret/token", rows).await?;
+    let secret: Api<Secret> = Api::namespaced(scene.world.admin.clone(), &scene.namespace);
+    ensure!(secret.get("net").await?.type_.as_deref() == Some("pawl.run/outputs"));
+    for object in ["configmap/net", "secret/net"] {
+        let rows = json!([["deletion", "datastore", {"delete": ""}, ""]]);
+        scene.rows(object, rows).await?;
+    }
     Ok(())
 }
 
-async fn unread(world: World) -> Result<()> {
-    let (client, namespace) = datastore(&world).await?;
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    refused("get", secrets.get("x").await, "cannot get resource")?;
-    refused("list", secrets.list(&ListParams::default()).await, "cannot list resource")?;
-    let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    refused("get", maps.get("x").await, "cannot get resource")
+async fn datastore_writes_data_of_its_own_secrets(world: World) -> Result<()> {
+    const KEYRING: &str = "secret/pawl-datastore-keyring";
+    let elsewhere = datastore(world.clone()).await?;
+    let rows = json!([
+        ["creation", "admin", {"create": {}}, ""],
+        ["a Secret of its name elsewhere", "datastore", {"merge": {"data": {"id": "eA=="}}}, FOREIGN],
+    ]);
+    elsewhere.rows(KEYRING, rows).await?;
+    let mut scene = Scene::within(world, "pawl-system".to_owned()).await?;
+    scene.add("datastore", scene.world.access.impersonate(ACCOUNT, &[]).await?);
+    let rows = json!([
+        ["creation", "admin", {"create": {}}, ""],
+        ["a ConfigMap of its name", "datastore", {"merge": {"data": {"id": "x"}}}, FOREIGN],
+    ]);
+    scene.rows("configmap/pawl-datastore-keyring", rows).await?;
+    scene.dry_run = true;
+    let rows = json!([
+        ["data", "datastore", {"merge": {"data": {"id": "eA=="}}}, ""],
+        ["deletion", "datastore", {"delete": ""}, FOREIGN],
+    ]);
+    scene.rows(KEYRING, rows).await
 }
 
-async fn creator(world: World) -> Result<()> {
-    let (_, namespace) = datastore(&world).await?;
-    let bob = world.person("bob", &namespace, "pawl-author").await?;
-    let runs: Api<crds::TerraformRun> = Api::namespaced(bob, &namespace);
-    let params = PostParams { dry_run: true, ..PostParams::default() };
-    let asks = |outputs: Value| run("a", &json!({"outputs": outputs}));
-    let map = asks(json!({"configMap": {"name": "net"}}))?;
-    let both = asks(json!({"configMap": {"name": "net"}, "secret": {"name": "net"}}))?;
-    refused("a ConfigMap", runs.create(&params, &map).await, "a ConfigMap needs the verb create")?;
-    runs.create(&params, &asks(json!({"status": true}))?).await?;
-    let role = json!({"metadata": {"name": "test-outputs"}, "rules": [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["net"], "verbs": ["create"]}]});
-    objects::create(&Api::<k8s_openapi::api::rbac::v1::ClusterRole>::all(world.admin.clone()), role).await?;
-    world.bind_user(&namespace, "test-outputs", "bob").await?;
-    wait::until("bob may publish", PATIENCE, async || Ok(runs.create(&params, &map).await)).await?;
-    refused("a Secret", runs.create(&params, &both).await, "a Secret needs the verb create")?;
-    let other = asks(json!({"configMap": {"name": "other"}}))?;
-    refused("another name", runs.create(&params, &other).await, "a ConfigMap needs the verb create")
+async fn datastore_reads_no_object(world: World) -> Result<()> {
+    let scene = datastore(world).await?;
+    for kind in ["configmap", "secret"] {
+        let rows = json!([
+            ["get", "datastore", {"get": ""}, "cannot get resource"],
+            ["list", "datastore", {"list": null}, "cannot list resource"],
+        ]);
+        scene.rows(&format!("{kind}/x"), rows).await?;
+    }
+    Ok(())
+}
+
+async fn run_author_needs_create_on_output_objects(world: World) -> Result<()> {
+    let mut scene = Scene::new(world, &[("bob", "pawl-author")]).await?;
+    scene.dry_run = true;
+    let asks = |outputs: Value| json!({"spec": {"outputs": outputs}});
+    let map = json!({"configMap": {"name": "net"}});
+    let both = json!({"configMap": {"name": "net"}, "secret": {"name": "net"}});
+    let other = json!({"configMap": {"name": "other"}});
+    let (needs_map, needs_secret) = ("a ConfigMap needs the verb create", "a Secret needs the verb create");
+    let rows = json!([
+        ["a ConfigMap", "bob", {"create": asks(map.clone())}, needs_map],
+        ["only the status", "bob", {"create": asks(json!({"status": true}))}, ""],
+    ]);
+    scene.rows("a", rows).await?;
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["net"], "verbs": ["create"]}]);
+    scene.world.grant(&scene.namespace, "outputs", &rules, &user("bob")).await?;
+    scene.eventually("bob", "a", json!({"create": asks(map)})).await?;
+    let rows = json!([
+        ["a Secret", "bob", {"create": asks(both)}, needs_secret],
+        ["another name", "bob", {"create": asks(other)}, needs_map],
+    ]);
+    scene.rows("a", rows).await
 }

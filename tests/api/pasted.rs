@@ -5,13 +5,13 @@ use crds::{TerraformRepository, names};
 use kube::{Api, ResourceExt as _, api::PostParams};
 use serde_json::json;
 
-use crate::world::{FOREIGN, Test, World, sum};
+use crate::world::{FOREIGN, World, sum, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("pasted::a_line_is_right_where_burrito_is_installed_too", false, lines)]
+tests! {
+    Bare: printed_commands_work_beside_burritos_crds,
 }
 
-async fn lines(world: World) -> Result<()> {
+async fn printed_commands_work_beside_burritos_crds(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     world.create(&namespace, "net", &json!({})).await?;
     world

@@ -1,375 +1,316 @@
-//! Who may create, approve, withdraw, deny, cancel and rerun, with the messages that users see.
+//! Who may create, approve, withdraw, deny, cancel, abandon and rerun, with the messages that users see.
 
 use anyhow::{Context, Result, ensure};
 use crds::{names, reason};
-use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Event;
-use kube::{
-    Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
+use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 
-use crate::world::{Agent, PATIENCE, Test, World, plan, refused, run, sum};
+use crate::{
+    scene::{RUN, Scene, approval, record, withdrawal},
+    world::{CONTROLLER, World, sum, tests, user},
+};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("policies::an_approver_approves_the_plan_that_waits", true, approves),
-        Test::new("policies::a_wrong_checksum_is_refused_in_the_approvers_terminal", true, terminal),
-        Test::new("policies::approving_needs_the_verb_ones_own_name_and_a_plan", true, matrix),
-        Test::new("policies::a_withdrawal_needs_only_the_right_to_patch", true, withdrawal),
-        Test::new("policies::deny_and_cancel_are_one_way", true, one_way),
-        Test::new("policies::whoever_denies_or_cancels_names_nobody_else", true, stopped_by),
-        Test::new("policies::an_apply_is_given_up_by_its_verb_in_ones_own_name_and_once", true, abandon),
-        Test::new("policies::no_run_is_created_approved", true, created_approved),
-        Test::new("policies::automatic_needs_autoapprove", true, automatic),
-        Test::new("policies::a_service_account_needs_use", true, account),
-        Test::new("policies::a_rerun_is_admitted_like_a_creation", true, rerun),
-        Test::new("policies::the_finalizer_needs_control", true, finalizer),
-        Test::new("policies::whoever_reads_runs_reads_their_events", true, events),
-    ]
+tests! {
+    Guarded: approver_approves_waiting_plan,
+    Guarded: wrong_checksum_is_refused_in_terminal,
+    Guarded: approval_needs_verb_own_name_and_waiting_plan,
+    Guarded: withdrawal_needs_only_patch,
+    Guarded: deny_and_cancel_are_never_taken_back,
+    Guarded: deny_and_cancel_name_only_their_author,
+    Guarded: abandoning_needs_verb_own_name_and_lost_node,
+    Guarded: created_approved_run_is_refused,
+    Guarded: automatic_run_needs_autoapprove,
+    Guarded: service_account_needs_use,
+    Guarded: rerun_is_admitted_like_creation,
+    Guarded: removing_finalizer_needs_control,
+    Guarded: run_readers_read_events,
 }
 
-/// A namespace with an approver, alice, and an author, bob, and a run with the waiting plan `a`.
-struct Scene {
-    world: World,
-    namespace: String,
-    alice: Client,
-    bob: Client,
+const ALICE: &str = "alice@example.com";
+const AUTOAPPROVE: &str = "needs the verb autoapprove";
+
+/// An approver, alice, and an author, bob, with a run that waits for the approval of plan `a`.
+async fn people(world: World) -> Result<Scene> {
+    let mut scene = Scene::new(world, &[(ALICE, "pawl-approver"), ("bob", "pawl-author")]).await?;
+    scene.waiting(RUN, &json!({})).await?;
+    Ok(scene)
 }
 
-impl Scene {
-    async fn new(world: World) -> Result<Self> {
-        let namespace = world.namespace().await?;
-        let alice = world.person("alice@example.com", &namespace, "pawl-approver").await?;
-        let bob = world.person("bob", &namespace, "pawl-author").await?;
-        let scene = Self { world, namespace, alice, bob };
-        scene.waiting("run").await?;
-        Ok(scene)
-    }
-
-    async fn waiting(&self, name: &str) -> Result<Agent> {
-        self.world.create(&self.namespace, name, &json!({})).await?;
-        for phase in ["Pending", "Setup", "Init", "Plan"] {
-            self.world.status(&self.namespace, name, &json!({"phase": phase})).await?;
-        }
-        // Only the pod of an attempt may write a plan, so the test uses its token.
-        let agent = self.adopt(name, 1).await?;
-        agent.status(&json!({"phase": "AwaitingApproval", "plan": plan(1, 'a')})).await?;
-        Ok(agent)
-    }
-
-    async fn claimed(&self, name: &str) -> Result<()> {
-        let agent = self.waiting(name).await?;
-        self.annotate(&self.alice, name, approval("alice@example.com", 'a')).await?;
-        let record = json!({"checksum": sum('a'), "by": "alice@example.com", "at": "2026-01-01T00:00:00Z"});
-        self.world.status(&self.namespace, name, &json!({"approval": record})).await?;
-        agent.claims(1, '0', 'a').await.context("claim")?;
-        Ok(())
-    }
-
-    async fn adopt(&self, name: &str, attempt: u32) -> Result<Agent> {
-        let agent = self.world.open(&self.namespace, name, attempt).await?;
-        let mut adoption = agent.adoption(attempt, '0');
-        adoption.as_object_mut().map(|a| a.remove("phase"));
-        agent.status(&adoption).await?;
-        Ok(agent)
-    }
-
-    async fn annotate(&self, who: &Client, name: &str, annotations: Value) -> kube::Result<crds::TerraformRun> {
-        let runs = Api::namespaced(who.clone(), &self.namespace);
-        objects::merge(&runs, name, &json!({"metadata": {"annotations": annotations}})).await
-    }
+fn commented() -> Value {
+    let mut approval = approval(ALICE, 'a');
+    approval[names::COMMENT] = "looks right".into();
+    approval
 }
 
-fn approval(by: &str, digit: char) -> Value {
-    json!({names::APPROVE: sum(digit), names::APPROVED_BY: by, names::COMMENT: "looks right"})
+async fn approver_approves_waiting_plan(world: World) -> Result<()> {
+    let scene = people(world).await?;
+    let rows = json!([
+        ["with a comment", "alice", {"annotate": commented()}, ""],
+        ["another annotation of an approved run", "bob", {"annotate": {"team": "x"}}, ""],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
-async fn approves(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
-    // An unchanged approval is no change, whoever writes something else.
-    scene.annotate(&scene.bob, "run", json!({"team": "x"})).await?;
-    Ok(())
-}
-
-async fn terminal(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    let output = scene
-        .world
-        .access
-        .kubectl_command(&["annotate", "-n", &scene.namespace, "--overwrite", "--as=alice@example.com"])
-        .arg(format!("{}/run", names::KUBECTL_RUN))
-        .args([format!("{}={}", names::APPROVE, sum('b')), format!("{}=alice@example.com", names::APPROVED_BY)])
-        .output()?;
+async fn wrong_checksum_is_refused_in_terminal(world: World) -> Result<()> {
+    let scene = people(world).await?;
+    let args = ["annotate", "-n", &scene.namespace, "--overwrite", "--as=alice@example.com"];
+    let mut kubectl = scene.world.access.kubectl_command(&args);
+    let approve = format!("{}={}", names::APPROVE, sum('b'));
+    kubectl.args([format!("{}/{RUN}", names::KUBECTL_RUN), approve, format!("{}={ALICE}", names::APPROVED_BY)]);
+    let output = kubectl.output()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let wanted = format!("the plan that waits is {}, not {}; nothing was approved", sum('a'), sum('b'));
     ensure!(!output.status.success() && text.contains(&wanted), "{text}");
     Ok(())
 }
 
-async fn matrix(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    let (alice, bob) = (&scene.alice, &scene.bob);
-    let short = json!({names::APPROVE: &sum('a')[..30], names::APPROVED_BY: "alice@example.com"});
-    let cases: Vec<(&str, &Client, Value, &str)> = vec![
-        ("truncated", alice, short, "the plan that waits is"),
-        ("older", alice, approval("alice@example.com", 'b'), "the plan that waits is"),
-        ("not whole: no name", alice, json!({names::APPROVE: sum('a')}), "has to name the one who approves"),
-        ("someone else's name", alice, approval("bob", 'a'), "has to name the one who approves, alice@example.com, not \"bob\""),
-        ("without the verb", bob, approval("bob", 'a'), "bob has not the right to approve this run"),
-        ("without the verb, in another's name", bob, approval("alice@example.com", 'a'), "has not the right to approve"),
-        ("a comment alone, without the verb", bob, json!({names::COMMENT: "x"}), "has not the right to approve"),
-        ("a comment alone", alice, json!({names::COMMENT: "x", names::APPROVED_BY: "alice@example.com"}), "not none"),
-    ];
-    for (what, who, annotations, text) in cases {
-        refused(what, scene.annotate(who, "run", annotations).await, text)?;
-    }
-    scene.annotate(alice, "run", approval("alice@example.com", 'a')).await?;
-    for (what, change) in [("approved-by", json!({names::APPROVED_BY: "bob"})), ("the comment", json!({names::COMMENT: "no"}))] {
-        refused(&format!("only {what}, afterwards"), scene.annotate(bob, "run", change).await, "has not the right")?;
-    }
-    // Too early: without a plan, and then with the plan of a closed attempt while the next one plans.
-    scene.world.create(&scene.namespace, "early", &json!({})).await?;
-    scene.world.status(&scene.namespace, "early", &json!({"phase": "Pending"})).await?;
-    let early = scene.annotate(alice, "early", approval("alice@example.com", 'a')).await;
-    refused("early", early, "no plan waits for approval (phase Pending)")?;
-    scene.waiting("again").await?;
-    scene.world.status(&scene.namespace, "again", &json!({"phase": "Pending"})).await?;
-    let dead = scene.annotate(alice, "again", approval("alice@example.com", 'a')).await;
-    refused("of a dead attempt", dead, "no plan waits for approval")?;
-    // The policy treats server-side apply and replace the same.
-    let api: Api<crds::TerraformRun> = Api::namespaced(bob.clone(), &scene.namespace);
-    let applied = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"annotations": {names::APPROVED_BY: "bob"}}});
-    let answer = api.patch("run", &PatchParams::apply("bob").force(), &Patch::Apply(applied)).await;
-    refused("server-side apply", answer, "has not the right")
+async fn approval_needs_verb_own_name_and_waiting_plan(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    let truncated = json!({names::APPROVE: &sum('a')[..30], names::APPROVED_BY: ALICE});
+    let in_bobs_name = "has to name the one who approves, alice@example.com, not \"bob\"";
+    let no_verb = "has not the right to approve";
+    let rows = json!([
+        ["truncated", "alice", {"annotate": truncated}, "the plan that waits is"],
+        ["of an older plan", "alice", {"annotate": approval(ALICE, 'b')}, "the plan that waits is"],
+        ["no name", "alice", {"annotate": {names::APPROVE: sum('a')}}, "has to name the one who approves"],
+        ["in another's name", "alice", {"annotate": approval("bob", 'a')}, in_bobs_name],
+        ["no verb", "bob", {"annotate": approval("bob", 'a')}, "bob has not the right to approve this run"],
+        ["no verb, in another's name", "bob", {"annotate": approval(ALICE, 'a')}, no_verb],
+        ["comment, no verb", "bob", {"annotate": {names::COMMENT: "x"}}, no_verb],
+        ["comment", "alice", {"annotate": {names::COMMENT: "x", names::APPROVED_BY: ALICE}}, "not none"],
+        ["whole", "alice", {"annotate": commented()}, ""],
+        ["the name of an approved run", "bob", {"annotate": {names::APPROVED_BY: "bob"}}, no_verb],
+        ["the comment of an approved run", "bob", {"annotate": {names::COMMENT: "no"}}, no_verb],
+        // The policy treats server-side apply and replace the same.
+        ["server-side apply", "bob", {"apply": {"metadata": {"annotations": {names::APPROVED_BY: "bob"}}}}, no_verb],
+    ]);
+    scene.rows(RUN, rows).await?;
+    scene.pending("early", &json!({})).await?;
+    let none = "no plan waits for approval (phase Pending)";
+    let rows = json!([["no plan", "alice", {"annotate": approval(ALICE, 'a')}, none]]);
+    scene.rows("early", rows).await?;
+    scene.waiting("again", &json!({})).await?;
+    scene.status("again", json!({"phase": "Pending"})).await?;
+    let rows = json!([["plan of a closed attempt", "alice", {"annotate": approval(ALICE, 'a')}, none]]);
+    scene.rows("again", rows).await
 }
 
-async fn withdrawal(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
-    let part = json!({names::APPROVE: null, names::COMMENT: null});
-    refused("a part", scene.annotate(&scene.bob, "run", part).await, "has not the right")?;
-    let none = json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
-    scene.annotate(&scene.bob, "run", none).await?;
-    scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
-    scene.claimed("late").await?;
-    let none = json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null});
-    let late = scene.annotate(&scene.bob, "late", none).await;
-    refused("after the claim", late, "too late: apply was claimed at 2026-01-01T00:00:00Z; pawl.run/cancel interrupts it")
+async fn withdrawal_needs_only_patch(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    let late = "too late: apply was claimed at 2026-01-01T00:00:00Z; pawl.run/cancel interrupts it";
+    let in_part = json!({names::APPROVE: null, names::COMMENT: null});
+    let rows = json!([
+        ["approval", "alice", {"annotate": approval(ALICE, 'a')}, ""],
+        ["in part", "bob", {"annotate": in_part}, "has not the right"],
+        ["whole", "bob", {"annotate": withdrawal()}, ""],
+        ["approval after it", "alice", {"annotate": approval(ALICE, 'a')}, ""],
+    ]);
+    scene.rows(RUN, rows).await?;
+    claimed(&mut scene, "late").await?;
+    let rows = json!([["after the claim", "bob", {"annotate": withdrawal()}, late]]);
+    scene.rows("late", rows).await
 }
 
-async fn one_way(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
+/// Creates a run whose plan is approved by alice and claimed.
+async fn claimed(scene: &mut Scene, name: &str) -> Result<()> {
+    let agent = scene.waiting(name, &json!({})).await?;
+    let rows = json!([["approval", "alice", {"annotate": approval(ALICE, 'a')}, ""]]);
+    scene.rows(name, rows).await?;
+    scene.status(name, record('a')).await?;
+    agent.claims(1, '0', 'a').await.context("claim")?;
+    Ok(())
+}
+
+async fn deny_and_cancel_are_never_taken_back(world: World) -> Result<()> {
+    let scene = people(world).await?;
     for key in [names::DENY, names::CANCEL] {
-        scene.annotate(&scene.bob, "run", json!({key: "too dear"})).await?;
-        refused("taken back", scene.annotate(&scene.bob, "run", json!({key: null})).await, "never taken back")?;
-        refused("changed", scene.annotate(&scene.bob, "run", json!({key: "other"})).await, "never taken back")?;
-        let admin = scene.world.admin.clone();
-        refused("taken back by an administrator", scene.annotate(&admin, "run", json!({key: null})).await, "never taken back")?;
+        let rows = json!([
+            ["set", "bob", {"annotate": {key: "too dear"}}, ""],
+            ["taken back", "bob", {"annotate": {key: null}}, "never taken back"],
+            ["changed", "bob", {"annotate": {key: "other"}}, "never taken back"],
+            ["taken back", "admin", {"annotate": {key: null}}, "never taken back"],
+        ]);
+        scene.rows(RUN, rows).await.context(key)?;
     }
     Ok(())
 }
 
-async fn stopped_by(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    for (word, by) in [(names::DENY, names::DENIED_BY), (names::CANCEL, names::CANCELED_BY)] {
-        let text = "name bob";
-        refused("another's name", scene.annotate(&scene.bob, "run", json!({word: "x", by: "alice@example.com"})).await, text)?;
-        refused("a name alone", scene.annotate(&scene.bob, "run", json!({by: "bob"})).await, text)?;
-        scene.annotate(&scene.bob, "run", json!({word: "too dear", by: "bob"})).await?;
-        refused("taken away", scene.annotate(&scene.bob, "run", json!({by: null})).await, text)?;
+async fn deny_and_cancel_name_only_their_author(world: World) -> Result<()> {
+    let scene = people(world).await?;
+    for (key, by) in [(names::DENY, names::DENIED_BY), (names::CANCEL, names::CANCELED_BY)] {
+        let rows = json!([
+            ["in another's name", "bob", {"annotate": {key: "x", by: ALICE}}, "name bob"],
+            ["a name alone", "bob", {"annotate": {by: "bob"}}, "name bob"],
+            ["in the own name", "bob", {"annotate": {key: "too dear", by: "bob"}}, ""],
+            ["the name taken back", "bob", {"annotate": {by: null}}, "name bob"],
+        ]);
+        scene.rows(RUN, rows).await.context(key)?;
     }
     Ok(())
 }
 
-fn given_up(by: &str) -> Value {
-    json!({names::ABANDON: "the rack burned down", names::ABANDONED_BY: by})
-}
-
-async fn abandon(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    let (world, namespace) = (&scene.world, &scene.namespace);
-    let time = "2026-01-01T00:00:00Z";
-    for name in ["lost", "unknown"] {
-        scene.claimed(name).await?;
+async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()> {
+    let mut scene = people(world).await?;
+    for (user, role) in [("carol", "pawl-approver"), ("carol", "pawl-abandoner"), ("vera", "pawl-viewer")] {
+        scene.person(user, role).await?;
     }
-    let carol = world.person("carol", namespace, "pawl-approver").await?;
-    world.person("carol", namespace, "pawl-abandoner").await?;
-    let vera = world.person("vera", namespace, "pawl-viewer").await?;
-    let controller = world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
-    let lost = "while the node of its pod is lost";
-    refused("before a claim", scene.annotate(&carol, "run", given_up("carol")).await, lost)?;
-    refused("under a node that is Ready", scene.annotate(&carol, "lost", given_up("carol")).await, lost)?;
-    let stalled = json!([{"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "", "lastTransitionTime": time}]);
-    world.status(namespace, "lost", &json!({"conditions": stalled})).await?;
     let by = |by: &str, why: &str| json!({names::ABANDON: why, names::ABANDONED_BY: by});
-    let right = "has not the right to give this apply up";
-    let cases: Vec<(&str, &Client, Value, &str)> = vec![
-        ("a viewer", &vera, given_up("vera"), "cannot patch resource"),
-        ("an author", &scene.bob, given_up("bob"), right),
-        ("an approver", &scene.alice, given_up("alice@example.com"), right),
-        ("the controller", &controller, given_up("system:serviceaccount:pawl-system:pawl-controller"), right),
-        ("in another's name", &carol, given_up("alice@example.com"), "has to name the one who gives the apply up, carol"),
-        ("in nobody's name", &carol, json!({names::ABANDON: "x"}), "has to name the one"),
-        ("a name alone", &carol, json!({names::ABANDONED_BY: "carol"}), "gives a reason"),
-        ("without a reason", &carol, by("carol", ""), "gives a reason"),
-        ("with a long one", &carol, by("carol", &"x".repeat(513)), "gives a reason"),
-    ];
-    for (what, who, annotations, text) in cases {
-        refused(what, scene.annotate(who, "lost", annotations).await, text)?;
+    let given_up = |name: &str| by(name, "the rack burned down");
+    let lost = "while the node of its pod is lost";
+    let rows = json!([["no claim", "carol", {"annotate": given_up("carol")}, lost]]);
+    scene.rows(RUN, rows).await?;
+    for name in ["lost", "unknown"] {
+        claimed(&mut scene, name).await?;
     }
-    scene.annotate(&carol, "lost", given_up("carol")).await.context("with the verb")?;
-    // A change of something else is allowed.
-    scene.annotate(&scene.bob, "lost", json!({"team": "x"})).await?;
+    let stalled = json!({"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let (no_verb, once) = ("has not the right to give this apply up", "never changed nor taken back");
+    let names_her = "has to name the one who gives the apply up, carol";
+    let (name_alone, half) = (json!({names::ABANDONED_BY: "carol"}), json!({names::ABANDON: null}));
+    let other_name = json!({names::ABANDONED_BY: "system:admin"});
     let off = json!({names::ABANDON: null, names::ABANDONED_BY: null});
-    refused("taken back", scene.annotate(&carol, "lost", off.clone()).await, "never changed nor taken back")?;
-    for (what, change) in [
-        ("half of it taken back", json!({names::ABANDON: null})),
-        ("another reason", by("carol", "other")),
-        ("another name", json!({names::ABANDONED_BY: "system:admin"})),
-    ] {
-        refused(what, scene.annotate(&carol, "lost", change.clone()).await, "never changed nor taken back")?;
-        refused(what, scene.annotate(&world.admin, "lost", change).await, "never changed nor taken back")?;
-    }
-    scene.annotate(&controller, "lost", off).await.context("the controller removes what was refused, or is unverified")?;
+    let rows = json!([
+        ["a Ready node", "carol", {"annotate": given_up("carol")}, lost],
+        ["the node is lost", "admin", {"status": {"conditions": [stalled]}}, ""],
+        ["a viewer", "vera", {"annotate": given_up("vera")}, "cannot patch resource"],
+        ["an author", "bob", {"annotate": given_up("bob")}, no_verb],
+        ["an approver", "alice", {"annotate": given_up(ALICE)}, no_verb],
+        ["no verb", "controller", {"annotate": given_up(CONTROLLER)}, no_verb],
+        ["in another's name", "carol", {"annotate": given_up(ALICE)}, names_her],
+        ["no name", "carol", {"annotate": {names::ABANDON: "x"}}, "has to name the one"],
+        ["a name alone", "carol", {"annotate": name_alone}, "gives a reason"],
+        ["no reason", "carol", {"annotate": by("carol", "")}, "gives a reason"],
+        ["a long reason", "carol", {"annotate": by("carol", &"x".repeat(513))}, "gives a reason"],
+        ["with the verb", "carol", {"annotate": given_up("carol")}, ""],
+        ["another annotation", "bob", {"annotate": {"team": "x"}}, ""],
+        ["taken back", "carol", {"annotate": off}, once],
+        ["half of it taken back", "carol", {"annotate": half}, once],
+        ["half of it taken back", "admin", {"annotate": half}, once],
+        ["another reason", "carol", {"annotate": by("carol", "other")}, once],
+        ["another reason", "admin", {"annotate": by("carol", "other")}, once],
+        ["another name", "carol", {"annotate": other_name}, once],
+        ["another name", "admin", {"annotate": other_name}, once],
+        ["refused or unverified", "controller", {"annotate": off}, ""],
+    ]);
+    scene.rows("lost", rows).await?;
     // An Indeterminate run, as long as it retains the lease on its state.
-    world.status(namespace, "unknown", &json!({"phase": "Failed", "result": "Indeterminate"})).await?;
-    refused("that keeps nothing", scene.annotate(&carol, "unknown", given_up("carol")).await, lost)?;
-    let lease = json!({"lease": {"stateKey": sum('c'), "name": "x", "at": time}});
-    world.status(namespace, "unknown", &lease).await?;
-    scene.annotate(&carol, "unknown", given_up("carol")).await.context("one that is Indeterminate")?;
-    let mut object = run("made", &json!({}))?;
-    object.metadata.annotations = Some([(names::ABANDON.to_owned(), "x".to_owned())].into());
-    refused("created so", world.runs(namespace).create(&PostParams::default(), &object).await, "nothing was given up")
+    let lease = json!({"stateKey": sum('c'), "name": "x", "at": "2026-01-01T00:00:00Z"});
+    let rows = json!([
+        ["end", "admin", {"status": {"phase": "Failed", "result": "Indeterminate"}}, ""],
+        ["no lease", "carol", {"annotate": given_up("carol")}, lost],
+        ["lease", "admin", {"status": {"lease": lease}}, ""],
+        ["with a lease", "carol", {"annotate": given_up("carol")}, ""],
+    ]);
+    scene.rows("unknown", rows).await?;
+    let made = json!({"metadata": {"annotations": {names::ABANDON: "x"}}});
+    let rows = json!([["created so", "admin", {"create": made}, "nothing was given up"]]);
+    scene.rows("made", rows).await
 }
 
-async fn created_approved(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
+async fn created_approved_run_is_refused(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[]).await?;
+    let approved = "created without an approval";
     for key in [names::APPROVE, names::APPROVED_BY, names::COMMENT] {
-        let mut object = run("a", &json!({}))?;
-        object.metadata.annotations = Some([(key.to_owned(), "x".to_owned())].into());
-        let text = "created without an approval";
-        refused(key, world.runs(&namespace).create(&PostParams::default(), &object).await, text)?;
-        object.metadata.name = None;
-        object.metadata.generate_name = Some("a-".into());
-        refused("generateName", world.runs(&namespace).create(&PostParams::default(), &object).await, text)?;
+        let named = json!({"metadata": {"annotations": {key: "x"}}});
+        let generated = json!({"metadata": {"annotations": {key: "x"}, "name": null, "generateName": "a-"}});
+        let rows = json!([
+            [key, "admin", {"create": named}, approved],
+            ["generateName", "admin", {"create": generated}, approved],
+        ]);
+        scene.rows("a", rows).await?;
     }
     Ok(())
 }
 
-async fn automatic(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    let bob = world.person("bob", &namespace, "pawl-author").await?;
-    let object = run("a", &json!({"approval": {"mode": "Automatic"}}))?;
-    let runs: Api<crds::TerraformRun> = Api::namespaced(bob.clone(), &namespace);
-    refused("author", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")?;
-    world.person("bob", &namespace, "pawl-autoapprover").await?;
-    eventually(&runs, &object).await
+fn automatic() -> Value {
+    json!({"approval": {"mode": "Automatic"}})
 }
 
-/// Creates a run with a right that was just granted: the API server needs a moment to see it.
-async fn eventually(runs: &Api<crds::TerraformRun>, object: &crds::TerraformRun) -> Result<()> {
-    let create = async || Ok(runs.create(&PostParams::default(), object).await);
-    wait::until("an author may with the verb", PATIENCE, create).await.map(drop)
+async fn automatic_run_needs_autoapprove(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[("bob", "pawl-author")]).await?;
+    let create = json!({"create": {"spec": automatic()}});
+    let rows = json!([["an author", "bob", create.clone(), AUTOAPPROVE]]);
+    scene.rows("a", rows).await?;
+    scene.world.bind_user(&scene.namespace, "pawl-autoapprover", "bob").await?;
+    scene.eventually("bob", "a", create).await
 }
 
-async fn account(world: World) -> Result<()> {
-    let namespace = world.namespace().await?;
-    let bob = world.person("bob", &namespace, "pawl-author").await?;
-    let object = run("a", &json!({"runner": {"serviceAccountName": "deployer"}}))?;
-    let runs: Api<crds::TerraformRun> = Api::namespaced(bob, &namespace);
-    refused(
-        "author",
-        runs.create(&PostParams::default(), &object).await,
-        "naming the ServiceAccount deployer needs the verb use",
-    )?;
-    let role = json!({"metadata": {"name": "use"}, "rules": [
-        {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["deployer"], "verbs": ["use"]}]});
-    objects::create(&Api::<k8s_openapi::api::rbac::v1::Role>::namespaced(world.admin.clone(), &namespace), role).await?;
-    world.access.kubectl(&["create", "rolebinding", "-n", &namespace, "use", "--role=use", "--user=bob"])?;
-    eventually(&runs, &object).await?;
-    let other = run("b", &json!({"runner": {"serviceAccountName": "root"}}))?;
-    refused("another account", runs.create(&PostParams::default(), &other).await, "ServiceAccount root")?;
-    let planning = run("c", &json!({"runner": {"serviceAccountName": "deployer", "planServiceAccountName": "root"}}))?;
-    refused("of the pods that plan", runs.create(&PostParams::default(), &planning).await, "ServiceAccount deployer or root")
+async fn service_account_needs_use(world: World) -> Result<()> {
+    let scene = Scene::new(world, &[("bob", "pawl-author")]).await?;
+    let deployer = json!({"create": {"spec": {"runner": {"serviceAccountName": "deployer"}}}});
+    let needs = "naming the ServiceAccount deployer needs the verb use";
+    scene.rows("a", json!([["an author", "bob", deployer.clone(), needs]])).await?;
+    let rules = json!([{"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["deployer"], "verbs": ["use"]}]);
+    scene.world.grant(&scene.namespace, "use", &rules, &user("bob")).await?;
+    scene.eventually("bob", "a", deployer).await?;
+    let both = json!({"serviceAccountName": "deployer", "planServiceAccountName": "root"});
+    let root = json!({"serviceAccountName": "root"});
+    let rows = json!([
+        ["another account", "bob", {"create": {"spec": {"runner": root}}}, "ServiceAccount root"],
+        ["of the pods that plan", "bob", {"create": {"spec": {"runner": both}}}, "ServiceAccount deployer or root"],
+    ]);
+    scene.rows("b", rows).await
 }
 
-async fn rerun(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    let again = json!({names::RERUN: "true"});
-    let waits = "has not ended (phase AwaitingApproval)";
-    refused("of one that waits", scene.annotate(&scene.bob, "run", again.clone()).await, waits)?;
+async fn rerun_is_admitted_like_creation(world: World) -> Result<()> {
+    let scene = people(world).await?;
     let ended = json!({"phase": "Canceled", "result": "Canceled"});
-    scene.world.status(&scene.namespace, "run", &ended).await?;
-    refused("an approver may not create", scene.annotate(&scene.alice, "run", again.clone()).await, "needs the verb create")?;
-    refused("something else than true", scene.annotate(&scene.bob, "run", json!({names::RERUN: "yes"})).await, "set to true")?;
-    scene.annotate(&scene.bob, "run", again.clone()).await?;
-    // As the controller responds.
-    scene.world.status(&scene.namespace, "run", &json!({"rerun": "run-2"})).await?;
-    scene.annotate(&scene.world.admin, "run", json!({names::RERUN: null})).await?;
-    let answered = "run run-2 answered this already";
-    refused("once more", scene.annotate(&scene.bob, "run", again.clone()).await, answered)?;
-    for (name, spec) in [
-        ("automatic", json!({"approval": {"mode": "Automatic"}})),
-        ("account", json!({"runner": {"serviceAccountName": "root"}})),
-    ] {
-        scene.world.create(&scene.namespace, name, &spec).await?;
-        scene.world.status(&scene.namespace, name, &json!({"phase": "Pending"})).await?;
-        scene.world.status(&scene.namespace, name, &ended).await?;
-    }
-    refused("of an automatic run", scene.annotate(&scene.bob, "automatic", again.clone()).await, "needs the verb autoapprove")?;
-    refused("of a run with an account", scene.annotate(&scene.bob, "account", again).await, "ServiceAccount root")?;
+    let by_controller = "pawl.run/rerun-of is written by the controller";
+    let rows = json!([
+        ["of a waiting run", "bob", {"annotate": {names::RERUN: "true"}}, "has not ended (phase AwaitingApproval)"],
+        ["end", "admin", {"status": ended}, ""],
+        ["an approver", "alice", {"annotate": {names::RERUN: "true"}}, "needs the verb create"],
+        ["not true", "bob", {"annotate": {names::RERUN: "yes"}}, "set to true"],
+        ["an author", "bob", {"annotate": {names::RERUN: "true"}}, ""],
+        // As the controller answers.
+        ["answer", "admin", {"status": {"rerun": "run-2"}}, ""],
+        ["answered", "admin", {"annotate": {names::RERUN: null}}, ""],
+        ["once more", "bob", {"annotate": {names::RERUN: "true"}}, "run run-2 answered this already"],
+        ["rerun-of set afterwards", "bob", {"annotate": {names::RERUN_OF: "x"}}, by_controller],
+    ]);
+    scene.rows(RUN, rows).await?;
+    let root = json!({"runner": {"serviceAccountName": "root"}});
     // Only the controller may set the annotation that bypasses these checks.
-    let mut object = run("forged", &json!({"approval": {"mode": "Automatic"}}))?;
-    object.metadata.annotations = Some([(names::RERUN_OF.to_owned(), "run".to_owned())].into());
-    let runs: Api<crds::TerraformRun> = Api::namespaced(scene.bob.clone(), &scene.namespace);
-    refused(
-        "a forged answer",
-        runs.create(&PostParams::default(), &object).await,
-        "pawl.run/rerun-of is written by the controller",
-    )?;
-    refused(
-        "set afterwards",
-        scene.annotate(&scene.bob, "run", json!({names::RERUN_OF: "x"})).await,
-        "rerun-of is written by the controller",
-    )?;
-    let as_controller = scene.world.access.impersonate("system:serviceaccount:pawl-system:pawl-controller", &[]).await?;
-    let runs: Api<crds::TerraformRun> = Api::namespaced(as_controller, &scene.namespace);
-    runs.create(&PostParams::default(), &object).await.context("the controller's answer")?;
-    object.metadata.name = Some("unasked".into());
-    object.metadata.annotations = None;
-    refused("the controller, unasked", runs.create(&PostParams::default(), &object).await, "needs the verb autoapprove")?;
+    let forged = json!({"spec": automatic(), "metadata": {"annotations": {names::RERUN_OF: "run"}}});
+    let of_layer = json!({"spec": automatic(), "metadata": {"labels": {names::LABEL_LAYER: "net"}}});
+    let rows = json!([
+        ["a forged answer", "bob", {"create": forged}, by_controller],
+        ["unasked", "controller", {"create": {"spec": automatic()}}, AUTOAPPROVE],
+        ["an answer", "controller", {"create": forged}, ""],
+    ]);
+    scene.rows("forged", rows).await?;
     // A rerun of a layer's run is a run outside of the layer, which needs its own rights.
-    let mut of_layer = object.clone();
-    of_layer.metadata.name = Some("of-layer".into());
-    of_layer.metadata.labels = Some([(names::LABEL_LAYER.to_owned(), "net".to_owned())].into());
-    runs.create(&PostParams::default(), &of_layer).await.context("the controller, for a layer")?;
-    scene.world.status(&scene.namespace, "of-layer", &json!({"phase": "Pending"})).await?;
-    scene.world.status(&scene.namespace, "of-layer", &ended).await?;
-    refused(
-        "of an automatic run of a layer",
-        scene.annotate(&scene.bob, "of-layer", json!({names::RERUN: "true"})).await,
-        "needs the verb autoapprove",
-    )
+    for (name, who, run, message) in [
+        ("automatic", "admin", json!({"spec": automatic()}), AUTOAPPROVE),
+        ("account", "admin", json!({"spec": root}), "ServiceAccount root"),
+        ("of-layer", "controller", of_layer, AUTOAPPROVE),
+    ] {
+        let rows = json!([
+            ["creation", who, {"create": run}, ""],
+            ["begin", "admin", {"status": {"phase": "Pending"}}, ""],
+            ["end", "admin", {"status": ended}, ""],
+            ["rerun", "bob", {"annotate": {names::RERUN: "true"}}, message],
+        ]);
+        scene.rows(name, rows).await?;
+    }
+    Ok(())
 }
 
-async fn finalizer(world: World) -> Result<()> {
-    let scene = Scene::new(world).await?;
-    let set = |list: Value| Patch::Merge(json!({"metadata": {"finalizers": list}}));
-    scene.world.runs(&scene.namespace).patch("run", &PatchParams::default(), &set(json!([names::RUN_FINALIZER]))).await?;
-    let runs: Api<crds::TerraformRun> = Api::namespaced(scene.bob.clone(), &scene.namespace);
-    refused("author", runs.patch("run", &PatchParams::default(), &set(json!([]))).await, "removed by the controller")?;
-    runs.patch("run", &PatchParams::default(), &set(json!([names::RUN_FINALIZER, "example.com/mine"])))
-        .await
-        .context("another one beside it")?;
-    scene.world.runs(&scene.namespace).patch("run", &PatchParams::default(), &set(json!([]))).await.context("verb control")?;
-    Ok(())
+async fn removing_finalizer_needs_control(world: World) -> Result<()> {
+    let scene = people(world).await?;
+    let and_mine = json!([names::RUN_FINALIZER, "example.com/mine"]);
+    let rows = json!([
+        ["set", "admin", {"merge": {"metadata": {"finalizers": [names::RUN_FINALIZER]}}}, ""],
+        ["removed", "bob", {"merge": {"metadata": {"finalizers": []}}}, "removed by the controller"],
+        ["another one beside it", "bob", {"merge": {"metadata": {"finalizers": and_mine}}}, ""],
+        ["removed with the verb", "admin", {"merge": {"metadata": {"finalizers": []}}}, ""],
+    ]);
+    scene.rows(RUN, rows).await
 }
 
 /// The last lines of `kubectl describe`.
-async fn events(world: World) -> Result<()> {
+async fn run_readers_read_events(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     for role in ["pawl-viewer", "pawl-author", "pawl-approver", "pawl-autoapprover"] {
         let person = world.person(role, &namespace, role).await?;

@@ -7,31 +7,29 @@ use controller::gc::ended_pods::{Kept, once};
 use crds::names;
 use datastore_client::{RequestError, controller::Datastore};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt,
+    ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
 
 use crate::{
-    rig::{RUN, Rig, terminated},
-    world::{Test, World},
+    rig::{Rig, is_open, terminated},
+    world::{World, tests},
 };
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("released::a_pod_goes_an_hour_after_its_attempt_when_its_log_is_kept", true, goes)]
+tests! {
+    Guarded: pod_is_deleted_an_hour_later_once_its_log_is_stored,
 }
 
-async fn goes(world: World) -> Result<()> {
+async fn pod_is_deleted_an_hour_later_once_its_log_is_stored(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
-    rig.world.create(&rig.namespace, RUN, &json!({"approval": {"mode": "Automatic"}, "retry": {"limit": 0}})).await?;
-    let opened = rig.look("opened", |run| run.status.as_ref().is_some_and(|status| status.attempt.is_some())).await?;
-    let name = opened.status.and_then(|status| status.attempt).context("no attempt")?.pod_name;
-    let pods: Api<Pod> = Api::namespaced(rig.world.admin.clone(), &rig.namespace);
+    rig.create(&json!({"approval": {"mode": "Automatic"}, "retry": {"limit": 0}})).await?;
+    rig.look("opened", is_open(1)).await?;
+    let (name, pods) = (rig.attempt().await?.pod_name, rig.pods());
     rig.token().await?;
     terminated(&pods, &name, "Failed", json!({"exitCode": crds::pod_env::EXIT_USAGE, "reason": "Error"})).await?;
-    rig.look("ended", |run| run.status.as_ref().is_some_and(|status| status.result.is_some())).await?;
+    rig.look("ended", |status| status.result.is_some()).await?;
     rig.step().await?;
     let pod = pods.get(&name).await?;
     ensure!(pod.finalizers().is_empty() && pod.labels().contains_key(names::LABEL_RELEASED), "{:?}", pod.metadata);
@@ -65,7 +63,8 @@ async fn goes(world: World) -> Result<()> {
         let missing = sweep(&mut kept, Some(r#"{"whole": false}"#)).await?;
         ensure!(missing == (None, true), "something of its log is missing: {missing:?}");
     }
-    let path = format!("/v1/namespaces/{}/uids/{}/attempts/1/log", rig.namespace, opened.metadata.uid.context("no UID")?);
+    let path =
+        format!("/v1/namespaces/{}/uids/{}/attempts/1/log", rig.namespace, rig.get().await?.metadata.uid.context("no UID")?);
     ensure!(asked.lock().is_ok_and(|asked| *asked == [path.clone(), path]), "asked once each: {asked:?}");
     let (first, there) = sweep(&mut Kept::new(), Some(r#"{"whole": true}"#)).await?;
     ensure!(!there && first.is_none(), "it is there: {first:?}");

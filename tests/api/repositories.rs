@@ -1,15 +1,15 @@
 //! Followed repositories, with the account and the rights that the chart gives `controller sources`: real git, real watches.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    TerraformLayer, TerraformRepository,
+    TerraformLayer, TerraformRepository, TerraformRepositoryStatus as Status,
     clock::ServerClock,
     conditions,
     datastore::{Stored, WantedRevision},
@@ -28,14 +28,12 @@ use sources::{
 };
 use tokio::sync::Semaphore;
 
-use crate::world::{PATIENCE, Test, World};
+use crate::world::{PATIENCE, World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("repositories::a_layer_is_told_of_its_commits_and_nothing_new_is_not_written", true, followed),
-        Test::new("repositories::a_revision_that_a_run_waits_for_is_stored_where_no_ref_is_at_it", true, wanted),
-        Test::new("repositories::a_secret_is_read_where_a_namespace_lets_it_be_read", true, bound),
-    ]
+tests! {
+    Guarded: layer_gets_its_commits_and_no_redundant_write,
+    Guarded: wanted_revision_is_stored_without_a_ref,
+    Guarded: secret_is_read_only_where_a_namespace_binds,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-sources";
@@ -47,29 +45,38 @@ struct Kept {
     wanted: Mutex<Vec<WantedRevision>>,
 }
 
+impl Kept {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Stored>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Vec<WantedRevision>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Snapshots for Kept {
     async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
-        Ok(self.all.lock().ok().and_then(|kept| kept.get(revision).cloned()))
+        Ok(self.all().get(revision).cloned())
     }
 
     async fn put(&self, _: &str, _: &str, revision: &str, file: &Path) -> Result<Stored, RequestError> {
         let size = file.metadata().map_err(|error| RequestError::file(file, error))?.len();
         let stored = Stored { digest: format!("sha256:{}", "a".repeat(64)), size };
-        self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.insert(revision.to_owned(), stored.clone());
+        self.all().insert(revision.to_owned(), stored.clone());
         Ok(stored)
     }
 
     async fn list(&self, _: &str, _: &str) -> Result<Vec<String>, RequestError> {
-        Ok(self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.keys().cloned().collect())
+        Ok(self.all().keys().cloned().collect())
     }
 
     async fn wanted(&self) -> Result<Lists, RequestError> {
-        let list = self.wanted.lock().map_err(|_| RequestError::unanswered("poisoned"))?.clone();
-        Ok(futures::stream::iter([Ok(list)]).boxed())
+        Ok(futures::stream::iter([Ok(Kept::wanted(self).clone())]).boxed())
     }
 
     async fn delete(&self, _: &str, _: &str, revision: &str) -> Result<(), RequestError> {
-        self.all.lock().map_err(|_| RequestError::unanswered("poisoned"))?.remove(revision);
+        self.all().remove(revision);
         Ok(())
     }
 }
@@ -139,14 +146,17 @@ impl Scene {
     /// Writes a request, and waits until it is handled.
     async fn request(&self, word: &str) -> Result<TerraformRepository> {
         objects::merge(&self.repositories(), "r", &json!({"metadata": {"annotations": {names::RECONCILE: word}}})).await?;
-        self.until("one whose request is answered", |repository| {
-            repository.status.as_ref().is_some_and(|status| status.last_handled_reconcile.as_deref() == Some(word))
-        })
-        .await
+        self.until("answered", |status| status.last_handled_reconcile.as_deref() == Some(word)).await
     }
 
-    async fn until(&self, what: &str, is: impl Fn(&TerraformRepository) -> bool) -> Result<TerraformRepository> {
+    async fn until(&self, what: &str, is: impl Fn(&Status) -> bool) -> Result<TerraformRepository> {
+        let is = |repository: &TerraformRepository| repository.status.as_ref().is_some_and(&is);
         wait::object(&self.repositories(), "r", what, PATIENCE, is).await
+    }
+
+    /// The version of the repository.
+    async fn version(&self) -> Result<Option<String>> {
+        Ok(self.repositories().get("r").await?.resource_version())
     }
 
     async fn revision(&self, layer: &str) -> Result<Option<String>> {
@@ -161,26 +171,27 @@ impl Drop for Scene {
     }
 }
 
-fn condition<'a>(repository: &'a TerraformRepository, type_: &str) -> (&'a str, &'a str) {
-    let all = repository.status.iter().flat_map(|status| &status.conditions);
-    all.into_iter().find(|c| c.type_ == type_).map_or(("", ""), |c| (&c.status, &c.reason))
+/// Whether the condition Ready has this status, and this reason if it is not empty.
+fn ready(status: &Status, is: &str, reason: &str) -> bool {
+    let mut ready = status.conditions.iter().filter(|condition| condition.type_ == conditions::READY);
+    ready.any(|condition| condition.status == is && (reason.is_empty() || condition.reason == reason))
 }
 
-async fn followed(world: World) -> Result<()> {
+/// Whether a ref is at this commit.
+fn knows(status: &Status, commit: &str) -> bool {
+    let mut commits = status.refs.iter().filter_map(|known| known.commit.as_ref());
+    commits.any(|known| known.revision == commit)
+}
+
+async fn layer_gets_its_commits_and_no_redundant_write(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let repo = scene.server.create("stacks")?;
     let first = repo.commit("main", &[("app/main.tf", "# one\n"), ("other/main.tf", "# one\n")])?;
     scene.repository(None).await?;
-    scene.until("ready without a layer", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    scene.until("ready without a layer", |status| ready(status, "True", "")).await?;
     scene.layer("app", "app").await?;
     scene.layer("other", "other").await?;
-    let knows = |commit: String| {
-        move |repository: &TerraformRepository| {
-            let refs = repository.status.iter().flat_map(|status| &status.refs);
-            refs.into_iter().any(|known| known.commit.as_ref().is_some_and(|known| known.revision == commit))
-        }
-    };
-    scene.until("one whose first commit is known", knows(first.clone())).await?;
+    scene.until("at its first commit", |status| knows(status, &first)).await?;
     // The second layer may have been created after the poll for the first.
     wait::until("the other layer is told", PATIENCE, async || scene.revision("other").await).await?;
     ensure!(scene.revision("app").await? == Some(first.clone()));
@@ -193,19 +204,19 @@ async fn followed(world: World) -> Result<()> {
     expected.last_handled_reconcile = Some("2".to_owned());
     ensure!(after.status == Some(expected), "{:?}", after.status);
     ensure!(scene.layers().get("app").await?.resource_version() == layer, "a layer was written without anything new");
-    let settled = scene.repositories().get("r").await?.resource_version();
+    let settled = scene.version().await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    ensure!(scene.repositories().get("r").await?.resource_version() == settled, "it is written again and again");
+    ensure!(scene.version().await? == settled, "it is written again and again");
 
     let second = repo.commit("main", &[("other/main.tf", "# two\n")])?;
     let known = scene.request("3").await?;
-    ensure!(knows(second.clone())(&known), "{:?}", known.status);
+    ensure!(known.status.as_ref().is_some_and(|status| knows(status, &second)), "{:?}", known.status);
     ensure!(scene.revision("other").await? == Some(second) && scene.revision("app").await? == Some(first));
     ensure!(scene.layers().get("app").await?.resource_version() == layer, "a commit of another layer was written to this one");
     Ok(())
 }
 
-async fn wanted(world: World) -> Result<()> {
+async fn wanted_revision_is_stored_without_a_ref(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     let repo = scene.server.create("stacks")?;
     let first = repo.commit("main", &[("main.tf", "# one\n")])?;
@@ -213,8 +224,7 @@ async fn wanted(world: World) -> Result<()> {
     let feature = repo.commit("feature", &[("main.tf", "# three\n")])?;
     scene.repository(None).await?;
     scene.layer("app", ".").await?;
-    let knows = |repository: &TerraformRepository| repository.status.as_ref().is_some_and(|status| !status.refs.is_empty());
-    let before = scene.until("one of which the layer's ref is known", knows).await?;
+    let before = scene.until("at the layer's ref", |status| !status.refs.is_empty()).await?;
     let of = |revision: &str| WantedRevision {
         namespace: scene.namespace.clone(),
         uid: before.uid().unwrap_or_default(),
@@ -222,14 +232,13 @@ async fn wanted(world: World) -> Result<()> {
     };
     let nowhere = "0".repeat(40);
     let snapshots = &scene.shared.syncer.snapshots;
-    *snapshots.wanted.lock().map_err(|_| anyhow::anyhow!("poisoned"))? = [&nowhere, &first, &feature].map(|r| of(r)).into();
+    *Kept::wanted(snapshots) = [&nowhere, &first, &feature].map(|r| of(r)).into();
     for revision in [&first, &feature] {
         let look = async || Ok(snapshots.digest("", "", revision).await?);
         wait::until(format!("{revision} is stored"), PATIENCE, look).await?;
     }
     // An unknown revision in a run does not affect the repository's status.
-    let after = scene.repositories().get("r").await?;
-    ensure!(after.resource_version() == before.resource_version(), "{:?}", after.status);
+    ensure!(scene.version().await? == before.resource_version(), "the repository was written");
     ensure!(snapshots.digest("", "", &nowhere).await?.is_none());
 
     // Burrito 11.20: unneeded snapshots are deleted, and no earlier. A ref points to one, and an open run references another.
@@ -243,14 +252,16 @@ async fn wanted(world: World) -> Result<()> {
         wait::until(format!("{revision} goes"), PATIENCE, look).await
     };
     gone(&first).await?;
-    ensure!(snapshots.list("", "").await? == BTreeSet::from([second, feature.clone()]).into_iter().collect::<Vec<_>>());
+    let mut wanted = [second, feature.clone()];
+    wanted.sort();
+    ensure!(snapshots.list("", "").await? == wanted);
     runs.delete("needs", &DeleteParams::default()).await?;
     gone(&feature).await?;
     sweeps.abort();
     Ok(())
 }
 
-async fn bound(world: World) -> Result<()> {
+async fn secret_is_read_only_where_a_namespace_binds(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.server.create("stacks")?.commit("main", &[("main.tf", "# one\n")])?;
     // As in the guide.
@@ -263,13 +274,12 @@ async fn bound(world: World) -> Result<()> {
     scene.world.paste(&format!("cd '{}'\n{}", files.path().display(), here("repository secrets")?))?;
     scene.layer("app", ".").await?;
     scene.repository(Some("infra-git")).await?;
-    let refused = |repository: &TerraformRepository| condition(repository, conditions::READY) == ("False", "SecretForbidden");
-    let repository = scene.until("one that may not be read", refused).await?;
+    let repository = scene.until("without the right", |status| ready(status, "False", "SecretForbidden")).await?;
     let said = serde_json::to_string(&repository.status)?;
     ensure!(said.contains("pawl-sources-secrets") && !said.contains("glpat"), "{said}");
     scene.world.paste(&here("bind sources")?)?;
     // A failure is retried without a request.
-    scene.until("one that may be read", |repository| condition(repository, conditions::READY).0 == "True").await?;
+    scene.until("ready", |status| ready(status, "True", "")).await?;
     let secrets: Api<Secret> = Api::namespaced(scene.world.access.impersonate(ACCOUNT, &[]).await?, &scene.namespace);
     ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");
     ensure!(

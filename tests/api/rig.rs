@@ -18,13 +18,16 @@ use controller::{
     run::{Context, Enforcement, reconcile, watch::trim},
     settings::Settings as ControllerSettings,
 };
-use crds::{TerraformRun, clock::ServerClock, names, pod_env, termination::TerminationMessage};
+use crds::{
+    Attempt, TerraformRun, TerraformRunStatus as Status, clock::ServerClock, conditions, names, pod_env,
+    termination::TerminationMessage,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::{Node, Pod},
 };
-use kube::{Api, Client, ResourceExt, api::ListParams, runtime::watcher::Event};
+use kube::{Api, ResourceExt, api::ListParams, runtime::watcher::Event};
 use runner_agent::{driver::Driver, ports::SystemClock, settings::Settings};
 use serde_json::{Value, json};
 use serving::health::Readiness;
@@ -118,11 +121,7 @@ impl Rig {
     }
 
     async fn by(world: World, namespace: String, settings: ControllerSettings, account: &str) -> Result<Self> {
-        let mut config = world.access.config().await?;
-        config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
-        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
-        config.default_namespace = "pawl-system".into();
-        let client = Client::try_from(config)?;
+        let client = world.controller(account).await?;
         let ahead = Arc::<AtomicI64>::default();
         let by = ahead.clone();
         let clock = ServerClock::beside(move || {
@@ -145,6 +144,24 @@ impl Rig {
         Self::guarded(world).await?.enforced().await
     }
 
+    /// Creates the run.
+    pub(crate) async fn create(&self, spec: &Value) -> Result<TerraformRun> {
+        self.world.create(&self.namespace, RUN, spec).await
+    }
+
+    pub(crate) async fn status(&self) -> Result<Status> {
+        Ok(self.get().await?.status.unwrap_or_default())
+    }
+
+    /// The newest attempt.
+    pub(crate) async fn attempt(&self) -> Result<Attempt> {
+        self.status().await?.attempt.context("no attempt")
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.world.admin.clone(), &self.namespace)
+    }
+
     pub(crate) async fn get(&self) -> Result<TerraformRun> {
         Ok(self.world.runs(&self.namespace).get(RUN).await?)
     }
@@ -163,13 +180,11 @@ impl Rig {
     /// The same for a run of that name.
     pub(crate) async fn step_of(&self, name: &str) -> Result<()> {
         let mut run = self.world.runs(&self.namespace).get(name).await?;
-        let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
-        for pod in pods.list(&kube::api::ListParams::default()).await? {
+        for pod in self.pods().list(&ListParams::default()).await? {
             let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
             self.context.pods.apply(&mut feed, &Event::Apply(pod));
         }
-        let nodes: kube::Api<Node> = kube::Api::all(self.world.admin.clone());
-        let all = nodes.list(&kube::api::ListParams::default()).await?.items;
+        let all = Api::<Node>::all(self.world.admin.clone()).list(&ListParams::default()).await?.items;
         let own = all.into_iter().filter(|node| node.name_any().starts_with(&format!("{}-", self.namespace)));
         for event in [Event::Init].into_iter().chain(own.map(Event::InitApply)).chain([Event::InitDone]) {
             node_watch::heard(&event, &self.context);
@@ -185,7 +200,7 @@ impl Rig {
         let queue = &self.context.queue;
         let mut feed = queue.feed(None, futures::channel::mpsc::unbounded().0);
         queue.apply(&mut feed, &Event::Init);
-        for run in self.world.runs(&self.namespace).list(&kube::api::ListParams::default()).await? {
+        for run in self.world.runs(&self.namespace).list(&ListParams::default()).await? {
             queue.apply(&mut feed, &Event::InitApply(run));
         }
         queue.apply(&mut feed, &Event::InitDone);
@@ -193,21 +208,23 @@ impl Rig {
     }
 
     /// Reconciles until `done` holds for the run.
-    pub(crate) async fn look(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
+    pub(crate) async fn look(&self, what: &str, done: impl Fn(&Status) -> bool) -> Result<Status> {
         let look = async || {
-            let run = self.get().await?;
-            if done(&run) {
-                return Ok(Ok(run));
+            let status = self.status().await?;
+            if done(&status) {
+                return Ok(Ok(status));
             }
             self.step().await?;
-            Ok(Err(format!("{:?}", run.status)))
+            Ok(Err(format!("{status:?}")))
         };
         wait::until(format!("the run is {what}"), PATIENCE, look).await
     }
 
     /// Waits without reconciling.
-    pub(crate) async fn until(&self, what: &str, done: impl Fn(&TerraformRun) -> bool) -> Result<TerraformRun> {
-        wait::object(&self.world.runs(&self.namespace), RUN, what, PATIENCE, done).await
+    pub(crate) async fn until(&self, what: &str, done: impl Fn(&Status) -> bool) -> Result<Status> {
+        let done = |run: &TerraformRun| run.status.as_ref().is_some_and(&done);
+        let run = wait::object(&self.world.runs(&self.namespace), RUN, what, PATIENCE, done).await?;
+        Ok(run.status.unwrap_or_default())
     }
 
     /// Reconciles several times, and fails if the run changes.
@@ -216,7 +233,7 @@ impl Rig {
         for _ in 0..3 {
             self.step().await?;
         }
-        ensure!(self.get().await?.resource_version() == before, "{what}: the controller wrote {:?}", self.get().await?.status);
+        ensure!(self.get().await?.resource_version() == before, "{what}: the controller wrote {:?}", self.status().await?);
         Ok(())
     }
 
@@ -233,9 +250,8 @@ impl Rig {
 
     /// The token of the pod that the controller created for the open attempt.
     pub(crate) async fn token(&self) -> Result<Agent> {
-        let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
-        let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
-        let uid = pods.get(&attempt.pod_name).await?.uid().context("a pod without UID")?;
+        let attempt = self.attempt().await?;
+        let uid = self.pods().get(&attempt.pod_name).await?.uid().context("a pod without UID")?;
         let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": attempt.pod_name, "uid": uid},
             "audiences": []});
         let client = self.world.token(&self.namespace, &attempt.pod_name, &bound).await?;
@@ -244,17 +260,14 @@ impl Rig {
 
     /// Writes a node's status for the pod of the newest attempt after its process ended.
     pub(crate) async fn pod_ended(&self, message: &TerminationMessage) -> Result<()> {
-        let attempt = self.get().await?.status.and_then(|status| status.attempt).context("no attempt")?;
-        let pods: kube::Api<Pod> = kube::Api::namespaced(self.world.admin.clone(), &self.namespace);
         let text = String::from_utf8(message.to_bytes())?;
         let ended = json!({"exitCode": 0, "reason": "Completed", "message": text});
-        terminated(&pods, &attempt.pod_name, "Succeeded", ended).await
+        terminated(&self.pods(), &self.attempt().await?.pod_name, "Succeeded", ended).await
     }
 
     /// Starts our agent in the pod of the open attempt.
     pub(crate) async fn start(&self, token: Agent, work: Played) -> Result<Process> {
-        let run = self.get().await?;
-        let attempt = run.status.as_ref().and_then(|status| status.attempt.clone()).context("no attempt")?;
+        let (run, attempt) = (self.get().await?, self.attempt().await?);
         let log = tempfile::NamedTempFile::new()?;
         let settings = Arc::new(Settings {
             namespace: self.namespace.clone(),
@@ -269,7 +282,7 @@ impl Rig {
             ..Settings::below("/nowhere".as_ref())
         });
         let gets = Arc::new(AtomicU32::new(0));
-        let server = agent::Server { runs: kube::Api::namespaced(token.client, &self.namespace), gets: gets.clone() };
+        let server = agent::Server { runs: Api::namespaced(token.client, &self.namespace), gets: gets.clone() };
         let driver = Driver::new(Arc::new(server), Arc::new(work), SystemClock, settings);
         let (stop, stops) = mpsc::unbounded_channel();
         Ok(Process { task: tokio::spawn(driver.run(stops)), gets, log, _stop: stop })
@@ -299,8 +312,27 @@ fn pods(context: &Context) -> Feed {
     feed
 }
 
+/// Whether a status has a condition.
+pub(crate) fn has(status: &Status, type_: &str, is: &str, reason: &str) -> bool {
+    status.conditions.iter().any(|c| c.type_ == type_ && c.status == is && c.reason == reason)
+}
+
+/// Whether a run is stalled for a reason.
+pub(crate) fn stalls(status: &Status, reason: &str) -> bool {
+    has(status, conditions::STALLED, "True", reason)
+}
+
+/// Whether the newest attempt is this one, and open.
+pub(crate) fn is_open(number: u32) -> impl Fn(&Status) -> bool {
+    move |status| status.attempt.as_ref().is_some_and(|attempt| attempt.open && attempt.number == number)
+}
+
+pub(crate) fn is_closed(status: &Status) -> bool {
+    status.attempt.as_ref().is_some_and(|attempt| !attempt.open)
+}
+
 /// A kubelet's status of a pod whose container has terminated.
-pub(crate) async fn terminated(pods: &kube::Api<Pod>, name: &str, phase: &str, how: Value) -> Result<()> {
+pub(crate) async fn terminated(pods: &Api<Pod>, name: &str, phase: &str, how: Value) -> Result<()> {
     let state = json!({"terminated": how});
     let container =
         json!({"name": pod_env::CONTAINER, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state});

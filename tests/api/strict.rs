@@ -5,13 +5,13 @@ use std::{io::Write as _, process::Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::world::{Test, World};
+use crate::world::{World, tests};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("strict::a_field_that_nobody_knows_is_named_to_who_asks", false, |world| async move { unknown(&world).await })]
+tests! {
+    Bare: unknown_fields_are_named_by_strict_validation,
 }
 
-async fn unknown(world: &World) -> Result<()> {
+async fn unknown_fields_are_named_by_strict_validation(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
     let key = |extra: &str| json!({"name": "a", "key": "k", extra: true});
     let object = json!({

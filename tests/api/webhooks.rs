@@ -11,31 +11,28 @@ use k8s_openapi::api::{
     core::v1::{Secret, ServiceAccount},
 };
 use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use servers::gitea::Gitea;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::world::{PATIENCE, Test, World, refused, run};
+use crate::{
+    scene::Scene,
+    world::{PATIENCE, World, tests},
+};
 
-pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("webhooks::server_requests_reconciles_and_nothing_else", true, confined),
-        Test::new("webhooks::delivery_requests_once_until_answered", true, requests),
-        Test::new("webhooks::the_guide_leads_to_a_delivery", true, guide),
-        Test::new("webhooks::gitea_push_requests_reconcile", true, forge),
-        Test::new("webhooks::deliveries_need_a_token_and_a_right", true, reads),
-    ]
+tests! {
+    Guarded: server_requests_reconciles_and_nothing_else,
+    Guarded: delivery_requests_once_until_answered,
+    Guarded: guide_leads_to_a_delivery,
+    Guarded: gitea_push_requests_reconcile,
+    Guarded: deliveries_need_a_token_and_a_right,
 }
 
 const ACCOUNT: &str = "system:serviceaccount:pawl-system:pawl-server";
 const SECRET: &str = "a secret of tests";
-
-async fn merge(api: &Api<TerraformRepository>, patch: &Value) -> kube::Result<TerraformRepository> {
-    objects::merge(api, "net", patch).await
-}
 
 /// A namespace with a repository whose webhooks are authenticated with a Secret.
 async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, String)> {
@@ -51,67 +48,68 @@ async fn repository(world: &World) -> Result<(Api<TerraformRepository>, String, 
     Ok((repositories, namespace, made.uid().context("no UID")?))
 }
 
-async fn confined(world: World) -> Result<()> {
-    let (theirs, namespace, uid) = repository(&world).await?;
-    let client = world.access.impersonate(ACCOUNT, &[]).await?;
-    let api: Api<TerraformRepository> = Api::namespaced(client.clone(), &namespace);
-    let label = json!({"metadata": {"labels": {"a": "c"}}});
-    wait::until("the policy is in force", PATIENCE, async || {
-        merge(&theirs, &json!({"metadata": {"labels": {"a": "b"}}})).await?;
-        let answer = merge(&api, &label).await;
-        Ok(matches!(answer, Err(kube::Error::Api(status)) if status.message.contains("'pawl-server'")))
-    })
-    .await?;
-    let request = |value: &str| json!({"metadata": {"uid": uid, "annotations": {names::RECONCILE: value}}});
-    for time in ["2026-11-24T10:00:00Z", "2026-11-24T10:00:00.123456789Z"] {
-        ensure!(merge(&api, &request(time)).await?.annotations()[names::RECONCILE] == time);
-    }
-    let with = |other: &Value| {
-        let mut patch = other.clone();
-        patch["metadata"]["annotations"][names::RECONCILE] = "2026-11-24T10:00:01Z".into();
-        patch
+async fn server_requests_reconciles_and_nothing_else(world: World) -> Result<()> {
+    const NET: &str = "repository/net";
+    let (_, namespace, uid) = repository(&world).await?;
+    let mut scene = Scene::within(world, namespace).await?;
+    scene.add("server", scene.world.access.impersonate(ACCOUNT, &[]).await?);
+    scene.refuses("server", NET, json!({"merge": {"metadata": {"labels": {"a": "c"}}}}), "'pawl-server'").await?;
+    let request = |value: &str| json!({"uid": uid, "annotations": {names::RECONCILE: value}});
+    let time = "2026-11-24T10:00:01Z";
+    let with = |mut metadata: Value| {
+        metadata["annotations"][names::RECONCILE] = time.into();
+        json!({"metadata": metadata})
     };
-    let nothing_else = "changes nothing else";
-    for other in [
-        json!({"metadata": {"annotations": {"a": "c"}}}),
-        json!({"metadata": {"annotations": {"a": null}}}),
-        json!({"metadata": {"annotations": {"pawl.run/approve": "x"}}}),
-        json!({"metadata": {"labels": {"a": null}}}),
-        json!({"metadata": {"labels": {"pawl.run/layer": "x"}}}),
-        json!({"metadata": {"finalizers": ["pawl.run/x"]}}),
-        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x"}]}}),
-        json!({"spec": {"url": "https://evil.example.org/net"}}),
-        json!({"spec": {"webhook": null}}),
-        json!({"spec": {"suspend": true}}),
-    ] {
-        refused("with the request", merge(&api, &with(&other)).await, nothing_else)?;
-    }
-    refused("no request", merge(&api, &json!({"metadata": {"annotations": {names::RECONCILE: null}}})).await, nothing_else)?;
-    for words in ["$(reboot)", "", &"1".repeat(41), "now"] {
-        refused("no time", merge(&api, &request(words)).await, "writes a time")?;
-    }
+    let with_spec = |spec: Value| json!({"metadata": {"annotations": {names::RECONCILE: time}}, "spec": spec});
+    let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x"});
     // A recreated repository has another UID.
-    let other = json!({"metadata": {"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: "2026-11-24T10:00:02Z"}}});
-    refused("another UID", merge(&api, &other).await, "uid")?;
-    // It has no other rights.
-    let runs: Api<crds::TerraformRun> = Api::namespaced(client.clone(), &namespace);
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
-    refused("a Secret", secrets.get("hook").await, "cannot get resource")?;
-    refused("Secrets", secrets.list(&kube::api::ListParams::default()).await, "cannot list resource")?;
-    refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, "cannot create resource")?;
-    refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, "cannot patch resource")?;
-    refused("it", api.delete("net", &DeleteParams::default()).await, "cannot delete resource")?;
+    let other = json!({"uid": "0b9c1a4e-0000-4000-8000-000000000001", "annotations": {names::RECONCILE: time}});
+    let (alone, a_time) = ("changes nothing else", "writes a time");
+    let fine = "2026-11-24T10:00:00.123456789Z";
+    let rows = json!([
+        ["a request", "server", {"merge": {"metadata": request("2026-11-24T10:00:00Z")}}, ""],
+        ["a request to the nanosecond", "server", {"merge": {"metadata": request(fine)}}, ""],
+        ["an annotation", "server", {"merge": with(json!({"annotations": {"a": "c"}}))}, alone],
+        ["an annotation removed", "server", {"merge": with(json!({"annotations": {"a": null}}))}, alone],
+        ["an approval", "server", {"merge": with(json!({"annotations": {"pawl.run/approve": "x"}}))}, alone],
+        ["a label removed", "server", {"merge": with(json!({"labels": {"a": null}}))}, alone],
+        ["a layer's label", "server", {"merge": with(json!({"labels": {"pawl.run/layer": "x"}}))}, alone],
+        ["a finalizer", "server", {"merge": with(json!({"finalizers": ["pawl.run/x"]}))}, alone],
+        ["an owner", "server", {"merge": with(json!({"ownerReferences": [owner]}))}, alone],
+        ["the URL", "server", {"merge": with_spec(json!({"url": "https://evil.example.org/net"}))}, alone],
+        ["the webhook", "server", {"merge": with_spec(json!({"webhook": null}))}, alone],
+        ["suspension", "server", {"merge": with_spec(json!({"suspend": true}))}, alone],
+        ["a request removed", "server", {"annotate": {names::RECONCILE: null}}, alone],
+        ["a command", "server", {"merge": {"metadata": request("$(reboot)")}}, a_time],
+        ["nothing", "server", {"merge": {"metadata": request("")}}, a_time],
+        ["a long number", "server", {"merge": {"metadata": request(&"1".repeat(41))}}, a_time],
+        ["a word", "server", {"merge": {"metadata": request("now")}}, a_time],
+        ["another UID", "server", {"merge": {"metadata": other}}, "uid"],
+        ["status", "server", {"status": {"lastHandledReconcile": "x"}}, "cannot patch resource"],
+        ["deletion", "server", {"delete": ""}, "cannot delete resource"],
+    ]);
+    scene.rows(NET, rows).await?;
+    let rows = json!([
+        ["get", "server", {"get": ""}, "cannot get resource"],
+        ["list", "server", {"list": null}, "cannot list resource"],
+    ]);
+    scene.rows("secret/hook", rows).await?;
+    let rows = json!([["creation", "server", {"create": {}}, "cannot create resource"]]);
+    scene.rows("a", rows).await?;
     // The policy refuses even granted rights.
     let subject = json!({"kind": "ServiceAccount", "name": "pawl-server", "namespace": "pawl-system"});
-    world.bind(&namespace, "cluster-admin", &subject).await?;
-    wait::until("it has rights", PATIENCE, async || Ok(secrets.get("hook").await)).await?;
+    scene.world.bind(&scene.namespace, "cluster-admin", &subject).await?;
+    scene.eventually("server", "secret/hook", json!({"get": ""})).await?;
     let nothing = "does nothing else";
-    refused("a run", runs.create(&PostParams::default(), &run("a", &json!({}))?).await, nothing)?;
-    refused("its status", api.patch_status("net", &PatchParams::default(), &answer("x")).await, nothing)?;
-    refused("it", api.delete("net", &DeleteParams::default()).await, nothing)?;
-    let mut again = theirs.get("net").await?;
-    again.metadata = kube::api::ObjectMeta { name: Some("other".into()), ..Default::default() };
-    refused("another", api.create(&PostParams::default(), &again).await, nothing)
+    let rows = json!([
+        ["status", "server", {"status": {"lastHandledReconcile": "x"}}, nothing],
+        ["deletion", "server", {"delete": ""}, nothing],
+    ]);
+    scene.rows(NET, rows).await?;
+    let rows = json!([["creation", "server", {"create": {}}, nothing]]);
+    scene.rows("a", rows).await?;
+    let rows = json!([["creation", "server", {"create": {}}, nothing]]);
+    scene.rows("repository/other", rows).await
 }
 
 /// The status of `controller sources` after a poll.
@@ -131,7 +129,8 @@ struct Server {
 }
 
 impl Server {
-    async fn start(client: Client, namespace: &str) -> Result<Self> {
+    async fn start(world: &World, namespace: &str) -> Result<Self> {
+        let client = world.access.impersonate(ACCOUNT, &[]).await?;
         let (receiver, clock) = (Arc::new(Receiver::new(client.clone(), ServerClock::default())), ServerClock::default());
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -151,11 +150,19 @@ impl Server {
     /// Reads the deliveries of a repository. Returns status code and JSON.
     async fn read(&self, token: Option<&str>, namespace: &str, name: &str) -> Result<(u16, Value)> {
         let url = format!("{}/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", self.admin);
-        let request = reqwest::Client::builder().no_proxy().build()?.get(url);
-        let request =
-            token.into_iter().fold(request, |request, token| request.header("authorization", format!("Bearer {token}")));
+        let mut request = reqwest::Client::builder().no_proxy().build()?.get(url);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
         let response = request.send().await?;
         Ok((response.status().as_u16(), serde_json::from_str(&response.text().await?)?))
+    }
+
+    /// Delivers a webhook of the repository with this UID. Returns the status code.
+    async fn post(&self, uid: &str, secret: &str, id: &str) -> Result<u16> {
+        let http = reqwest::Client::builder().no_proxy().build()?;
+        let request = http.post(format!("{}/hooks/{uid}", self.address)).bearer_auth(secret);
+        Ok(request.header("x-request-id", id).body("{}").send().await?.status().as_u16())
     }
 
     /// Grants it access to the Secrets of a namespace, and waits until that takes effect.
@@ -181,15 +188,10 @@ async fn answers(repositories: &Api<TerraformRepository>, not: &str) -> Result<S
     Ok(request)
 }
 
-async fn requests(world: World) -> Result<()> {
+async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
     let (repositories, namespace, uid) = repository(&world).await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
-    let http = reqwest::Client::builder().no_proxy().build()?;
-    let url = format!("{}/hooks/{uid}", server.address);
-    let post = async |secret: &str, id: &str| -> Result<u16> {
-        let request = http.post(&url).header("authorization", format!("Bearer {secret}")).header("x-request-id", id);
-        Ok(request.body("{}").send().await?.status().as_u16())
-    };
+    let server = Server::start(&world, &namespace).await?;
+    let post = async |secret: &str, id: &str| server.post(&uid, secret, id).await;
     wait::until("the repositories are listed", PATIENCE, async || Ok(post(SECRET, "0").await? != 503)).await?;
     ensure!(post(SECRET, "0").await? == 403, "the namespace lets nobody read its Secrets");
     server.may_read(&world, &namespace).await?;
@@ -214,9 +216,9 @@ async fn requests(world: World) -> Result<()> {
 }
 
 /// Runs the page of the guide with another namespace and another address.
-async fn guide(world: World) -> Result<()> {
+async fn guide_leads_to_a_delivery(world: World) -> Result<()> {
     let namespace = world.namespace().await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let server = Server::start(&world, &namespace).await?;
     let here = |name: &str| -> Result<String> {
         let text = block(name)?
             .replace("-n prod", &format!("-n {namespace}"))
@@ -249,9 +251,9 @@ async fn token(accounts: &Api<ServiceAccount>, account: &str, audiences: &[&str]
     Ok(answer.status.context("no token")?.token)
 }
 
-async fn reads(world: World) -> Result<()> {
+async fn deliveries_need_a_token_and_a_right(world: World) -> Result<()> {
     let (_, namespace, uid) = repository(&world).await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let server = Server::start(&world, &namespace).await?;
     server.may_read(&world, &namespace).await?;
     let accounts: Api<ServiceAccount> = Api::namespaced(world.admin.clone(), &namespace);
     objects::create(&accounts, json!({"metadata": {"name": "reader"}})).await?;
@@ -268,9 +270,7 @@ async fn reads(world: World) -> Result<()> {
     world.bind(&namespace, "pawl-viewer", &subject).await?;
     wait::until("it may read", PATIENCE, async || Ok(server.read(Some(&own), &namespace, "net").await?.0 == 200)).await?;
     ensure!(server.read(Some(&own), &namespace, "no-such").await? == refused, "there is no such repository");
-    let http = reqwest::Client::builder().no_proxy().build()?;
-    let hook = http.post(format!("{}/hooks/{uid}", server.address)).header("authorization", format!("Bearer {SECRET}"));
-    ensure!(hook.header("x-request-id", "7").body("{}").send().await?.status() == 202);
+    ensure!(server.post(&uid, SECRET, "7").await? == 202);
     let (_, read) = server.read(Some(&own), &namespace, "net").await?;
     let newest = &read["items"][0];
     ensure!(
@@ -280,13 +280,13 @@ async fn reads(world: World) -> Result<()> {
     Ok(())
 }
 
-async fn forge(world: World) -> Result<()> {
+async fn gitea_push_requests_reconcile(world: World) -> Result<()> {
     let Some(tools) = Gitea::tools()? else {
         println!("left out: deliveries of Gitea (it is not built yet; `PAWL_SUITES=1` builds it)");
         return Ok(());
     };
     let (repositories, namespace, uid) = repository(&world).await?;
-    let server = Server::start(world.access.impersonate(ACCOUNT, &[]).await?, &namespace).await?;
+    let server = Server::start(&world, &namespace).await?;
     server.may_read(&world, &namespace).await?;
     let gitea = Gitea::start(&tools, "127.0.0.1".parse()?, "").await?;
     gitea.create("net").await?;

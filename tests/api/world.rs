@@ -1,6 +1,7 @@
 //! API servers for the tests: one with the CRDs only, for their own rules, and one with the chart's admission policies as well.
 
 use std::{
+    ffi::OsStr,
     future::Future,
     io::Write as _,
     pin::Pin,
@@ -31,6 +32,8 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt, api::PostParams};
 use serde_json::{Value, json};
 
+/// The user name of the controller.
+pub(crate) const CONTROLLER: &str = "system:serviceaccount:pawl-system:pawl-controller";
 /// The API group of Burrito's CRDs, which have the same names as ours.
 pub(crate) const FOREIGN: &str = "config.terraform.padok.cloud";
 /// A longer wait indicates a defect, not a slow machine.
@@ -45,6 +48,18 @@ pub(crate) struct Test {
     pub(crate) place: Place,
     pub(crate) body: Body,
 }
+
+/// Registers functions as tests of the names of their module and of their own, each with the world that it needs.
+macro_rules! tests {
+    ($($place:ident: $name:ident,)*) => {
+        pub(crate) fn tests() -> Vec<crate::world::Test> {
+            let module = module_path!().trim_start_matches("api::");
+            let name = |name: &str| format!("{module}::{name}");
+            vec![$(crate::world::Test::at(crate::world::Place::$place, &name(stringify!($name)), $name)),*]
+        }
+    };
+}
+pub(crate) use tests;
 
 /// The content of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +186,15 @@ impl World {
         Ok(name)
     }
 
+    /// A client with the account of a controller.
+    pub(crate) async fn controller(&self, account: &str) -> Result<Client> {
+        let mut config = self.access.config().await?;
+        config.auth_info.impersonate = Some(format!("system:serviceaccount:pawl-system:{account}"));
+        config.auth_info.impersonate_groups = Some(vec!["system:serviceaccounts".into(), "system:authenticated".into()]);
+        config.default_namespace = "pawl-system".into();
+        Ok(Client::try_from(config)?)
+    }
+
     /// A client that impersonates a user with a ClusterRole in a namespace.
     pub(crate) async fn person(&self, user: &str, namespace: &str, role: &str) -> Result<Client> {
         self.bind_user(namespace, role, user).await?;
@@ -198,16 +222,28 @@ impl World {
         wait::until(format!("{user} may {verb} {resource} in {namespace} as {role}"), PATIENCE, look).await
     }
 
+    /// Binds a ClusterRole in a namespace.
     pub(crate) async fn bind(&self, namespace: &str, role: &str, subject: &Value) -> Result<()> {
-        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
-        let binding = json!({"metadata": {"generateName": "test-"}, "roleRef": role, "subjects": [subject]});
-        objects::create(&Api::<RoleBinding>::namespaced(self.admin.clone(), namespace), binding).await?;
-        Ok(())
+        self.bind_role(namespace, "ClusterRole", role, subject).await
     }
 
     /// Like [`Self::bind`], for a user.
-    pub(crate) async fn bind_user(&self, namespace: &str, role: &str, user: &str) -> Result<()> {
-        self.bind(namespace, role, &json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user})).await
+    pub(crate) async fn bind_user(&self, namespace: &str, role: &str, name: &str) -> Result<()> {
+        self.bind(namespace, role, &user(name)).await
+    }
+
+    /// Creates a Role and binds it.
+    pub(crate) async fn grant(&self, namespace: &str, role: &str, rules: &Value, subject: &Value) -> Result<()> {
+        let roles: Api<Role> = Api::namespaced(self.admin.clone(), namespace);
+        objects::create(&roles, json!({"metadata": {"name": role}, "rules": rules})).await?;
+        self.bind_role(namespace, "Role", role, subject).await
+    }
+
+    async fn bind_role(&self, namespace: &str, kind: &str, role: &str, subject: &Value) -> Result<()> {
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role});
+        let binding = json!({"metadata": {"generateName": "test-"}, "roleRef": role, "subjects": [subject]});
+        objects::create(&Api::<RoleBinding>::namespaced(self.admin.clone(), namespace), binding).await?;
+        Ok(())
     }
 
     /// Creates a run with an inline source; `spec` is merged into it.
@@ -230,15 +266,12 @@ impl World {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), namespace);
         if accounts.get_opt(account).await?.is_none() {
             objects::create(&accounts, json!({"metadata": {"name": account}})).await?;
-            let role = json!({"metadata": {"name": account}, "rules": [
+            let rules = json!([
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns"], "resourceNames": [run], "verbs": ["get", "watch"]},
                 {"apiGroups": ["pawl.run"], "resources": ["terraformruns/status"], "resourceNames": [run], "verbs": ["get", "patch"]},
-            ]});
-            objects::create(&Api::<Role>::namespaced(self.admin.clone(), namespace), role).await?;
-            let binding = json!({"metadata": {"name": account},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account},
-                "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]});
-            objects::create(&Api::<RoleBinding>::namespaced(self.admin.clone(), namespace), binding).await?;
+            ]);
+            let subject = json!({"kind": "ServiceAccount", "name": account, "namespace": namespace});
+            self.grant(namespace, account, &rules, &subject).await?;
         }
         let spec = json!({"metadata": {"name": pod}, "spec": {"serviceAccountName": account, "automountServiceAccountToken": false,
             "containers": [{"name": "runner", "image": "none"}]}});
@@ -286,7 +319,7 @@ fn foreign() -> Value {
 }
 
 /// Renders the chart for a release.
-fn rendered(release: &str, more: &[&str]) -> Result<Vec<u8>> {
+pub(crate) fn rendered<A: AsRef<OsStr>>(release: &str, more: &[A]) -> Result<Vec<u8>> {
     let tools = Toolset::ensure(&["helm"])?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/pawl");
     let output = Command::new(tools.path("helm")?)
@@ -323,7 +356,7 @@ impl Agent {
 
     /// Claims the plan whose checksum repeats one digit.
     pub(crate) async fn claims(&self, attempt: u32, nonce: char, digit: char) -> kube::Result<TerraformRun> {
-        self.status(&self.claim(attempt, nonce, &sum(digit))).await
+        self.status(&self.claim(attempt, nonce, digit)).await
     }
 
     /// The status patch that adopts an attempt.
@@ -332,11 +365,16 @@ impl Agent {
             "version": crds::release::VERSION}})
     }
 
-    /// The status patch that claims a plan.
-    pub(crate) fn claim(&self, attempt: u32, nonce: char, checksum: &str) -> Value {
-        json!({"phase": "Apply", "claim": {"checksum": checksum, "attempt": attempt, "podUID": self.uid,
+    /// The status patch that claims the plan whose checksum repeats one digit.
+    pub(crate) fn claim(&self, attempt: u32, nonce: char, digit: char) -> Value {
+        json!({"phase": "Apply", "claim": {"checksum": sum(digit), "attempt": attempt, "podUID": self.uid,
             "nonce": nonce.to_string().repeat(32), "at": "2026-01-01T00:00:00Z"}})
     }
+}
+
+/// A user as the subject of a binding.
+pub(crate) fn user(name: &str) -> Value {
+    json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name})
 }
 
 /// A run with an inline source; `spec` is merged into its spec.

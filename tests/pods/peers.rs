@@ -3,7 +3,7 @@
 //!
 //! | bug | test |
 //! |---|---|
-//! | tofu-controller #1129: an approval that fits more than one plan | `peers::tofu_1129_*`, `approval::what_is_not_this_plan_is_refused_in_the_terminal`, `fences::a_claim_is_the_adopted_process_own` |
+//! | tofu-controller #1129: an approval that fits more than one plan | `peers::tofu_1129_*`, `approval::what_is_not_this_plan_is_refused_in_the_terminal`, `claims::only_the_adopted_process_claims` |
 //! | tofu-controller #1876: a dead runner's lock looks like a live one's | `locks::one_left_by_a_dead_pod_of_another_run_is_released`, `locks::one_left_by_an_earlier_attempt_is_released`, `locks::one_of_a_pod_that_lives_is_waited_for`, `run::tests::left` |
 //! | tofu-controller #531: the end of the controller ends its runners | `peers::tofu_531_*`, `kills::the_controller_killed_at_any_time` |
 //! | Burrito: runs without a lock that it cannot create | `peers::burrito_a_lock_*`, `run::tests::leases` |

@@ -24,7 +24,7 @@ mod tests {
         page.lines().filter_map(row).collect()
     }
 
-    /// Names of tests in a cell: `kills::*`, `cel::a_claim_never_changes`.
+    /// Names of tests in a cell: `kills::*`, `cel::claim_never_changes`.
     fn names(cell: &str) -> Vec<&str> {
         cell.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect()
     }
@@ -61,7 +61,8 @@ mod tests {
 
     /// The unit tests of a file.
     fn tests(text: &str, modules: &[String]) -> Vec<String> {
-        let (mut found, mut within, mut is_test) = (Vec::new(), Vec::<(usize, &str)>::new(), false);
+        let (mut found, mut within) = (Vec::new(), Vec::<(usize, &str)>::new());
+        let (mut is_test, mut is_listed) = (false, false);
         for line in text.lines() {
             let (depth, line) = (line.len() - line.trim_start().len(), line.trim_start());
             if line.starts_with('}') && within.last().is_some_and(|(at, _)| *at == depth) {
@@ -71,6 +72,11 @@ mod tests {
                 line.strip_prefix("pub(crate) ").unwrap_or(line).strip_prefix("mod ").and_then(|rest| rest.strip_suffix(" {"))
             {
                 within.push((depth, name));
+            }
+            is_listed = line == "tests! {" || is_listed && line != "}";
+            // As registered in the suite `api`: `Guarded: claim_needs_live_approval,`.
+            if let (true, Some((_, name))) = (is_listed, line.trim_end_matches(',').split_once(": ")) {
+                found.push(modules.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("::"));
             }
             is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
             let function =
@@ -163,9 +169,9 @@ mod tests {
 
     #[test]
     fn a_test_that_is_not_there_is_seen() {
-        let code = "mod tests {\n    #[test]\n    fn twice() {}\n}\nfn never() {}\nTest::new(\"kills::once\", \"x::{p:?}\")";
+        let code = "mod tests {\n    #[test]\n    fn twice() {}\n}\nfn never() {}\ntests! {\n    Bare: listed,\n}\n    Bare: never,\nTest::new(\"kills::once\", \"x::{p:?}\")";
         let all: Tests = tests(code, &["a".to_owned()]).into_iter().chain(written(code)).map(|name| (name, vec![])).collect();
-        for name in ["kills::*", "kills::once", "kills::on*", "a::tests::*", "a::tests::twice", "x::*"] {
+        for name in ["kills::*", "kills::once", "kills::on*", "a::tests::*", "a::listed", "a::tests::twice", "x::*"] {
             assert!(is_there(name, &all), "{name}");
         }
         for name in ["kills::never", "gone::*", "kills::no*", "gone::once", "tests::twice", "a::tests", "a::never"] {
