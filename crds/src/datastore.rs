@@ -34,8 +34,7 @@
 //! | `GET` | the commits with a stored snapshot, as a list of strings |
 //! | `DELETE REVISION` | deletes one |
 //!
-//! It also reads [`WANTED_PATH`]: the [`WantedRevision`]s as a list; or [`FOLLOW_WANTED_PATH`]: the same list in each
-//! line of a streamed response.
+//! It also reads [`WANTED_PATH`]: the [`WantedRevision`]s as a list, in each line of a streamed response.
 
 pub use crate::state_id::StateId;
 
@@ -209,11 +208,8 @@ pub fn snapshots_path(namespace: &str, uid: &str) -> String {
     format!("/v1/namespaces/{namespace}/repositories/{uid}/snapshots")
 }
 
-/// The path of the revisions that runs requested and that are not stored.
+/// The path of the revisions that runs requested and that are not stored: a stream of lists, one line per change.
 pub const WANTED_PATH: &str = "/v1/wanted";
-
-/// The same list as a stream: one line per change.
-pub const FOLLOW_WANTED_PATH: &str = "/v1/wanted/follow";
 
 /// A revision that a run requested recently and that is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -1,20 +1,15 @@
 //! Revisions of repositories: the real datastore, whose API server is the in-memory run, and an attempt that takes its code from there.
 
-use std::{collections::HashMap, fs, net::TcpListener, path::Path, process::Command, sync::Arc, time::Duration};
+use std::{fs, net::TcpListener, path::Path, process::Command, sync::Arc, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use crds::{FailureClass, RunResult, TerraformRepository, TerraformRepositorySpec, reason};
 use datastore::{
-    blob::{
-        sealed::Sealed,
-        store::{Store, collect},
-    },
+    blob::sealed::Sealed,
     cluster::RunView,
-    crypt::keys::Keys,
     names::{LogKey, RunKey},
     objects::log::Logs,
     service::Service,
-    testing::FakeCluster,
+    testing::{FakeCluster, collect, open, write_key},
 };
 use datastore_client::{
     attempt::Content,
@@ -59,17 +54,11 @@ impl Lab {
     pub(crate) fn start() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [
-            ("keys/k1", STANDARD.encode([1; 32])),
-            ("keys/active", "k1".into()),
-            ("pod", "pod".into()),
-            ("sources", "sources".into()),
-        ] {
-            let path = dir.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+        for token in ["pod", "sources"] {
+            fs::write(dir.path().join(token), token).unwrap();
         }
-        fs::create_dir(dir.path().join("data")).unwrap();
+        fs::create_dir(dir.path().join("keys")).unwrap();
+        write_key(&dir.path().join("keys"), "k1", 1);
         let sealed = opened(dir.path());
         let cluster = Arc::new(FakeCluster::default());
         cluster.token("pod", pod());
@@ -149,8 +138,7 @@ impl Lab {
 
 /// The store in the directory of a lab.
 fn opened(dir: &Path) -> Sealed {
-    let store = Store::open(&format!("file://{}", dir.join("data").display()), &HashMap::new()).unwrap();
-    Sealed::new(store, Arc::new(Keys::open(&dir.join("keys")).unwrap()))
+    open(&dir.join("data"), &dir.join("keys"))
 }
 
 /// The snapshot of a commit with these files, and its id.

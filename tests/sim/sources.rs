@@ -207,10 +207,6 @@ impl Remote for Reaches {
     fn pack<'a>(&'a self, _: &'a str, _: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
         Box::pin(async { Ok(NamedTempFile::new_in(memory()).unwrap()) })
     }
-
-    fn follows<'a>(&'a self, _: &'a str, _: &'a str, _: Timestamp) -> BoxFuture<'a, Option<bool>> {
-        Box::pin(async move { self.git("fetch what was committed since", |_| true).await.ok() })
-    }
 }
 
 /// Restarts the process after each death, without memory.

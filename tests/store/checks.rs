@@ -4,19 +4,16 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_DIGEST};
+use crds::datastore::{LOCKED, ObjectKind, Problem, UNAVAILABLE, WRONG_DIGEST};
 use datastore::{
     auth::lookup::Lookup,
-    blob::store::collect,
     cluster::RunView,
     names::{LogKey, RunKey, StateKey, below, top},
     objects::{Objects, Wrote},
     state::{States, lock::Holder},
-    testing::FakeCluster,
+    testing::{FakeCluster, collect, digest, noise, view},
 };
 use futures::{StreamExt as _, stream};
-use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
-use sha2::{Digest as _, Sha256};
 
 use crate::{Check, Place};
 
@@ -41,32 +38,7 @@ fn lookup() -> Lookup {
 }
 
 fn run() -> RunView {
-    RunView {
-        namespace: "team".into(),
-        name: "net".into(),
-        uid: "u1".into(),
-        attempt: Some((1, "net-abcde-a1".into(), true)),
-        adopted: None,
-        claim: None,
-        operation: crds::Operation::Apply,
-        terminal: false,
-        recovers: None,
-        outputs: None,
-        takes: Vec::new(),
-        source: None,
-        released: None,
-        state: StateId { stack: "net".into(), workspace: "default".into() },
-    }
-}
-
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
-}
-
-fn digest(bytes: &[u8]) -> String {
-    crds::datastore::hex_digest(&Sha256::digest(bytes))
+    view(1, true)
 }
 
 fn body(bytes: &[u8]) -> impl futures::Stream<Item = Result<Bytes, Problem>> + use<> {
@@ -192,18 +164,24 @@ async fn lock(place: Arc<Place>) -> Result<()> {
         tokio::spawn(async move {
             let (run, pod_uid) = (run(), format!("pod-{n}"));
             let holder = Holder { run: &run, attempt: 1, pod_uid: &pod_uid };
-            let info = format!(r#"{{"ID": "lock-{n}"}}"#);
-            anyhow::Ok(States::new(place.open()?).lock(&state, &holder, "ns", info.as_bytes(), &lookup()).await)
+            let id = format!("lock-{n}");
+            let info = format!(r#"{{"ID": "{id}"}}"#);
+            let locked = States::new(place.open()?).lock(&state, &holder, "ns", info.as_bytes(), &lookup()).await;
+            anyhow::Ok(locked.map(|()| id))
         })
     });
-    let mut winners = 0;
+    let held = async || anyhow::Ok(States::new(place.open()?).holder(&state).await?.context("no holder")?.id);
+    let mut winners = Vec::new();
     for outcome in futures::future::join_all(lockers).await {
         match outcome?? {
-            Ok(()) => winners += 1,
-            Err(problem) => ensure!(problem.reason == LOCKED && problem.holder.is_some(), "{problem}"),
+            Ok(id) => winners.push(id),
+            Err(problem) => {
+                let named = problem.holder.as_ref().is_some_and(|holder| holder["ID"].is_string());
+                ensure!(problem.reason == LOCKED && named, "{problem}");
+            }
         }
     }
-    ensure!(winners == 1, "{winners} have the lock");
+    ensure!(winners == [held().await?], "{winners:?} have the lock");
     Ok(())
 }
 

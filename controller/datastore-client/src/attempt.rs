@@ -16,7 +16,7 @@ use crds::{
 
 use crate::{
     connection::{self, Connection, Limits, Text},
-    error::{RequestError, parsed, read, read_up_to, sorted},
+    error::{RequestError, answer, parsed, read, read_up_to},
 };
 
 /// The datastore reads back an object of a gigabyte before it responds.
@@ -187,8 +187,4 @@ pub struct AttemptId {
 pub(crate) fn with(request: RequestBuilder, content: Content) -> RequestBuilder {
     let Content { body, size, digest } = content;
     request.header(HEADER_DIGEST, digest).header(header::CONTENT_LENGTH, size).body(body)
-}
-
-async fn answer(request: RequestBuilder) -> Result<Response, RequestError> {
-    sorted(request.send().await?).await
 }

@@ -3,7 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use futures::future::BoxFuture;
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Method, Response};
+use serde::de::DeserializeOwned;
 
 use crds::{
     Journal,
@@ -13,7 +14,7 @@ use crds::{
 
 use crate::{
     connection::{self, Connection, Limits, Text},
-    error::{RequestError, parsed, read, sorted},
+    error::{RequestError, found, parsed, read, sorted},
 };
 
 /// The reconcile of a run waits for the response.
@@ -60,11 +61,7 @@ impl Datastore {
     /// When the datastore does not give a definite answer.
     pub async fn result(&self, namespace: &str, uid: &str, attempt: u32) -> Result<Option<TerminationMessage>, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/objects/{}", ObjectKind::Result.as_str());
-        let answer = self.send(Method::GET, &path).await?;
-        if answer.status() == StatusCode::NOT_FOUND {
-            return Ok(None);
-        }
-        parsed(&read(sorted(answer).await?).await?).map(Some)
+        self.get(&path).await
     }
 
     /// An attempt's journal, compared with the run's managed state.
@@ -83,11 +80,7 @@ impl Datastore {
     /// When the datastore does not give a definite answer.
     pub async fn log_is_whole(&self, namespace: &str, uid: &str, attempt: u32) -> Result<bool, RequestError> {
         let path = format!("/v1/namespaces/{namespace}/uids/{uid}/attempts/{attempt}/log");
-        let answer = self.send(Method::GET, &path).await?;
-        if answer.status() == StatusCode::NOT_FOUND {
-            return Ok(false);
-        }
-        parsed::<LogStand>(&read(sorted(answer).await?).await?).map(|stand| stand.whole)
+        Ok(self.get(&path).await?.is_some_and(|stand: LogStand| stand.whole))
     }
 
     /// Deletes the bundles of a run.
@@ -123,12 +116,15 @@ impl Datastore {
         sorted(answer).await.map(drop)
     }
 
-    async fn delete(&self, path: &str) -> Result<(), RequestError> {
-        let answer = self.send(Method::DELETE, path).await?;
-        if answer.status() == StatusCode::NOT_FOUND {
-            return Ok(());
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, RequestError> {
+        match found(self.send(Method::GET, path).await?).await? {
+            Some(answer) => parsed(&read(answer).await?).map(Some),
+            None => Ok(None),
         }
-        sorted(answer).await.map(drop)
+    }
+
+    async fn delete(&self, path: &str) -> Result<(), RequestError> {
+        found(self.send(Method::DELETE, path).await?).await.map(drop)
     }
 
     async fn send(&self, method: Method, path: &str) -> Result<Response, RequestError> {

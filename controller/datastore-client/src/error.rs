@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf, sync::Arc, time::Duration};
 
-use reqwest::{Response, StatusCode, header::RETRY_AFTER};
+use reqwest::{RequestBuilder, Response, StatusCode, header::RETRY_AFTER};
 
 use crds::{
     datastore::{CORRUPT, INVALID, KEY_MISSING, Problem, causes},
@@ -108,6 +108,16 @@ pub(crate) async fn sorted(response: Response) -> Result<Response, RequestError>
     let definite = [CORRUPT, KEY_MISSING].contains(&problem.reason.as_str());
     let later = status.is_server_error() && !definite || status == StatusCode::TOO_MANY_REQUESTS;
     Err(if later { RequestError::busy(problem, after) } else { RequestError::Refused(problem) })
+}
+
+/// Sends a request for which only a success counts.
+pub(crate) async fn answer(request: RequestBuilder) -> Result<Response, RequestError> {
+    sorted(request.send().await?).await
+}
+
+/// Like [`sorted`], but `None` for an object that does not exist.
+pub(crate) async fn found(response: Response) -> Result<Option<Response>, RequestError> {
+    if response.status() == StatusCode::NOT_FOUND { Ok(None) } else { sorted(response).await.map(Some) }
 }
 
 pub(crate) async fn read(response: Response) -> Result<Vec<u8>, RequestError> {

@@ -6,14 +6,14 @@ use futures::{
     StreamExt as _,
     stream::{self, BoxStream},
 };
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder};
 
-use crds::datastore::{FOLLOW_WANTED_PATH, NOT_FOUND, Problem, Stored, WANTED_PATH, WantedRevision, snapshots_path};
+use crds::datastore::{Stored, WANTED_PATH, WantedRevision, snapshots_path};
 
 use crate::{
     attempt::{Content, with},
     connection::{self, Connection, Limits, Text},
-    error::{RequestError, parsed, read, read_up_to, sorted},
+    error::{RequestError, answer, found, parsed, read, read_up_to},
 };
 
 /// The transfer of a snapshot of a gigabyte takes a while.
@@ -64,10 +64,9 @@ impl Sources {
     /// When the datastore does not give a definite answer.
     pub async fn digest(&self, of: RepositoryId<'_>, revision: &str) -> Result<Option<Stored>, RequestError> {
         let request = self.request(Method::GET, of, &format!("/{revision}/digest"))?.timeout(SMALL);
-        match answer(request).await {
-            Ok(response) => parsed(&read(response).await?).map(Some),
-            Err(RequestError::Refused(Problem { reason, .. })) if reason == NOT_FOUND => Ok(None),
-            Err(error) => Err(error),
+        match found(request.send().await?).await? {
+            Some(response) => parsed(&read(response).await?).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -85,26 +84,16 @@ impl Sources {
     /// # Errors
     /// When it may still exist.
     pub async fn delete(&self, of: RepositoryId<'_>, revision: &str) -> Result<(), RequestError> {
-        let response = self.request(Method::DELETE, of, &format!("/{revision}"))?.timeout(SMALL).send().await?;
-        if response.status() == StatusCode::NOT_FOUND {
-            return Ok(());
-        }
-        sorted(response).await.map(drop)
+        let request = self.request(Method::DELETE, of, &format!("/{revision}"))?.timeout(SMALL);
+        found(request.send().await?).await.map(drop)
     }
 
-    /// The revisions that runs of all repositories wait for: a stream of lists, until the datastore ends it. A
-    /// datastore of an earlier release gives one list.
+    /// The revisions that runs of all repositories wait for: a stream of lists, until the datastore ends it.
     ///
     /// # Errors
     /// When the datastore does not give a definite answer.
     pub async fn wanted(&self) -> Result<Lists, RequestError> {
-        let followed = answer(self.at(Method::GET, FOLLOW_WANTED_PATH)?).await;
-        let response = match followed {
-            Err(RequestError::Refused(Problem { reason, .. })) if reason == NOT_FOUND => {
-                answer(self.at(Method::GET, WANTED_PATH)?.timeout(SMALL)).await?
-            }
-            followed => followed?,
-        };
+        let response = answer(self.at(Method::GET, WANTED_PATH)?).await?;
         let lists = stream::try_unfold((response, Vec::new()), |(mut response, mut read)| async move {
             loop {
                 if let Some(end) = read.iter().position(|byte| *byte == b'\n') {
@@ -114,8 +103,7 @@ impl Sources {
                 match response.chunk().await? {
                     Some(chunk) if read.len() + chunk.len() <= MAX_LIST => read.extend(chunk),
                     Some(_) => return Err(RequestError::unanswered("a list that is longer than any")),
-                    None if read.is_empty() => return Ok(None),
-                    None => return Ok(Some((parsed(&std::mem::take(&mut read))?, (response, read)))),
+                    None => return Ok(None),
                 }
             }
         });
@@ -130,8 +118,4 @@ impl Sources {
         let token = connection::read(&self.token)?;
         Ok(self.connection.request(method, path)?.bearer_auth(token.trim()))
     }
-}
-
-async fn answer(request: RequestBuilder) -> Result<Response, RequestError> {
-    sorted(request.send().await?).await
 }

@@ -11,7 +11,7 @@ use serving::problem::{not_found, unavailable};
 
 use crate::{
     names::{self, RepositoryKey, RunKey},
-    objects::{Named, Record, claim, sources},
+    objects::{self, Named, claim, sources},
     service::Service,
 };
 
@@ -198,14 +198,7 @@ async fn sweep_repository(service: &Service, key: &RepositoryKey, gone: bool, no
 async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> {
     if service.sealed.store().list(&key.prefix()).await?.is_empty() {
         // Without a claim nothing is left to retain.
-        if service
-            .sealed
-            .store()
-            .list(&names::below(&names::top("claims"), key.namespace()))
-            .await?
-            .iter()
-            .all(|e| e.name != key.claim())
-        {
+        if claim::get(&service.sealed, key).await?.is_none() {
             service.sealed.store().delete(&key.mark()).await?;
         }
         return Ok(());
@@ -217,23 +210,14 @@ async fn delete_objects(service: &Service, key: &RunKey) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Deletes unreferenced blobs. A blob's name contains its record, so most are decided without a read.
+/// Deletes unreferenced blobs.
 async fn sweep_blobs(service: &Service, key: &RunKey) -> Result<usize, Problem> {
-    let mut deleted = 0;
-    for entry in service.sealed.store().list(&key.blobs()).await? {
-        if !entry.is_older(BLOBS) {
-            continue;
-        }
-        let mut words = entry.name.last().splitn(3, '-');
-        let attempt = words.next().and_then(|word| word.strip_prefix('a')).and_then(|number| names::attempt(number).ok());
-        let (Some(attempt), Some(kind)) = (attempt, words.next().and_then(ObjectKind::of)) else { continue };
-        let record = service.sealed.read::<Record>(&key.object(attempt, kind)).await?;
-        if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
-            service.sealed.store().delete(&entry.name).await?;
-            deleted += 1;
-        }
-    }
-    Ok(deleted)
+    let record = |blob: &str| {
+        let mut words = blob.splitn(3, '-');
+        let attempt = names::attempt(words.next()?.strip_prefix('a')?).ok()?;
+        Some(key.object(attempt, ObjectKind::of(words.next()?)?))
+    };
+    objects::prune(&service.sealed, &key.blobs(), BLOBS, record).await
 }
 
 #[cfg(test)]

@@ -98,12 +98,9 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
     // This listener also answers the kubelet's probes, so that connections waiting for a transfer cannot block them.
-    let (counted, asked) = (service.metrics.clone(), service.clone());
-    let ready = move || {
-        let service = asked.clone();
-        async move { service.ready().await.map_err(|problem| problem.to_string()) }
-    };
-    let admin = health::serve(settings.metrics_listen, health::router(move || counted.exposition(), ready));
+    let counted = service.metrics.clone();
+    let routes = health::router(move || counted.exposition(), http::readiness(service.clone()));
+    let admin = health::serve(settings.metrics_listen, routes);
     let (router, opened) = (http::router(service.clone()), move || service.metrics.connection());
     let serving = tokio::spawn(connections::serve(router, opened, LIMITS, listener, Some(config), stopped));
     tokio::select! {

@@ -4,27 +4,118 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    path::Path,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
-use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
+use sha2::{Digest as _, Sha256};
 
-use crds::TerraformRepository;
+use crds::{
+    Adopted, Claim, Operation, TerraformRepository,
+    datastore::{Problem, StateId, hex_digest},
+    names::attempt_name,
+};
 use serving::{
-    auth::{Identity, Reviewer},
-    call::CallError,
+    auth::{Identity, PodIdentity, Reviewer},
+    call::{CallError, Reply},
 };
 
 use crate::{
+    blob::{sealed::Sealed, store::Store},
     cluster::{
         Cluster, Entries, FrontProxyConfig, RunView,
         publish::{Owner, Published},
     },
+    crypt::keys::Keys,
     settings::SecretName,
 };
+
+/// The nonce of every pod's process.
+pub const NONCE: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// The run `team/net` with this attempt, which its pod `pod-N` has adopted.
+pub fn view(attempt: u32, open: bool) -> RunView {
+    let uid = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa".to_owned();
+    RunView {
+        namespace: "team".into(),
+        name: "net".into(),
+        attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
+        adopted: Some(Adopted {
+            attempt,
+            pod_uid: format!("pod-{attempt}"),
+            nonce: NONCE.into(),
+            node_name: None,
+            version: None,
+        }),
+        claim: None,
+        operation: Operation::Apply,
+        terminal: false,
+        state: StateId { stack: "net".into(), workspace: "default".into() },
+        recovers: None,
+        outputs: None,
+        takes: Vec::new(),
+        source: None,
+        released: None,
+        uid,
+    }
+}
+
+/// The claim of an attempt by its pod.
+pub fn claim(attempt: u32) -> Claim {
+    Claim {
+        checksum: format!("sha256:{}", "0".repeat(64)),
+        attempt,
+        pod_uid: format!("pod-{attempt}"),
+        nonce: NONCE.into(),
+        at: Time(Timestamp::from_second(1_800_000_000).unwrap()),
+    }
+}
+
+/// The pod of an attempt.
+pub fn pod(run: &RunView, attempt: u32) -> PodIdentity {
+    let name = attempt_name(&run.name, &run.uid, attempt);
+    PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
+}
+
+/// Writes a key and makes it the active one.
+pub fn write_key(directory: &Path, id: &str, byte: u8) {
+    std::fs::write(directory.join(id), BASE64_STANDARD.encode([byte; 32])).unwrap();
+    std::fs::write(directory.join("active"), id).unwrap();
+}
+
+/// The store in a folder, with the keys of a directory.
+pub fn open(folder: &Path, keys: &Path) -> Sealed {
+    let store = Store::open(&format!("file://{}", folder.display()), &HashMap::new()).unwrap();
+    Sealed::new(store, Arc::new(Keys::open(keys).unwrap()))
+}
+
+/// Pseudo-random bytes.
+pub fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+pub fn digest(bytes: &[u8]) -> String {
+    hex_digest(&Sha256::digest(bytes))
+}
+
+/// Collects a stream into memory.
+///
+/// # Errors
+/// Those of the stream.
+pub async fn collect(stream: impl Stream<Item = Result<Bytes, Problem>>) -> Result<Vec<u8>, Problem> {
+    Ok(stream.try_collect::<Vec<_>>().await?.concat())
+}
 
 /// The UID of each namespace, until a test recreates it.
 pub const NAMESPACE_UID: &str = "55555555-5555";
@@ -97,7 +188,7 @@ impl FakeCluster {
 }
 
 impl Reviewer for FakeCluster {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+    fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
         self.reviewed.lock().unwrap().push(token.into());
         let known = self.tokens.lock().unwrap().get(token).cloned();
         Box::pin(async move { self.answer(known) })
@@ -105,30 +196,26 @@ impl Reviewer for FakeCluster {
 }
 
 impl Cluster for FakeCluster {
-    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
+    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<RunView>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let live = self.live.lock().unwrap().as_ref().map(|run| run());
         let run = live.or_else(|| self.runs.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned());
         Box::pin(async move { self.answer(run) })
     }
 
-    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+    fn uids<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
         let runs = self.runs.lock().unwrap();
         let uids = runs.values().filter(|run| run.namespace == namespace).map(|run| run.uid.clone()).collect();
         Box::pin(async move { self.answer(uids) })
     }
 
-    fn repository<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
+    fn repository<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<TerraformRepository>> {
         let found = self.repositories.lock().unwrap().get(&(namespace.to_owned(), name.to_owned())).cloned();
         Box::pin(async move { self.answer(found) })
     }
 
-    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+    fn repositories<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
         let repositories = self.repositories.lock().unwrap();
         let of = repositories.iter().filter(|((of, _), _)| of == namespace);
@@ -140,12 +227,12 @@ impl Cluster for FakeCluster {
         futures::stream::pending().boxed()
     }
 
-    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
+    fn namespace<'a>(&'a self, name: &'a str) -> Reply<'a, Option<String>> {
         let uid = self.namespaces.lock().unwrap().get(name).cloned().unwrap_or_else(|| NAMESPACE_UID.into());
         Box::pin(async move { self.answer(Some(uid)) })
     }
 
-    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
+    fn secret<'a>(&'a self, name: &'a SecretName) -> Reply<'a, Option<Entries>> {
         let before = self.before.lock().unwrap().remove(&name.name);
         let found = before.or_else(|| self.secrets.lock().unwrap().get(&name.name).cloned());
         Box::pin(async move {
@@ -155,7 +242,7 @@ impl Cluster for FakeCluster {
         })
     }
 
-    fn probe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+    fn probe<'a>(&'a self, _: &'a str) -> Reply<'a, ()> {
         let answer = if self.unguarded.load(Ordering::Relaxed) { Ok(()) } else { Err(denied("a probe")) };
         Box::pin(async move {
             self.answer(())?;
@@ -163,7 +250,7 @@ impl Cluster for FakeCluster {
         })
     }
 
-    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> Reply<'a, String> {
         let mut objects = self.objects.lock().unwrap();
         let key = (owner.namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
         let answer = match objects.get(&key) {
@@ -177,7 +264,7 @@ impl Cluster for FakeCluster {
         Box::pin(async move { answer })
     }
 
-    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> Reply<'a, ()> {
         let answer = self.answer(());
         if answer.is_ok() {
             let key = (namespace.to_owned(), object.kind.as_str().to_owned(), object.name.clone());
@@ -186,12 +273,7 @@ impl Cluster for FakeCluster {
         Box::pin(async move { answer })
     }
 
-    fn fill<'a>(
-        &'a self,
-        name: &'a SecretName,
-        read: &'a Entries,
-        data: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, CallError>> {
+    fn fill<'a>(&'a self, name: &'a SecretName, read: &'a Entries, data: &'a BTreeMap<String, Vec<u8>>) -> Reply<'a, bool> {
         Box::pin(async move {
             let mut secrets = self.secrets.lock().unwrap();
             let there = secrets.get_mut(&name.name).unwrap();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use kube::core::Status;
+use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::{api::ListParams, core::Status};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -41,6 +43,9 @@ impl CallError {
     }
 }
 
+/// A call to the API server behind a trait.
+pub type Reply<'a, T> = BoxFuture<'a, Result<T, CallError>>;
+
 /// Awaits a call for at most 10 seconds.
 ///
 /// # Errors
@@ -65,6 +70,12 @@ pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube:
         Err(error) if error.status().is_some_and(|status| status.code == 404 && status.reason == "NotFound") => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The parameters of the page behind one that was listed with these; `None` after the last.
+pub fn after(params: &ListParams, page: &ListMeta) -> Option<ListParams> {
+    let token = page.continue_.as_deref().filter(|token| !token.is_empty())?;
+    Some(params.clone().continue_token(token))
 }
 
 #[cfg(test)]

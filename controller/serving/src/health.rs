@@ -49,16 +49,21 @@ pub fn router<R: Future<Output = Result<(), String>> + Send + 'static>(
     exposition: impl Fn() -> Exposition + Clone + Send + Sync + 'static,
     ready: impl Fn() -> R + Clone + Send + Sync + 'static,
 ) -> Router {
+    probes(ready).route("/metrics", get(move || async move { exposition() }))
+}
+
+/// Routes `/healthz` and `/readyz` only, for a listener that strangers reach.
+pub fn probes<R>(ready: impl Fn() -> R + Clone + Send + Sync + 'static) -> Router
+where
+    R: Future<Output = Result<(), String>> + Send + 'static,
+{
     let readyz = move || async move {
         match ready().await {
             Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
             Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         }
     };
-    Router::new()
-        .route("/metrics", get(move || async move { exposition() }))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
+    Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(readyz))
 }
 
 /// Serves until the process ends.

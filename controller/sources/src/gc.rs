@@ -8,7 +8,7 @@ use std::{
 
 use crds::{TerraformRun, backoff::Backoff};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
-use serving::call::call;
+use serving::call::{after, call};
 
 use crate::{follow::Key, store::Snapshots, worker::Shared};
 
@@ -80,19 +80,16 @@ async fn of_runs<B: Snapshots>(shared: &Shared<B>, scopes: &[Option<String>]) ->
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
         };
-        let mut page = ListParams::default().limit(PAGE);
-        loop {
-            let list = call("list runs", api.list(&page)).await.map_err(|error| error.to_string())?;
+        let mut next = Some(ListParams::default().limit(PAGE));
+        while let Some(params) = next {
+            let list = call("list runs", api.list(&params)).await.map_err(|error| error.to_string())?;
+            next = after(&params, &list.metadata);
             for run in list.items {
                 // The needs of an unreadable run are unknown.
                 let run = run.0.map_err(|error| format!("a run is not understood: {error}"))?;
                 if let Some((key, commit)) = needed_by(&run) {
                     needed.entry(key).or_default().insert(commit);
                 }
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = ListParams::default().limit(PAGE).continue_token(&token),
-                None => break,
             }
         }
     }

@@ -139,16 +139,10 @@ impl Commands {
         // Dropping this value kills git's children: ssh and helpers.
         let _group = Group(child.id());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let whole = async {
-            let (written, stdout, said, status) =
-                tokio::join!(give(stdin, &input), up_to(stdout, most), tail(stderr), child.wait());
-            // A command that exits early does not read its input; its own error is more useful.
-            drop(written);
-            (stdout, said, status)
-        };
-        let (stdout, said, status) = tokio::time::timeout(self.deadline, whole)
-            .await
-            .map_err(|_| GitError::TooLong { command: name(), deadline: self.deadline })?;
+        // A command that exits early does not read its input; its own error is more useful than that of `give`.
+        let whole = async { tokio::join!(give(stdin, &input), up_to(stdout, most), tail(stderr), child.wait()) };
+        let ended = tokio::time::timeout(self.deadline, whole).await;
+        let (_, stdout, said, status) = ended.map_err(|_| GitError::TooLong { command: name(), deadline: self.deadline })?;
         let status = status.map_err(GitError::NotStarted)?;
         let stdout = stdout.map_err(GitError::NotStarted)?.ok_or_else(|| GitError::TooMuch(name(), most))?;
         Ok(Output { ended: self.ended(status, &said), stdout })
@@ -193,20 +187,11 @@ async fn give(stdin: Option<ChildStdin>, input: &[u8]) -> io::Result<()> {
 
 /// The whole stream; `None` when it is longer than `most`. Always reads to the end, so that the writer does not block.
 async fn up_to(stream: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<Option<Vec<u8>>> {
-    let (mut all, mut piece, mut is_more) = (Vec::new(), vec![0; 16 << 10], false);
+    let mut all = Vec::new();
     let Some(mut stream) = stream else { return Ok(Some(all)) };
-    loop {
-        let count = stream.read(&mut piece).await?;
-        if count == 0 {
-            return Ok((!is_more).then_some(all));
-        }
-        is_more = is_more || all.len() + count > most;
-        if is_more {
-            all.clear();
-        } else {
-            all.extend_from_slice(piece.get(..count).unwrap_or_default());
-        }
-    }
+    (&mut stream).take(most as u64 + 1).read_to_end(&mut all).await?;
+    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+    Ok((all.len() <= most).then_some(all))
 }
 
 async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {

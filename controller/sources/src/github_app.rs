@@ -8,16 +8,14 @@ use std::{
     time::Duration,
 };
 
-use base64::{
-    Engine as _,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
-};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use crds::{Reason, datastore::causes, digest::hex_digest, text::clip};
 use jiff::{SignedDuration, Timestamp};
 use ring::{
     rand::SystemRandom,
     signature::{RSA_PKCS1_SHA256, RsaKeyPair},
 };
+use rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
 use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -79,25 +77,22 @@ impl App {
 
     /// The JWT that authenticates the App, valid for nine minutes.
     fn jwt(&self, now: Timestamp) -> Option<String> {
-        let encode = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let encode = |value: serde_json::Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
         // One minute earlier, since GitHub's clock may be behind.
         let now = now.as_second();
         let claims = json!({"iat": now - 60, "exp": now + 480, "iss": self.id});
         let text = format!("{}.{}", encode(json!({"alg": "RS256", "typ": "JWT"})), encode(claims));
         let mut signature = vec![0; self.key.public().modulus_len()];
         self.key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature).ok()?;
-        Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        Some(format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
     }
 }
 
 /// Parses PKCS#1, as GitHub issues it, or PKCS#8.
 fn private_key(pem: &str) -> Option<RsaKeyPair> {
-    let lines = || pem.lines().map(str::trim).skip_while(|line| !line.starts_with("-----BEGIN "));
-    let body: String = lines().skip(1).take_while(|line| !line.starts_with("-----END ")).collect();
-    let der = STANDARD.decode(body).ok()?;
-    match lines().next()? {
-        "-----BEGIN RSA PRIVATE KEY-----" => RsaKeyPair::from_der(&der).ok(),
-        "-----BEGIN PRIVATE KEY-----" => RsaKeyPair::from_pkcs8(&der).ok(),
+    match PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()? {
+        PrivateKeyDer::Pkcs1(key) => RsaKeyPair::from_der(key.secret_pkcs1_der()).ok(),
+        PrivateKeyDer::Pkcs8(key) => RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).ok(),
         _ => None,
     }
 }
@@ -238,11 +233,11 @@ mod tests {
             let app = app(&pem);
             let jwt = app.jwt(Timestamp::from_second(1_800_000_000).unwrap()).unwrap();
             let (text, signature) = jwt.rsplit_once('.').unwrap();
-            let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+            let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).unwrap();
             let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, app.key.public());
             public.verify(text.as_bytes(), &signature).unwrap();
             let claims: serde_json::Value =
-                serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text.split_once('.').unwrap().1).unwrap()).unwrap();
+                serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text.split_once('.').unwrap().1).unwrap()).unwrap();
             assert_eq!(claims, json!({"iat": 1_799_999_940, "exp": 1_800_000_480, "iss": "12345"}));
         }
         for pem in

@@ -11,7 +11,6 @@ use std::{
 };
 
 use crds::Reason;
-use jiff::Timestamp;
 use source::{
     FetchError,
     git::is_refused,
@@ -276,22 +275,6 @@ impl Mirror<'_> {
         });
         known.extend(read.await.map_err(|error| Problem::new(Reason::AgentFault, error.to_string()))?);
         Ok(())
-    }
-
-    /// Whether a commit descends from another, which was committed at `at`; `None` when this is unknown. Only commits
-    /// since that time are fetched, so the answer relies on commit times.
-    pub async fn follows(&self, url: &str, commit: &str, from: &str, at: Timestamp) -> Option<bool> {
-        let since = format!("--shallow-since={}", at.as_second().saturating_sub(1));
-        let wanted = format!("{commit}:{}", kept(commit));
-        let args =
-            ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", &since, "--", url, &wanted];
-        let fetched = self.remote(&args).await.ok()?.ended;
-        if fetched.code != 0 {
-            // The server's message when all commits are older.
-            return fetched.output.contains("no commits selected for shallow requests").then_some(false);
-        }
-        // For an unknown commit git answers neither yes nor no: it is not among the commits since then.
-        Some(self.local(&["merge-base", "--is-ancestor", from, commit], Vec::new(), 4096).await.ok()?.ended.code == 0)
     }
 
     /// The values of a git configuration file in a commit, as pairs.

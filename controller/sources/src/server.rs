@@ -24,15 +24,13 @@ use crate::{
 /// Maximum size of a listing of refs, in bytes.
 const MAX_REFS: usize = 64 << 20;
 
+/// A value that a server has to give first.
+pub type Reply<'a, T> = BoxFuture<'a, Result<T, Problem>>;
+
 /// Access to repositories.
 pub trait Git: Send + Sync {
     /// Opens a repository, with the name and data of its Secret.
-    fn reach<'a>(
-        &'a self,
-        view: &'a View,
-        secret: Option<(String, Data)>,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>>;
+    fn reach<'a>(&'a self, view: &'a View, secret: Option<(String, Data)>, now: Timestamp) -> Reply<'a, Box<dyn Remote>>;
     /// Drops everything stored of a repository.
     fn forget(&self, uid: &str);
     /// Deletes stored data beyond the limits.
@@ -44,17 +42,15 @@ pub trait Remote: Send + Sync {
     /// Its URL, without credentials.
     fn url(&self) -> &str;
     /// Lists the refs that layers use. When there is none, or none can move, only checks that the repository exists.
-    fn listing<'a>(&'a self, names: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>>;
+    fn listing<'a>(&'a self, names: &'a [&str]) -> Reply<'a, Listing>;
     /// The tree of a commit, fetched if missing.
-    fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>>;
+    fn tree<'a>(&'a self, commit: &'a str) -> Reply<'a, Tree>;
     /// The object of a fetched commit.
-    fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>>;
+    fn commit<'a>(&'a self, commit: &'a str) -> Reply<'a, Vec<u8>>;
     /// Reads blobs of a fetched commit, each in the requested form, into `known`.
-    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>>;
+    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> Reply<'a, ()>;
     /// Packs the snapshot of a fetched commit, including LFS files and submodules.
-    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>>;
-    /// Whether a commit descends from another, which was committed at `at`; `None` when this is unknown.
-    fn follows<'a>(&'a self, commit: &'a str, from: &'a str, at: Timestamp) -> BoxFuture<'a, Option<bool>>;
+    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> Reply<'a, NamedTempFile>;
 }
 
 pub struct Servers {
@@ -78,12 +74,7 @@ struct Server {
 }
 
 impl Git for Servers {
-    fn reach<'a>(
-        &'a self,
-        view: &'a View,
-        secret: Option<(String, Data)>,
-        now: Timestamp,
-    ) -> BoxFuture<'a, Result<Box<dyn Remote>, Problem>> {
+    fn reach<'a>(&'a self, view: &'a View, secret: Option<(String, Data)>, now: Timestamp) -> Reply<'a, Box<dyn Remote>> {
         Box::pin(async move { Ok(Box::new(self.server(view, secret, now).await?) as Box<dyn Remote>) })
     }
 
@@ -98,8 +89,7 @@ impl Git for Servers {
 
 impl Servers {
     async fn server(&self, view: &View, secret: Option<(String, Data)>, now: Timestamp) -> Result<Server, Problem> {
-        let illegal = |error: FetchError<GitError>| Problem::from(error);
-        let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::IllegalUrl).map_err(illegal)?;
+        let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::<GitError>::IllegalUrl)?;
         let mut access = credentials::access(&url, secret.as_ref().map(|(name, data)| (name.as_str(), data)))?;
         if let Some(app) = &access.app {
             let token = self.tokens.token(app, &url, access.authority.as_deref(), now).await?;
@@ -115,7 +105,7 @@ impl Servers {
         }
         let logins: Vec<source::Login> = access.login.into_iter().collect();
         let git = self.git.without(logins.iter().flat_map(source::Login::secrets));
-        let mut repository = Repository::new(url.as_str(), "HEAD").and_then(|new| new.with_logins(&logins)).map_err(illegal)?;
+        let mut repository = Repository::new::<GitError>(url.as_str(), "HEAD")?.with_logins::<GitError>(&logins)?;
         let fault = |error: std::io::Error| {
             Problem::new(Reason::AgentFault, format!("what the server is asked with cannot be written: {error}"))
         };
@@ -160,7 +150,7 @@ impl Remote for Server {
         self.repository.url().as_str()
     }
 
-    fn listing<'a>(&'a self, names: &'a [&str]) -> BoxFuture<'a, Result<Listing, Problem>> {
+    fn listing<'a>(&'a self, names: &'a [&str]) -> Reply<'a, Listing> {
         Box::pin(async move {
             let mut patterns = refs::patterns(names.iter().copied());
             if patterns.is_empty() {
@@ -179,7 +169,7 @@ impl Remote for Server {
         })
     }
 
-    fn tree<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Tree, Problem>> {
+    fn tree<'a>(&'a self, commit: &'a str) -> Reply<'a, Tree> {
         Box::pin(async move {
             let mirror = self.mirror();
             mirror.fetch(self.url(), commit).await?;
@@ -187,24 +177,20 @@ impl Remote for Server {
         })
     }
 
-    fn commit<'a>(&'a self, commit: &'a str) -> BoxFuture<'a, Result<Vec<u8>, Problem>> {
+    fn commit<'a>(&'a self, commit: &'a str) -> Reply<'a, Vec<u8>> {
         Box::pin(async move { self.mirror().commit(commit).await })
     }
 
-    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> BoxFuture<'a, Result<(), Problem>> {
+    fn blobs<'a>(&'a self, wanted: &'a BTreeSet<(String, Ask)>, known: &'a mut Known) -> Reply<'a, ()> {
         Box::pin(async move { self.mirror().blobs(wanted, known).await })
     }
 
-    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> BoxFuture<'a, Result<NamedTempFile, Problem>> {
+    fn pack<'a>(&'a self, commit: &'a str, tree: &'a Tree) -> Reply<'a, NamedTempFile> {
         Box::pin(async move {
             let (mirror, url) = (self.mirror(), self.url());
             submodules::fetch(&mirror, url, commit, tree).await?;
             mirror.large(url, commit).await?;
             store::packed(&self.git, &mirror.dir(), commit).await
         })
-    }
-
-    fn follows<'a>(&'a self, commit: &'a str, from: &'a str, at: Timestamp) -> BoxFuture<'a, Option<bool>> {
-        Box::pin(async move { self.mirror().follows(self.url(), commit, from, at).await })
     }
 }

@@ -48,8 +48,6 @@ pub struct At {
     pub commit: Commit,
     /// Duration from the check to the stored snapshot.
     pub took: std::time::Duration,
-    /// The previous commit, if this one does not descend from it.
-    pub forced_from: Option<String>,
 }
 
 /// The status after a check. `step` gives the next step for a problem.
@@ -126,7 +124,6 @@ fn reference(
                 commit: Some(at.commit.clone()),
                 since: Some(since),
                 took: Some(format!("{:.1}s", at.took.as_secs_f64())),
-                forced_from: at.forced_from.clone(),
                 failure: None,
             })
         }
@@ -168,7 +165,7 @@ mod tests {
     }
 
     fn seen(revision: &str) -> Seen {
-        Seen::At(Box::new(At { commit: commit(revision), took: std::time::Duration::from_millis(1234), forced_from: None }))
+        Seen::At(Box::new(At { commit: commit(revision), took: std::time::Duration::from_millis(1234) }))
     }
 
     fn failed(reason: Reason) -> Seen {

@@ -38,9 +38,6 @@ pub struct SyncResult {
     pub sources: Vec<(Arc<Layer>, LayerSource)>,
     /// The layer requests that this check answered, with or without news.
     pub answered: BTreeMap<Key, Answer>,
-    /// Refs that moved, with the previous commit and its time.
-    pub moved: Vec<(String, String, Timestamp)>,
-    place: Option<Box<dyn Remote>>,
 }
 
 impl<B: Snapshots> Syncer<B> {
@@ -64,8 +61,6 @@ impl<B: Snapshots> Syncer<B> {
             },
             sources: Vec::new(),
             answered: BTreeMap::new(),
-            moved: Vec::new(),
-            place: None,
         };
         let asked = async {
             let place = self.git.reach(view, secret?, now).await?;
@@ -101,7 +96,6 @@ impl<B: Snapshots> Syncer<B> {
             };
             found.look.refs.push((name.to_owned(), seen.unwrap_or_else(Seen::Failed)));
         }
-        found.place = Some(place);
         found
     }
 
@@ -126,19 +120,6 @@ impl<B: Snapshots> Syncer<B> {
         let packed = place.pack(at, tree).await?;
         let namespace = view.repository.metadata.namespace.as_deref().unwrap_or_default();
         self.snapshots.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
-    }
-
-    /// Detects force pushes. Runs after layers have been told, because it needs requests to the server.
-    pub async fn forced(&self, found: &mut SyncResult) {
-        let Some(place) = found.place.take() else { return };
-        for (name, before, time) in &found.moved {
-            let seen = found.look.refs.iter_mut().find(|(of, _)| of == name);
-            let Some((_, Seen::At(at))) = seen else { continue };
-            // An older commit cannot descend from it, and git has no distinct message for that case.
-            let is_older = at.commit.time.as_ref().is_some_and(|own| own.0 < *time);
-            let follows = if is_older { Some(false) } else { place.follows(&at.commit.revision, before, *time).await };
-            at.forced_from = (follows == Some(false)).then(|| before.clone());
-        }
     }
 
     /// The commit of a ref, and news for its layers.
@@ -181,12 +162,7 @@ impl<B: Snapshots> Syncer<B> {
         if is_same && before.is_some_and(|before| before.digest == commit.digest) {
             return Ok(Seen::Same);
         }
-        if let Some(before) = before.filter(|before| before.revision != at)
-            && let Some(time) = &before.time
-        {
-            found.moved.push((name.to_owned(), before.revision.clone(), time.0));
-        }
-        Ok(Seen::At(Box::new(At { commit, took: of.begun.elapsed(), forced_from: None })))
+        Ok(Seen::At(Box::new(At { commit, took: of.begun.elapsed() })))
     }
 
     /// News of a commit for layers.

@@ -1,15 +1,16 @@
 //! The worker of one repository: waits until a check is due, checks, and writes news. One check at a time.
 
-use std::{sync::Arc, time::Instant};
+use std::{fmt::Debug, sync::Arc, time::Instant};
 
-use crds::{LayerSource, Reason, TerraformLayer, TerraformRepository, TerraformRepositoryStatus, clock::ServerClock, names};
+use crds::{LayerSource, Reason, TerraformLayer, TerraformRepositoryStatus, clock::ServerClock, names};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Secret};
 use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams},
 };
-use serde_json::json;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use serving::call::{CallError, call};
 use tokio::sync::{Notify, Semaphore};
 
@@ -59,7 +60,10 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
         memory.meets(&view);
         let now = shared.clock.now();
         if view.repository.spec.suspend {
-            say(&shared, &view, &mut memory, status::suspended).await;
+            let old = view.repository.status.clone().unwrap_or_default();
+            let next = status::suspended(&old, view.repository.metadata.generation, now);
+            let written = if next == old { Ok(()) } else { write_status(&shared, &view, &next).await };
+            sum_up(&view, &mut memory, written, now);
         }
         let wanted = shared.wanted().next(view.uid(), now).map(str::to_owned);
         if let Some(revision) = wanted.filter(|_| !view.repository.spec.suspend) {
@@ -87,9 +91,8 @@ pub async fn run<B: Snapshots>(key: Key, shared: Arc<Shared<B>>, wake: Arc<Notif
 
 async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory, cause: Cause) {
     let begun = Instant::now();
-    let now = shared.clock.now();
     let secret = secret(shared, view).await;
-    let mut found = shared.syncer.look(view, secret, memory, cause, now).await;
+    let mut found = shared.syncer.look(view, secret, memory, cause, shared.clock.now()).await;
     let written = write(shared, view, &mut found).await;
     let now = shared.clock.now();
     memory.looked = Some(now);
@@ -97,7 +100,7 @@ async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory
     for (name, seen) in &found.look.refs {
         match seen {
             Seen::Failed(problem) => {
-                tracing::warn!(repository = %name_of(view), git_ref = name, reason = %problem.reason, "{}", problem.message);
+                report(view, problem, name);
                 let tries = Tries::more(memory.refs.get(name).copied(), now);
                 memory.refs.insert(name.clone(), tries);
             }
@@ -108,20 +111,27 @@ async fn look<B: Snapshots>(shared: &Shared<B>, view: &View, memory: &mut Memory
         }
     }
     if let Some(problem) = &found.look.failed {
-        tracing::warn!(repository = %name_of(view), reason = %problem.reason, "{}", problem.message);
+        report(view, problem, "");
     }
-    memory.unwritten = match written {
-        Ok(()) => {
-            memory.answered.extend(found.answered);
-            None
-        }
-        Err(error) => {
-            tracing::warn!(repository = %name_of(view), error, "the result of a check is not written");
-            Some(Tries::more(memory.unwritten, now))
-        }
-    };
+    if written.is_ok() {
+        memory.answered.extend(found.answered);
+    }
+    sum_up(view, memory, written, now);
     shared.metrics.looked(cause.as_str(), found.look.failed.is_some(), begun.elapsed());
     shared.syncer.git.make_room();
+}
+
+/// Logs a failed write, and records it for the backoff.
+fn sum_up(view: &View, memory: &mut Memory, written: Result<(), String>, now: Timestamp) {
+    memory.unwritten = written.err().map(|error| {
+        tracing::warn!(repository = %name_of(view), error, "a result is not written");
+        Tries::more(memory.unwritten, now)
+    });
+}
+
+/// Logs a failure of the repository, or of a ref or revision of it.
+fn report(view: &View, problem: &Problem, of: &str) {
+    tracing::warn!(repository = %name_of(view), of, reason = %problem.reason, "{}", problem.message);
 }
 
 /// Stores a revision that a run waits for. A failure is not written to the status: runs can name arbitrary revisions,
@@ -131,8 +141,7 @@ async fn fetch<B: Snapshots>(shared: &Shared<B>, view: &View, revision: &str) {
     let stored = shared.syncer.store(view, secret, revision, shared.clock.now()).await;
     shared.wanted().tried(view.uid(), revision, shared.clock.now());
     if let Err(problem) = stored {
-        let reason = problem.reason;
-        tracing::warn!(repository = %name_of(view), revision, %reason, "a run waits for it: {}", problem.message);
+        report(view, &problem, revision);
     }
     shared.syncer.git.make_room();
 }
@@ -160,7 +169,6 @@ async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncRe
             }
         }
     }
-    shared.syncer.forced(found).await;
     let (namespace, name) = (namespace(view), name(view));
     let old = view.repository.status.clone().unwrap_or_default();
     let next = status::next(&old, &found.look, |problem| problem.next_step(namespace, name), shared.clock.now());
@@ -170,63 +178,41 @@ async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncRe
     untold.map_or(Ok(()), Err)
 }
 
-/// Writes the repository's status as a function of its old one.
-async fn say<B: Snapshots>(
-    shared: &Shared<B>,
-    view: &View,
-    memory: &mut Memory,
-    next: impl Fn(&TerraformRepositoryStatus, Option<i64>, Timestamp) -> TerraformRepositoryStatus,
-) {
-    let now = shared.clock.now();
-    let old = view.repository.status.clone().unwrap_or_default();
-    let next = next(&old, view.repository.metadata.generation, now);
-    if next == old {
-        return;
-    }
-    memory.unwritten = match write_status(shared, view, &next).await {
-        Ok(()) => None,
-        Err(error) => {
-            tracing::warn!(repository = %name_of(view), error, "the status of the repository is not written");
-            Some(Tries::more(memory.unwritten, now))
-        }
-    };
-}
-
 /// Writes a layer's `status.source` and returns the result. Fails for a deleted or recreated layer until the watch
 /// shows it.
 async fn tell<B: Snapshots>(shared: &Shared<B>, layer: &Layer, source: &LayerSource) -> Result<Option<LayerSource>, CallError> {
     let (namespace, name) = &layer.key;
-    let body = json!({
-        "apiVersion": TerraformLayer::api_version(&()),
-        "kind": TerraformLayer::kind(&()),
-        "metadata": {"name": name, "namespace": namespace, "uid": layer.uid},
-        "status": {"source": source},
-    });
-    let api: Api<TerraformLayer> = Api::namespaced(shared.client.clone(), namespace);
-    let told = call("write the source", api.patch_status(name, &ours(), &Patch::Apply(body))).await?;
-    shared.metrics.wrote("TerraformLayer");
+    let told: TerraformLayer = apply(shared, "TerraformLayer", (namespace, name, &layer.uid), json!({"source": source})).await?;
     shared.follow().layer(&told);
     Ok(told.status.and_then(|status| status.source))
 }
 
 async fn write_status<B: Snapshots>(shared: &Shared<B>, view: &View, next: &TerraformRepositoryStatus) -> Result<(), String> {
-    let (namespace, name) = (namespace(view), name(view));
-    let body = json!({
-        "apiVersion": TerraformRepository::api_version(&()),
-        "kind": TerraformRepository::kind(&()),
-        "metadata": {"name": name, "namespace": namespace, "uid": view.uid()},
-        "status": next,
-    });
-    let api: Api<TerraformRepository> = Api::namespaced(shared.client.clone(), namespace);
-    let written = call("write the status", api.patch_status(name, &ours(), &Patch::Apply(body))).await;
-    let repository = written.map_err(|error| error.to_string())?;
-    shared.metrics.wrote("TerraformRepository");
-    shared.follow().repository(repository);
+    let of = (namespace(view), name(view), view.uid());
+    let written = apply(shared, "TerraformRepository", of, json!(next)).await;
+    shared.follow().repository(written.map_err(|error: CallError| error.to_string())?);
     Ok(())
 }
 
-fn ours() -> PatchParams {
-    PatchParams::apply(names::SOURCES_MANAGER).force()
+/// Applies the status of an object with this namespace, name and UID.
+async fn apply<B: Snapshots, K>(
+    shared: &Shared<B>,
+    kind: &'static str,
+    (namespace, name, uid): (&str, &str, &str),
+    status: Value,
+) -> Result<K, CallError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let body = json!({
+        "apiVersion": K::api_version(&()), "kind": kind, "status": status,
+        "metadata": {"name": name, "namespace": namespace, "uid": uid},
+    });
+    let (api, params) =
+        (Api::<K>::namespaced(shared.client.clone(), namespace), PatchParams::apply(names::SOURCES_MANAGER).force());
+    let applied = call("write the status", api.patch_status(name, &params, &Patch::Apply(body))).await?;
+    shared.metrics.wrote(kind);
+    Ok(applied)
 }
 
 /// Reads a repository's Secret by name. It is not cached.

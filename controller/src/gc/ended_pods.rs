@@ -10,6 +10,7 @@ use datastore_client::controller::Datastore;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::api::ListParams;
+use serving::call::after;
 use tokio::sync::watch;
 
 use crds::{datastore::causes, names};
@@ -60,9 +61,10 @@ pub async fn once(
     datastore: &Datastore,
 ) -> Result<Option<Timestamp>, Error> {
     let released = format!("{}={},{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
-    let (mut params, mut first, mut there) = (ListParams::default().labels(&released).limit(PAGE), None, Kept::new());
-    loop {
+    let (mut next, mut first, mut there) = (Some(ListParams::default().labels(&released).limit(PAGE)), None, Kept::new());
+    while let Some(params) = next {
         let page = ctx.call("list ended pods", ctx.scoped::<Pod>(scope).list_metadata(&params)).await?;
+        next = after(&params, &page.metadata);
         for pod in page.items.iter().filter_map(|pod| Released::of(&pod.metadata)) {
             let whole = match has_stayed(pod.at, ctx.now()) {
                 true if kept.contains(&pod.uid) => Some(false),
@@ -83,10 +85,6 @@ pub async fn once(
                 Some(false) => drop(there.insert(pod.uid)),
                 None => first = first.into_iter().chain([pod.at]).min(),
             }
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => break,
         }
     }
     *kept = there;

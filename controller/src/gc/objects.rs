@@ -14,6 +14,7 @@ use kube::{
     core::{NamespaceResourceScope, PartialObjectMeta},
 };
 use serde::de::DeserializeOwned;
+use serving::call::after;
 use tokio::sync::watch;
 
 use crds::{TerraformRun, names};
@@ -63,10 +64,11 @@ where
 {
     let every: Api<K> = ctx.scoped(scope);
     let ours = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
-    let mut params = ListParams::default().labels(&ours).limit(PAGE);
+    let mut next = Some(ListParams::default().labels(&ours).limit(PAGE));
     let mut removed = 0;
-    loop {
+    while let Some(params) = next {
         let page = ctx.call("list what attempts were given", every.list_metadata(&params)).await?;
+        next = after(&params, &page.metadata);
         for object in &page.items {
             if !is_forgotten(object, runs, ctx).await? {
                 continue;
@@ -76,11 +78,8 @@ where
             tracing::info!(kind, namespace, name, "leftover rights were deleted");
             removed += 1;
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(removed),
-        }
     }
+    Ok(removed)
 }
 
 /// Whether an object's attempt is closed, or its run gone, by a live read.

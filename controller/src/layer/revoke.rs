@@ -6,6 +6,7 @@ use kube::{
     core::DeserializeGuard,
 };
 use serde_json::json;
+use serving::call::after;
 
 use super::{context::Context, execute::params, situation::UNVERIFIED};
 use crate::{
@@ -25,10 +26,11 @@ const TRIES: u32 = 20;
 /// If a request fails. The layers before it are marked then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let api: Api<DeserializeGuard<TerraformLayer>> = ctx.scoped(scope);
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
+    let mut next = Some(ListParams::default().limit(PAGE));
+    while let Some(params) = next {
         // Without the CRD there are no layers.
         let Some(page) = ctx.call_opt("list layers", api.list(&params)).await? else { return Ok(()) };
+        next = after(&params, &page.metadata);
         for layer in page.items {
             match layer.0 {
                 Ok(layer) if layer.is_unverified() || !layer.asks_for_rights() => {}
@@ -43,11 +45,8 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
                 Err(invalid) => mark(&invalid.metadata, ctx).await?,
             }
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
     }
+    Ok(())
 }
 
 /// Has no resourceVersion precondition, so a client that writes constantly cannot prevent the mark.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kube::{Api, Resource as _, ResourceExt as _, api::ListParams, core::DeserializeGuard};
 use serde_json::{Map, Value};
+use serving::call::after;
 
 use super::{
     context::Context,
@@ -38,9 +39,10 @@ const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 /// A request failed. The runs before it are done then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
+    let mut next = Some(ListParams::default().limit(PAGE));
+    while let Some(params) = next {
         let page = ctx.call("list runs", api.list(&params)).await?;
+        next = after(&params, &page.metadata);
         for run in page.items {
             match run.0 {
                 Ok(run) => Box::pin(one(run, ctx)).await?,
@@ -51,11 +53,8 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
                 }
             }
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
     }
+    Ok(())
 }
 
 async fn one(run: TerraformRun, ctx: &Context) -> Result<(), Error> {

@@ -112,10 +112,6 @@ pub struct RefStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub took: Option<String>,
-    /// The previous commit, if the current one does not descend from it: a force push.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub forced_from: Option<String>,
     /// The failure of the last check; empty when it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<RefFailure>,

@@ -148,55 +148,11 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
-
-    use crds::{Adopted, Claim, datastore::StateId};
+mod tests {
+    use crds::Claim;
 
     use super::*;
-
-    pub(crate) const NONCE: &str = "000102030405060708090a0b0c0d0e0f";
-
-    pub(crate) fn view(attempt: u32, open: bool) -> RunView {
-        let uid = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa".to_owned();
-        RunView {
-            namespace: "team".into(),
-            name: "net".into(),
-            attempt: Some((attempt, attempt_name("net", &uid, attempt), open)),
-            adopted: Some(Adopted {
-                attempt,
-                pod_uid: format!("pod-{attempt}"),
-                nonce: NONCE.into(),
-                node_name: None,
-                version: None,
-            }),
-            claim: None,
-            operation: Operation::Apply,
-            terminal: false,
-            state: StateId { stack: "net".into(), workspace: "default".into() },
-            recovers: None,
-            outputs: None,
-            takes: Vec::new(),
-            source: None,
-            released: None,
-            uid,
-        }
-    }
-
-    pub(crate) fn claim(attempt: u32) -> Claim {
-        Claim {
-            checksum: format!("sha256:{}", "0".repeat(64)),
-            attempt,
-            pod_uid: format!("pod-{attempt}"),
-            nonce: NONCE.into(),
-            at: Time(Timestamp::from_second(1_800_000_000).unwrap()),
-        }
-    }
-
-    pub(crate) fn pod(run: &RunView, attempt: u32) -> PodIdentity {
-        let name = attempt_name(&run.name, &run.uid, attempt);
-        PodIdentity { namespace: run.namespace.clone(), name, uid: format!("pod-{attempt}") }
-    }
+    use crate::testing::{NONCE, claim, pod, view};
 
     const ALL: [Ask; 18] = [
         Ask::Put(ObjectKind::Bundle),

@@ -159,46 +159,35 @@ impl Sealed {
         let mut content = std::pin::pin!(content);
         let (mut digest, mut size, mut head) = (Sha256::new(), 0_u64, Vec::new());
         let mut writer = None;
-        while let Some(piece) = content.next().await {
-            let taken = match piece {
-                Ok(piece) => take(&piece, &mut size, limit).map(|()| piece),
-                Err(problem) => Err(problem),
-            };
-            let piece = match taken {
-                Ok(piece) => piece,
-                Err(problem) => {
-                    give_up(writer).await;
-                    return Err(problem);
-                }
-            };
-            digest.update(&piece);
-            match &mut writer {
-                None if head.len() + piece.len() <= INLINE => head.extend_from_slice(&piece),
-                None => {
-                    let mut begun = BlobWriter::begin(self, blob.clone()).await?;
-                    let pushed = match begun.push(&head).await {
-                        Ok(()) => begun.push(&piece).await,
-                        failed @ Err(_) => failed,
-                    };
-                    let room = (INLINE - head.len()).min(piece.len());
-                    head.extend_from_slice(&piece[..room]);
-                    writer = Some(begun);
-                    if let Err(problem) = pushed {
-                        give_up(writer).await;
-                        return Err(problem);
+        let all = async {
+            while let Some(piece) = content.next().await {
+                let piece = piece?;
+                take(&piece, &mut size, limit)?;
+                digest.update(&piece);
+                match &mut writer {
+                    None if head.len() + piece.len() <= INLINE => head.extend_from_slice(&piece),
+                    None => {
+                        let begun = writer.insert(BlobWriter::begin(self, blob.clone()).await?);
+                        begun.push(&head).await?;
+                        begun.push(&piece).await?;
+                        let room = (INLINE - head.len()).min(piece.len());
+                        head.extend_from_slice(&piece[..room]);
                     }
-                }
-                Some(begun) => {
-                    if let Err(problem) = begun.push(&piece).await {
-                        give_up(writer).await;
-                        return Err(problem);
-                    }
+                    Some(begun) => begun.push(&piece).await?,
                 }
             }
-        }
-        let blob = match writer {
-            Some(writer) => Some(writer.finish().await?),
-            None => None,
+            Ok(())
+        };
+        let whole: Result<(), Problem> = all.await;
+        let blob = match (writer, whole) {
+            (Some(writer), Ok(())) => Some(writer.finish().await?),
+            (None, Ok(())) => None,
+            (writer, Err(problem)) => {
+                if let Some(writer) = writer {
+                    writer.upload.abort().await;
+                }
+                return Err(problem);
+            }
         };
         Ok(Content { digest: hex_digest(&digest.finalize()), size, head: head.into(), blob })
     }
@@ -238,12 +227,6 @@ impl Sealed {
 fn take(piece: &Bytes, size: &mut u64, limit: u64) -> Result<(), Problem> {
     *size = size.saturating_add(piece.len() as u64);
     if *size > limit { Err(problem(TOO_LARGE, format!("at most {limit} bytes"))) } else { Ok(()) }
-}
-
-async fn give_up(writer: Option<BlobWriter>) {
-    if let Some(writer) = writer {
-        writer.upload.abort().await;
-    }
 }
 
 /// Encodes as: length of the JSON in four bytes, the JSON, the content.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use object_store::{
     Error as StoreError, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
     local::LocalFileSystem, prefix::PrefixStore,
@@ -305,17 +305,4 @@ impl Upload {
             },
         }
     }
-}
-
-/// Collects a stream into memory; for tests and small contents.
-///
-/// # Errors
-/// Those of the stream.
-pub async fn collect(stream: impl Stream<Item = Result<Bytes, Problem>>) -> Result<Vec<u8>, Problem> {
-    stream
-        .try_fold(Vec::new(), |mut all, piece| async move {
-            all.extend_from_slice(&piece);
-            Ok(all)
-        })
-        .await
 }

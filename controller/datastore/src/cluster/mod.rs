@@ -5,7 +5,7 @@ pub mod publish;
 use std::collections::{BTreeMap, HashSet};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures::{StreamExt as _, future::BoxFuture, stream::BoxStream};
+use futures::{StreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::{
@@ -23,7 +23,7 @@ use crds::{
 };
 use serving::{
     auth::{Identity, Reviewer, Reviews},
-    call::{CallError, call, call_opt},
+    call::{CallError, Reply, after, call, call_opt},
 };
 
 use crate::settings::SecretName;
@@ -125,37 +125,28 @@ pub struct Entries {
 /// The API server. Reviews tokens of the audience [`AUDIENCE`].
 pub trait Cluster: Reviewer {
     /// Reads a run live; `None` when it does not exist.
-    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>>;
+    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<RunView>>;
     /// UIDs of the runs in a namespace, to find candidates for deletion. A run that is not listed is then read live.
-    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
+    fn uids<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>>;
     /// Reads a repository live; `None` when it does not exist.
-    fn repository<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>>;
+    fn repository<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<TerraformRepository>>;
     /// UIDs of the repositories in a namespace.
-    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>>;
+    fn repositories<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>>;
     /// The front proxy's configuration, now and after each change; `None` when the cluster has none.
     fn front_proxy(&self) -> BoxStream<'static, Option<FrontProxyConfig>>;
     /// The UID of a namespace, read live; `None` when it does not exist.
-    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>>;
+    fn namespace<'a>(&'a self, name: &'a str) -> Reply<'a, Option<String>>;
     /// Reads a Secret of the datastore itself; `None` when it does not exist.
-    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>>;
+    fn secret<'a>(&'a self, name: &'a SecretName) -> Reply<'a, Option<Entries>>;
     /// Probes the admission policy with a dry run of an object without outputs. Returns the policy's rejection as an
     /// error.
-    fn probe<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<(), CallError>>;
+    fn probe<'a>(&'a self, namespace: &'a str) -> Reply<'a, ()>;
     /// Creates or updates an object with outputs; returns its UID.
-    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>>;
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> Reply<'a, String>;
     /// Deletes an object with outputs that this process wrote. A missing or recreated object is no error.
-    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>>;
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> Reply<'a, ()>;
     /// Adds entries to a Secret if it is unchanged since the read; false on a conflict.
-    fn fill<'a>(
-        &'a self,
-        name: &'a SecretName,
-        read: &'a Entries,
-        data: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, CallError>>;
+    fn fill<'a>(&'a self, name: &'a SecretName, read: &'a Entries, data: &'a BTreeMap<String, Vec<u8>>) -> Reply<'a, bool>;
 }
 
 /// The implementation for a real cluster.
@@ -173,43 +164,28 @@ impl Reviewer for Kube {
         self.1.now()
     }
 
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+    fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
         self.1.review(token)
     }
 }
 
 impl Cluster for Kube {
-    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<RunView>, CallError>> {
+    fn run<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<RunView>> {
         Box::pin(async move {
             let api: Api<TerraformRun> = Api::namespaced(self.0.clone(), namespace);
-            match call("read the run", api.get(name)).await {
-                Ok(run) => Ok(Some(RunView::of(&run))),
-                Err(error) if is_gone(&error, name) => Ok(None),
-                Err(error) => Err(error),
-            }
+            Ok(live("read the run", api, name).await?.map(|run| RunView::of(&run)))
         })
     }
 
-    fn uids<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+    fn uids<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
         Box::pin(uids("list runs", Api::<TerraformRun>::namespaced(self.0.clone(), namespace)))
     }
 
-    fn repository<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<TerraformRepository>, CallError>> {
-        Box::pin(async move {
-            let api: Api<TerraformRepository> = Api::namespaced(self.0.clone(), namespace);
-            match call("read the repository", api.get(name)).await {
-                Ok(repository) => Ok(Some(repository)),
-                Err(error) if is_gone(&error, name) => Ok(None),
-                Err(error) => Err(error),
-            }
-        })
+    fn repository<'a>(&'a self, namespace: &'a str, name: &'a str) -> Reply<'a, Option<TerraformRepository>> {
+        Box::pin(live("read the repository", Api::namespaced(self.0.clone(), namespace), name))
     }
 
-    fn repositories<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<HashSet<String>, CallError>> {
+    fn repositories<'a>(&'a self, namespace: &'a str) -> Reply<'a, HashSet<String>> {
         Box::pin(uids("list repositories", Api::<TerraformRepository>::namespaced(self.0.clone(), namespace)))
     }
 
@@ -223,14 +199,14 @@ impl Cluster for Kube {
         said.map(|map| map.and_then(|map| front_proxy(&map.data.unwrap_or_default()))).boxed()
     }
 
-    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<String>, CallError>> {
+    fn namespace<'a>(&'a self, name: &'a str) -> Reply<'a, Option<String>> {
         Box::pin(async move {
             let api: Api<Namespace> = Api::all(self.0.clone());
             Ok(call_opt("read the namespace", api.get(name)).await?.and_then(|namespace| namespace.uid()))
         })
     }
 
-    fn secret<'a>(&'a self, name: &'a SecretName) -> BoxFuture<'a, Result<Option<Entries>, CallError>> {
+    fn secret<'a>(&'a self, name: &'a SecretName) -> Reply<'a, Option<Entries>> {
         Box::pin(async move {
             let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
             let found = call_opt("read the Secret", api.get(&name.name)).await?;
@@ -241,24 +217,19 @@ impl Cluster for Kube {
         })
     }
 
-    fn probe<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<(), CallError>> {
+    fn probe<'a>(&'a self, namespace: &'a str) -> Reply<'a, ()> {
         Box::pin(publish::probe(&self.0, namespace))
     }
 
-    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> BoxFuture<'a, Result<String, CallError>> {
+    fn publish<'a>(&'a self, owner: Owner<'a>, object: &'a Published) -> Reply<'a, String> {
         Box::pin(publish::publish(&self.0, owner, object))
     }
 
-    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> BoxFuture<'a, Result<(), CallError>> {
+    fn withdraw<'a>(&'a self, namespace: &'a str, object: &'a Published) -> Reply<'a, ()> {
         Box::pin(publish::withdraw(&self.0, namespace, object))
     }
 
-    fn fill<'a>(
-        &'a self,
-        name: &'a SecretName,
-        read: &'a Entries,
-        data: &'a BTreeMap<String, Vec<u8>>,
-    ) -> BoxFuture<'a, Result<bool, CallError>> {
+    fn fill<'a>(&'a self, name: &'a SecretName, read: &'a Entries, data: &'a BTreeMap<String, Vec<u8>>) -> Reply<'a, bool> {
         Box::pin(async move {
             let api: Api<Secret> = Api::namespaced(self.0.clone(), &name.namespace);
             let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (key, BASE64_STANDARD.encode(value))).collect();
@@ -278,14 +249,24 @@ async fn uids<K>(what: &'static str, api: Api<K>) -> Result<HashSet<String>, Cal
 where
     K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let (mut uids, mut params) = (HashSet::new(), ListParams::default().limit(500));
-    loop {
+    let (mut uids, mut next) = (HashSet::new(), Some(ListParams::default().limit(500)));
+    while let Some(params) = next {
         let page = call(what, api.list_metadata(&params)).await?;
+        next = after(&params, &page.metadata);
         uids.extend(page.items.into_iter().filter_map(|item| item.metadata.uid));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(uids),
-        }
+    }
+    Ok(uids)
+}
+
+/// Reads an object live; `None` when it does not exist.
+async fn live<K>(what: &'static str, api: Api<K>, name: &str) -> Result<Option<K>, CallError>
+where
+    K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    match call(what, api.get(name)).await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if is_gone(&error, name) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

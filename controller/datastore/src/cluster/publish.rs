@@ -7,7 +7,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -106,51 +106,31 @@ pub(super) async fn publish(client: &Client, owner: Owner<'_>, object: &Publishe
     let params = PatchParams::apply(MANAGER).force();
     let more = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
     let manifest = Patch::Apply(manifest(owner, object));
-    let keys = |keys: Option<Vec<String>>| keys.unwrap_or_default();
-    let (uid, added) = match object.kind {
-        Kind::ConfigMap => {
-            let api: Api<ConfigMap> = Api::namespaced(client.clone(), owner.namespace);
-            let there = call(what, api.patch(&object.name, &params, &manifest)).await?;
-            let (data, binary) =
-                (there.data.map(|d| d.into_keys().collect()), there.binary_data.map(|d| d.into_keys().collect()));
-            let added = without_others(object, keys(data), keys(binary));
-            if let Some(patch) = &added {
-                call(what, api.patch(&object.name, &more, &Patch::Merge(patch))).await?;
-            }
-            (there.metadata.uid, added.is_some())
-        }
-        Kind::Secret => {
-            let api: Api<Secret> = Api::namespaced(client.clone(), owner.namespace);
-            let there = call(what, api.patch(&object.name, &params, &manifest)).await?;
-            let added = without_others(object, keys(there.data.map(|d| d.into_keys().collect())), Vec::new());
-            if let Some(patch) = &added {
-                call(what, api.patch(&object.name, &more, &Patch::Merge(patch))).await?;
-            }
-            (there.metadata.uid, added.is_some())
-        }
-    };
-    if added {
+    let api = api(client, owner.namespace, object.kind);
+    let there = call(what, api.patch(&object.name, &params, &manifest)).await?;
+    let keys = |field: &str| there.data[field].as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    if let Some(patch) = without_others(object, keys("data"), keys("binaryData")) {
+        call(what, api.patch(&object.name, &more, &Patch::Merge(patch))).await?;
         tracing::info!(namespace = owner.namespace, name = object.name, "keys that others had added to outputs were removed");
     }
-    Ok(uid.unwrap_or_default())
+    Ok(there.metadata.uid.unwrap_or_default())
+}
+
+fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
+    let resource = match kind {
+        Kind::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
+        Kind::Secret => ApiResource::erase::<Secret>(&()),
+    };
+    Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
 pub(super) async fn withdraw(client: &Client, namespace: &str, object: &Published) -> Result<(), CallError> {
     let preconditions = Preconditions { uid: object.uid.clone(), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    let what = "delete outputs";
-    let deleted = match object.kind {
-        Kind::ConfigMap => {
-            call(what, Api::<ConfigMap>::namespaced(client.clone(), namespace).delete(&object.name, &params)).await.map(drop)
-        }
-        Kind::Secret => {
-            call(what, Api::<Secret>::namespaced(client.clone(), namespace).delete(&object.name, &params)).await.map(drop)
-        }
-    };
-    match deleted {
+    match call("delete outputs", api(client, namespace, object.kind).delete(&object.name, &params)).await {
         // The object is gone or was recreated.
         Err(error) if matches!(error.code(), 404 | 409) => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 

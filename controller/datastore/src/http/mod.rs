@@ -12,21 +12,33 @@ pub mod sources;
 
 use std::sync::Arc;
 
-use axum::{Router, body::Body, extract::Request, http::StatusCode, response::Response};
+use axum::{Router, extract::Request, response::Response};
+use futures::{FutureExt as _, future::BoxFuture};
 
 use crds::datastore::Problem;
-use serving::problem;
+use serving::{health, problem};
 
 use crate::service::{Service, busy};
 
 use route::Route;
 
-/// The router of all requests. Each request carries the [`serving::connections::CommonName`] of its connection.
+/// The router of all requests. Each request carries the [`serving::connections::CommonName`] of its connection. Probes
+/// are answered even when all places are taken.
 pub fn router(service: Arc<Service>) -> Router {
-    route::router(move |route, request| {
+    let probes = health::probes(readiness(service.clone()));
+    let requests = route::router(move |route, request| {
         let service = service.clone();
         Box::pin(async move { answer(&service, route, request).await })
-    })
+    });
+    requests.merge(probes)
+}
+
+/// Why the service is not ready, for the readiness probe.
+pub fn readiness(service: Arc<Service>) -> impl Fn() -> BoxFuture<'static, Result<(), String>> + Clone + Send + Sync {
+    move || {
+        let service = service.clone();
+        async move { service.ready().await.map_err(|problem| problem.to_string()) }.boxed()
+    }
 }
 
 async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: Request) -> Response {
@@ -42,53 +54,21 @@ async fn answer(service: &Arc<Service>, route: Result<Route, Problem>, request: 
         }
     };
     let kind = route.kind();
-    // Probes are answered even when all places are taken.
-    let probe = matches!(route, Route::Health | Route::Ready);
     let permit = service.requests.try_acquire();
-    let refused = match (&*service.unfit.borrow(), &permit) {
-        _ if probe => None,
-        (Some(unfit), _) => Some(unfit.clone()),
-        (None, Err(_)) => Some(busy()),
-        (None, Ok(_)) => None,
-    };
-    if let Some(problem) = refused {
-        let response = refuse(&problem);
-        service.metrics.answered(kind, response.status());
-        return response;
-    }
-    let response = match &route {
-        Route::Health => text(StatusCode::OK, "ok\n"),
-        Route::Ready => match service.ready().await {
-            Ok(()) => text(StatusCode::OK, "ok\n"),
-            Err(problem) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{problem}\n")),
-        },
-        Route::Attempt { namespace, run, attempt, ask, query } => {
+    let unfit = service.unfit.borrow().clone().or_else(|| permit.is_err().then(busy));
+    let answered = match (unfit, &route) {
+        (Some(unfit), _) => Err(unfit),
+        (None, Route::Attempt { namespace, run, attempt, ask, query }) => {
             let request = attempt::Request { namespace, run, attempt: *attempt, ask: *ask, query };
-            let answered = attempt::answer(service, &request, &parts, body).await;
-            answered.unwrap_or_else(|problem| problem::response(&problem))
+            attempt::answer(service, &request, &parts, body).await
         }
-        Route::Uid { run, ask } => {
-            let answered = controller::answer(service, run, *ask, &parts).await;
-            answered.unwrap_or_else(|problem| problem::response(&problem))
-        }
-        Route::Snapshots { of, ask } => {
-            let answered = sources::answer(service, of, ask, &parts, body).await;
-            answered.unwrap_or_else(|problem| problem::response(&problem))
-        }
-        Route::Wanted { follow } => {
-            let answered =
-                if *follow { sources::follow_wanted(service, &parts).await } else { sources::wanted(service, &parts).await };
-            answered.unwrap_or_else(|problem| problem::response(&problem))
-        }
-        Route::Read(reading) => read::answer(service, reading, &parts, body).await,
+        (None, Route::Uid { run, ask }) => controller::answer(service, run, *ask, &parts).await,
+        (None, Route::Snapshots { of, ask }) => sources::answer(service, of, ask, &parts, body).await,
+        (None, Route::Wanted) => sources::wanted(service, &parts).await,
+        (None, Route::Read(reading)) => read::answer(service, reading, &parts, body).await,
     };
+    let response = answered.unwrap_or_else(|problem| refuse(&problem));
     service.metrics.answered(kind, response.status());
     tracing::debug!(kind, code = response.status().as_u16(), path = parts.uri.path(), "answered");
-    response
-}
-
-fn text(status: StatusCode, body: &str) -> Response {
-    let mut response = Response::new(Body::from(body.to_owned()));
-    *response.status_mut() = status;
     response
 }

@@ -10,7 +10,7 @@ use axum::{
 };
 use futures::future::BoxFuture;
 
-use crds::datastore::{FOLLOW_WANTED_PATH, MAX_LOG, ObjectKind, Problem, WANTED_PATH};
+use crds::datastore::{MAX_LOG, ObjectKind, Problem, WANTED_PATH};
 use serving::problem::invalid;
 
 use crate::{
@@ -28,21 +28,14 @@ const LONGEST: usize = 2048;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The liveness probe.
-    Health,
-    /// The readiness probe.
-    Ready,
     /// A pod's request for its attempt.
     Attempt { namespace: String, run: String, attempt: u32, ask: Ask, query: Parameters },
     /// The controller's request for a run, by UID.
     Uid { run: RunKey, ask: UidAsk },
     /// A request of `controller sources` for a repository's snapshots.
     Snapshots { of: RepositoryKey, ask: SnapshotAsk },
-    /// The revisions that runs wait for.
-    Wanted {
-        /// Whether to stream changes.
-        follow: bool,
-    },
+    /// The revisions that runs wait for, as a stream.
+    Wanted,
     /// A request that the API server forwards.
     Read(Reading),
 }
@@ -90,7 +83,6 @@ impl Route {
     /// The name in metrics, from a small set.
     pub const fn kind(&self) -> &'static str {
         match self {
-            Self::Health | Self::Ready => "probe",
             Self::Attempt { ask, .. } => ask.as_str(),
             Self::Uid { ask, .. } => match ask {
                 UidAsk::Result(_) => "controller_result",
@@ -106,19 +98,13 @@ impl Route {
                 SnapshotAsk::List => "sources_list",
                 SnapshotAsk::Delete(_) => "sources_delete",
             },
-            Self::Wanted { .. } => "sources_wanted",
+            Self::Wanted => "sources_wanted",
             Self::Read(reading) => reading.kind(),
         }
     }
 }
 
-const OF_ALL: [Row<Route>; 5] = [
-    ("GET", "/healthz", |_| Ok(Route::Health)),
-    ("GET", "/livez", |_| Ok(Route::Health)),
-    ("GET", "/readyz", |_| Ok(Route::Ready)),
-    ("GET", WANTED_PATH, |asked| asked.alone(Route::Wanted { follow: false })),
-    ("GET", FOLLOW_WANTED_PATH, |asked| asked.alone(Route::Wanted { follow: true })),
-];
+const OF_ALL: [Row<Route>; 1] = [("GET", WANTED_PATH, |asked| asked.alone(Route::Wanted))];
 
 const ATTEMPT: &str = "/v1/namespaces/{namespace}/runs/{run}/attempts/{attempt}";
 const OF_ATTEMPT: [Row<Route>; 14] = [

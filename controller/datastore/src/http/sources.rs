@@ -65,21 +65,12 @@ pub async fn answer(
     }
 }
 
-/// Lists the revisions that runs wait for.
-///
-/// # Errors
-/// Every response that is not a success.
-pub async fn wanted(service: &Service, parts: &Parts) -> Result<Response, Problem> {
-    of_sources(service, parts).await?;
-    Ok(problem::json(StatusCode::OK, &service.wanted.list()))
-}
-
 /// Streams the revisions that runs wait for: one list per line, immediately after each new request. So neither the list
 /// nor the token is requested while nothing happens. The stream ends when the token expires.
 ///
 /// # Errors
 /// Every response that is not a success.
-pub async fn follow_wanted(service: &Arc<Service>, parts: &Parts) -> Result<Response, Problem> {
+pub async fn wanted(service: &Arc<Service>, parts: &Parts) -> Result<Response, Problem> {
     of_sources(service, parts).await?;
     let until = Instant::now() + service.callers.life(&parts.headers).min(LONGEST);
     let state = (service.clone(), service.wanted.changes(), true);

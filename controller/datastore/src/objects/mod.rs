@@ -8,6 +8,7 @@ pub mod wanted;
 use std::{
     collections::HashSet,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -235,6 +236,29 @@ async fn discard(sealed: &Sealed, blob: Option<&Name>) {
         // The sweep deletes it if this fails.
         let _ = sealed.store().delete(blob).await;
     }
+}
+
+/// Deletes blobs older than `age` that no record references, and returns their number. `record` gives the record of a
+/// blob by the last segment of its name, so most are decided without a read.
+///
+/// # Errors
+/// `Unavailable`, `Corrupt`, `KeyMissing`; some may be deleted.
+pub async fn prune(
+    sealed: &Sealed,
+    blobs: &Name,
+    age: Duration,
+    record: impl Fn(&str) -> Option<Name>,
+) -> Result<usize, Problem> {
+    let mut deleted = 0;
+    for entry in sealed.store().list(blobs).await?.into_iter().filter(|entry| entry.is_older(age)) {
+        let Some(name) = record(entry.name.last()) else { continue };
+        let record = sealed.read::<Record>(&name).await?;
+        if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
+            sealed.store().delete(&entry.name).await?;
+            deleted += 1;
+        }
+    }
+    Ok(deleted)
 }
 
 /// Reads a write-once object; `None` when it does not exist.

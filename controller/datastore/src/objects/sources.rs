@@ -8,7 +8,7 @@ use futures::Stream;
 
 use crds::datastore::{MAX_SOURCE, Problem, Stored};
 
-use super::{Object, Record, Slot, read_once, write_once};
+use super::{Object, Record, Slot, prune, read_once, write_once};
 use crate::{
     blob::sealed::Sealed,
     names::{self, Name, RepositoryKey},
@@ -95,18 +95,8 @@ impl Snapshots {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`; some may be deleted.
     pub async fn prune(&self, of: &RepositoryKey, age: Duration) -> Result<usize, Problem> {
-        let mut deleted = 0;
-        for entry in self.sealed.store().list(&of.blobs()).await?.into_iter().filter(|entry| entry.is_older(age)) {
-            let Some(revision) = entry.name.last().split('-').next().and_then(|word| names::revision(word).ok()) else {
-                continue;
-            };
-            let record = self.sealed.read::<Record>(&of.snapshot(&revision)).await?;
-            if record.is_none_or(|(record, _)| record.blob.as_deref() != Some(entry.name.last())) {
-                self.sealed.store().delete(&entry.name).await?;
-                deleted += 1;
-            }
-        }
-        Ok(deleted)
+        let record = |blob: &str| Some(of.snapshot(&names::revision(blob.split('-').next()?).ok()?));
+        prune(&self.sealed, &of.blobs(), age, record).await
     }
 }
 

@@ -191,7 +191,7 @@ pub(super) fn busy() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::caller::tests::{claim, view};
+    use crate::testing::{claim, view};
 
     #[test]
     fn lock_is_taken_over_only_from_a_holder_that_cannot_write() {

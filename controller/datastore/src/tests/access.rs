@@ -1,35 +1,40 @@
 //! Rejected requests.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use axum::body::Body;
 
 use crds::{
     Claim, Operation,
-    datastore::{
-        ALREADY_CLAIMED, FORBIDDEN, HEADER_NONCE, INVALID, NOT_FOUND, REPLACED, TOO_LARGE, UNAUTHENTICATED, UNAVAILABLE,
-        attempt_path,
-    },
+    datastore::{FORBIDDEN, HEADER_NONCE, NOT_FOUND, REPLACED, UNAVAILABLE, attempt_path},
 };
 use serving::auth::{Identity, PodIdentity};
 
-use super::{CONTROLLER, Lab, NONCE, noise, pod, view};
-use crate::{auth::caller::tests::claim, cluster::RunView};
+use super::{Lab, NONCE, claim, noise, pod, view};
+use crate::cluster::RunView;
+
+fn of_claim() -> Vec<u8> {
+    serde_json::to_vec(&claim(1)).unwrap()
+}
 
 #[tokio::test]
 async fn invalid_token_is_rejected_and_reviewed_once() {
     let lab = Lab::new();
     let path = format!("{}/objects/plan", attempt_path("team", "net", 1));
-    for value in ["Bearer expired", "Bearer of-another-audience", "Basic abc", "Bearer ", "bearer pod-1", ""] {
-        let answer = lab.send("GET", &path, &[("authorization", value), (HEADER_NONCE, NONCE)], Body::empty()).await;
-        assert_eq!((answer.code, answer.reason().as_str()), (401, UNAUTHENTICATED), "{value}");
+    let sent = async |tokens: &[&str]| {
+        let tokens = tokens.iter().map(|token| ("authorization", *token));
+        let headers: Vec<_> = tokens.chain([(HEADER_NONCE, NONCE)]).collect();
+        lab.send("GET", &path, &headers, Body::empty()).await.brief()
+    };
+    let invalid = ["Bearer expired", "Bearer of-another-audience", "Basic abc", "Bearer ", "bearer pod-1", ""];
+    for value in invalid {
+        assert_eq!(sent(&[value]).await, "401 Unauthenticated", "{value}");
     }
-    let twice = [("authorization", "Bearer pod-1"), ("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)];
-    assert_eq!(lab.send("GET", &path, &twice, Body::empty()).await.code, 401);
-    assert_eq!(lab.send("GET", &path, &[], Body::empty()).await.code, 401);
+    assert_eq!(sent(&["Bearer pod-1", "Bearer pod-1"]).await, "401 Unauthenticated");
+    assert_eq!(sent(&[]).await, "401 Unauthenticated");
     let before = lab.cluster.reviewed.lock().unwrap().len();
     for _ in 0..5 {
-        assert_eq!(lab.send("GET", &path, &[("authorization", "Bearer expired")], Body::empty()).await.code, 401);
+        assert_eq!(sent(&["Bearer expired"]).await, "401 Unauthenticated");
         assert_eq!(lab.get("objects/plan").await.code, 404);
     }
     assert_eq!(lab.cluster.reviewed.lock().unwrap().len(), before + 1);
@@ -39,26 +44,20 @@ async fn invalid_token_is_rejected_and_reviewed_once() {
 #[tokio::test]
 async fn objects_of_another_run_are_forbidden() {
     let lab = Lab::new();
-    assert_eq!(lab.put("objects/plan", b"mine").await.code, 201);
-    let other = RunView { name: "other".into(), uid: "11111111-1111".into(), ..view(1, true) };
-    let own = pod(&RunView { attempt: None, ..other.clone() }, 1);
-    let mut other = other;
+    lab.asks("pod-1", &[("PUT objects/plan", b"mine", "201")]).await;
+    let mut other = RunView { name: "other".into(), uid: "11111111-1111".into(), ..view(1, true) };
+    let own = pod(&other, 1);
     other.attempt = Some((1, own.name.clone(), true));
-    lab.cluster.token("other", Identity { user: "system:serviceaccount:team:x".into(), pod: Some(own), ..Identity::default() });
+    let user = "system:serviceaccount:team:x".to_owned();
+    lab.cluster.token("other", Identity { user, pod: Some(own), ..Identity::default() });
     lab.cluster.set(other);
-    for (method, rest) in
-        [("GET", "objects/plan"), ("PUT", "objects/plan"), ("GET", "state"), ("PUT", "log/plan?offset=0"), ("PUT", "claim")]
-    {
-        let answer = lab.of_pod("other", method, 1, rest, b"x").await;
-        assert_eq!((answer.code, answer.reason().as_str()), (403, FORBIDDEN), "{method} {rest}");
+    for request in ["GET objects/plan", "PUT objects/plan", "GET state", "PUT log/plan?offset=0", "PUT claim"] {
+        lab.asks("other", &[(request, b"x", "403 Forbidden")]).await;
     }
     // A pod of another namespace cannot probe which runs exist.
-    let stranger = Identity {
-        user: "system:serviceaccount:b:x".into(),
-        pod: Some(PodIdentity { namespace: "b".into(), name: "p".into(), uid: "u".into() }),
-        ..Identity::default()
-    };
-    lab.cluster.token("stranger", stranger);
+    let user = "system:serviceaccount:b:x".to_owned();
+    let stranger = PodIdentity { namespace: "b".into(), name: "p".into(), uid: "u".into() };
+    lab.cluster.token("stranger", Identity { user, pod: Some(stranger), ..Identity::default() });
     let path = format!("{}/claim", attempt_path("team", "no-such-run", 1));
     let answer = lab.send("PUT", &path, &[("authorization", "Bearer stranger")], Body::empty()).await;
     assert_eq!(answer.reason(), FORBIDDEN);
@@ -67,27 +66,21 @@ async fn objects_of_another_run_are_forbidden() {
 #[tokio::test]
 async fn replaced_attempt_writes_nothing() {
     let lab = Lab::new();
-    assert_eq!(lab.put("objects/bundle", b"of the first").await.code, 201);
+    lab.asks("pod-1", &[("PUT objects/bundle", b"of the first", "201")]).await;
     lab.cluster.set(view(2, true));
-    for (method, rest) in [
-        ("GET", "objects/plan"),
-        ("PUT", "objects/plan"),
-        ("PUT", "claim"),
-        ("PUT", "lock"),
-        ("PUT", "state?lock=1"),
-        ("GET", "state"),
-    ] {
-        let answer = lab.of_pod("pod-1", method, 1, rest, b"{}").await;
-        assert_eq!((answer.code, answer.reason().as_str()), (403, REPLACED), "{method} {rest}");
+    let requests = ["GET objects/plan", "PUT objects/plan", "PUT claim", "PUT lock", "PUT state?lock=1", "GET state"];
+    for request in requests {
+        lab.asks("pod-1", &[(request, b"{}", "403 AttemptReplaced")]).await;
     }
-    assert_eq!(lab.of_pod("pod-2", "GET", 1, "objects/bundle", b"").await.text(), "of the first", "the next one restores it");
+    let restored = lab.of_pod("pod-2", "GET", 1, "objects/bundle", b"").await;
+    assert_eq!(restored.text(), "of the first", "the next one restores it");
     assert_eq!(lab.of_pod("pod-2", "PUT", 1, "objects/plan", b"x").await.reason(), FORBIDDEN);
 }
 
 #[tokio::test]
 async fn log_append_is_rejected_a_second_after_the_replacement() {
     let lab = Lab::new();
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
     let mut length = 0;
     // Repeat until two appends happen within one second, as they do at once on an idle machine.
     loop {
@@ -104,7 +97,8 @@ async fn log_append_is_rejected_a_second_after_the_replacement() {
         tokio::time::sleep(2 * second).await;
     }
     lab.cluster.set(view(2, true));
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "log/plan?offset=0", b"x").await.code, 200, "a refusal is decided on what is now");
+    // A refusal is decided on a live read.
+    lab.asks("pod-2", &[("PUT log/plan?offset=0", b"x", "200")]).await;
     tokio::time::sleep(second + second / 10).await;
     assert_eq!(lab.put(&format!("log/plan?offset={length}"), b"c").await.reason(), REPLACED);
 }
@@ -112,89 +106,85 @@ async fn log_append_is_rejected_a_second_after_the_replacement() {
 #[tokio::test]
 async fn unreachable_api_server_authorizes_nothing() {
     let lab = Lab::new();
-    lab.cluster.down.store(true, Ordering::Relaxed);
-    let answer = lab.put("objects/plan", b"x").await;
-    assert_eq!((answer.code, answer.reason().as_str()), (503, UNAVAILABLE));
-    assert!(answer.headers.contains_key("retry-after"));
-    lab.cluster.down.store(false, Ordering::Relaxed);
-    assert_eq!(lab.put("objects/plan", b"x").await.code, 201);
-    lab.cluster.down.store(true, Ordering::Relaxed);
-    assert_eq!(lab.put("objects/plan", b"x").await.code, 503, "the token is known, the run has to be read");
+    // At last the token is known, and the run has to be read.
+    for (down, expected) in [(true, "503 Unavailable"), (false, "201"), (true, "503 Unavailable")] {
+        lab.cluster.down.store(down, Ordering::Relaxed);
+        let answer = lab.put("objects/plan", b"x").await;
+        assert_eq!((answer.brief().as_str(), answer.headers.contains_key("retry-after")), (expected, down));
+    }
 }
 
 #[tokio::test]
 async fn intent_proves_that_a_claim_can_be_recorded() {
     let lab = Lab::new();
-    assert_eq!(lab.put("intent", b"").await.code, 200);
-    assert_eq!(lab.put("intent", b"").await.code, 200, "for an approval that was withdrawn and given again");
+    // Twice for an approval that was withdrawn and given again.
+    lab.asks("pod-1", &[("PUT intent", b"", "200"), ("PUT intent", b"", "200")]).await;
     assert_eq!(lab.of_controller("GET", "/claim").await.reason(), NOT_FOUND, "it is no claim");
     lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
-    assert_eq!(lab.put("claim", &serde_json::to_vec(&claim(1)).unwrap()).await.code, 201);
+    lab.asks("pod-1", &[("PUT claim", &of_claim(), "201")]).await;
     // The cluster is restored from before the claim; the datastore still has it.
     lab.cluster.set(view(1, true));
-    let answer = lab.put("intent", b"").await;
-    assert_eq!((answer.code, answer.reason().as_str()), (409, ALREADY_CLAIMED));
+    lab.asks("pod-1", &[("PUT intent", b"", "409 AlreadyClaimed")]).await;
+    // A closed attempt claims nothing.
     lab.cluster.set(view(1, false));
-    assert_eq!(lab.put("intent", b"").await.reason(), REPLACED, "a closed attempt claims nothing");
+    lab.asks("pod-1", &[("PUT intent", b"", "403 AttemptReplaced")]).await;
 }
 
 #[tokio::test]
 async fn claim_is_recorded_once_and_only_if_it_is_in_the_status() {
     let lab = Lab::new();
-    let body = serde_json::to_vec(&claim(1)).unwrap();
-    assert_eq!(lab.put("claim", &body).await.reason(), FORBIDDEN, "the status has none");
+    lab.asks("pod-1", &[("PUT claim", &of_claim(), "403 Forbidden")]).await;
     lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
-    assert_eq!(lab.put("claim", b"{}").await.reason(), INVALID);
-    assert_eq!(lab.put("claim", &noise(20_000, 1)).await.reason(), TOO_LARGE);
+    let invalid = [("PUT claim", &b"{}"[..], "400 Invalid"), ("PUT claim", &noise(20_000, 1), "413 TooLarge")];
+    lab.asks("pod-1", &invalid).await;
     assert_eq!(lab.of_controller("GET", "/claim").await.reason(), NOT_FOUND);
-    assert_eq!(lab.put("claim", &body).await.code, 201);
-    assert_eq!(lab.put("claim", &body).await.code, 200, "the same process, after a lost answer");
+    // The second time after a lost answer.
+    lab.asks("pod-1", &[("PUT claim", &of_claim(), "201"), ("PUT claim", &of_claim(), "200")]).await;
     assert_eq!(lab.of_controller("GET", "/claim").await.json(), serde_json::to_value(claim(1)).unwrap());
-    let mut second = claim(1);
-    second.checksum = format!("sha256:{}", "1".repeat(64));
-    lab.cluster.set(RunView { claim: Some(second.clone()), ..view(1, true) });
-    let answer = lab.put("claim", &serde_json::to_vec(&second).unwrap()).await;
-    assert_eq!((answer.code, answer.reason().as_str()), (409, ALREADY_CLAIMED));
+    let second = Claim { checksum: format!("sha256:{}", "1".repeat(64)), ..claim(1) };
+    let body = serde_json::to_vec(&second).unwrap();
+    lab.cluster.set(RunView { claim: Some(second), ..view(1, true) });
+    lab.asks("pod-1", &[("PUT claim", &body, "409 AlreadyClaimed")]).await;
 }
 
 /// A plan takes the lock too, so the lock alone does not permit a write.
 #[tokio::test]
 async fn state_write_before_the_claim_is_forbidden() {
     let lab = Lab::new();
-    let written = async || {
-        let answer = lab.put("state?lock=a", br#"{"serial": 1}"#).await;
-        assert!(!answer.body.is_some_and(|body| body.windows(3).any(|bytes| bytes == b"who")), "the lock's holder was named");
-        answer.code
-    };
-    assert_eq!(lab.put("lock", br#"{"ID": "a", "Who": "who"}"#).await.code, 200);
-    assert_eq!(written().await, 403, "before the claim");
+    lab.asks("pod-1", &[("PUT lock", br#"{"ID": "a", "Who": "who"}"#, "200")]).await;
     let foreign = Claim { nonce: "f".repeat(32), ..claim(1) };
-    for claim in [foreign, claim(2)] {
-        lab.cluster.set(RunView { claim: Some(claim), ..view(1, true) });
-        assert_eq!(written().await, 403, "another's claim");
+    let rows = [
+        (None, Operation::Apply),
+        (Some(foreign), Operation::Apply),
+        (Some(claim(2)), Operation::Apply),
+        // A plan writes nothing, whatever it has claimed.
+        (Some(claim(1)), Operation::Plan),
+    ];
+    for (claim, operation) in rows {
+        lab.cluster.set(RunView { claim, operation, ..view(1, true) });
+        let answer = lab.put("state?lock=a", br#"{"serial": 1}"#).await;
+        assert_eq!(answer.code, 403);
+        assert!(!answer.text().contains("who"), "the lock's holder was named");
     }
-    lab.cluster.set(RunView { claim: Some(claim(1)), operation: Operation::Plan, ..view(1, true) });
-    assert_eq!(written().await, 403, "a plan writes nothing, whatever it has claimed");
-    assert_eq!(lab.get("state").await.code, 204, "nothing was written");
     // A cached read of the run does not decide.
-    assert_eq!(lab.put("log/plan?offset=0", b"x").await.code, 200);
+    lab.asks("pod-1", &[("GET state", b"", "204"), ("PUT log/plan?offset=0", b"x", "200")]).await;
     lab.cluster.set(RunView { claim: Some(claim(1)), ..view(1, true) });
-    assert_eq!(written().await, 200, "behind the claim, at once");
-    assert_eq!(lab.get("state").await.code, 200);
+    lab.asks("pod-1", &[("PUT state?lock=a", br#"{"serial": 1}"#, "200"), ("GET state", b"", "200")]).await;
 }
 
 #[tokio::test]
 async fn controller_and_pods_cannot_use_each_others_paths() {
     let lab = Lab::new();
     let path = format!("/v1/namespaces/team/uids/{}", view(1, true).uid);
-    for (method, rest) in [("GET", "/claim"), ("GET", "/attempts/1/objects/result"), ("DELETE", ""), ("DELETE", "?only=bundle")] {
-        let answer = lab.send(method, &format!("{path}{rest}"), &[("authorization", "Bearer pod-1")], Body::empty()).await;
+    let requests = [("GET", "/claim"), ("GET", "/attempts/1/objects/result"), ("DELETE", ""), ("DELETE", "?only=bundle")];
+    for (method, rest) in requests {
+        let headers = [("authorization", "Bearer pod-1")];
+        let answer = lab.send(method, &format!("{path}{rest}"), &headers, Body::empty()).await;
         assert_eq!(answer.reason(), FORBIDDEN, "{method} {rest}");
     }
-    assert_eq!(lab.of_pod("controller", "GET", 1, "objects/plan", b"").await.reason(), FORBIDDEN);
-    assert_eq!(lab.put("objects/result", b"done").await.code, 201);
+    lab.asks("controller", &[("GET objects/plan", b"", "403 Forbidden")]).await;
+    lab.asks("pod-1", &[("PUT objects/result", b"done", "201")]).await;
     assert_eq!(lab.of_controller("GET", "/attempts/1/objects/result").await.text(), "done");
-    assert_ne!(CONTROLLER, "");
 }
 
 #[tokio::test]
@@ -202,12 +192,15 @@ async fn late_evidence_is_accepted_only_from_the_claim_holder() {
     let lab = Lab::new();
     let closed = RunView { terminal: true, ..view(1, false) };
     lab.cluster.set(closed.clone());
-    assert_eq!(lab.put("objects/result", b"x").await.reason(), REPLACED);
+    lab.asks("pod-1", &[("PUT objects/result", b"x", "403 AttemptReplaced")]).await;
     lab.cluster.set(RunView { claim: Some(claim(1)), ..closed });
-    assert_eq!(lab.put("objects/result", b"x").await.code, 201);
-    assert_eq!(lab.put("log/apply?offset=0&end=true", b"x").await.code, 200);
-    assert_eq!(lab.put("log/plan?offset=0", b"x").await.reason(), REPLACED);
-    assert_eq!(lab.put("objects/bundle", b"x").await.reason(), REPLACED);
+    let requests = [
+        ("PUT objects/result", &b"x"[..], "201"),
+        ("PUT log/apply?offset=0&end=true", b"x", "200"),
+        ("PUT log/plan?offset=0", b"x", "403 AttemptReplaced"),
+        ("PUT objects/bundle", b"x", "403 AttemptReplaced"),
+    ];
+    lab.asks("pod-1", &requests).await;
 }
 
 #[tokio::test]
@@ -234,7 +227,8 @@ async fn malicious_requests_reach_nothing() {
         "/v1",
     ] {
         for method in ["GET", "PUT", "DELETE", "POST"] {
-            let answer = lab.send(method, path, &[("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)], Body::empty()).await;
+            let headers = [("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)];
+            let answer = lab.send(method, path, &headers, Body::empty()).await;
             assert!(matches!(answer.code, 400 | 404), "{method} {path}: {}", answer.code);
         }
     }

@@ -1,17 +1,17 @@
 //! Journals: appended like logs, compared for the controller, read by the run whose spec references them.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crds::{
     apply_log::{Action, Head, Line, Operation},
-    datastore::{FORBIDDEN, NOT_ENDED, NOT_FOUND, StateId},
+    datastore::StateId,
 };
 
 use super::{Lab, view};
 use crate::{
-    auth::caller::tests::claim,
     cluster::RunView,
     names::{LogKey, RunKey},
+    testing::claim,
 };
 
 fn lines(managed: bool) -> Vec<u8> {
@@ -37,22 +37,24 @@ fn lines(managed: bool) -> Vec<u8> {
 async fn with_state(lab: &Lab) {
     let state = json!({"version": 4, "serial": 4, "lineage": "x", "resources": [
         {"mode": "managed", "type": "t", "name": "a", "instances": [{"attributes": {"id": "1"}}]}]});
-    assert_eq!(lab.put("lock", br#"{"ID":"l"}"#).await.code, 200);
-    assert_eq!(lab.put("state?lock=l", state.to_string().as_bytes()).await.code, 200);
+    state_is(lab, &state).await;
+}
+
+async fn state_is(lab: &Lab, state: &Value) {
+    let state = state.to_string();
+    let requests = [("PUT lock", &br#"{"ID":"l"}"#[..], "200"), ("PUT state?lock=l", state.as_bytes(), "200")];
+    lab.asks("pod-1", &requests).await;
 }
 
 #[tokio::test]
 async fn a_journal_is_compared_with_the_managed_state() {
     let lab = Lab::claimed();
     with_state(&lab).await;
-    assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
-    let said = lab.of_controller("GET", "/attempts/1/journal").await;
-    assert_eq!(
-        said.json()["summary"],
-        "1 created and not recorded, 1 begun and uncertain, 1 created and recorded; state serial 4"
-    );
-    assert_eq!(said.json()["notRecorded"], json!(["t.b id=2"]));
-    assert_eq!(said.json()["uncertain"], json!(["t.c (create)"]));
+    lab.asks("pod-1", &[("PUT log/journal?offset=0", &lines(true), "200")]).await;
+    let said = lab.of_controller("GET", "/attempts/1/journal").await.json();
+    let summary = "1 created and not recorded, 1 begun and uncertain, 1 created and recorded; state serial 4";
+    assert_eq!(said["summary"], summary);
+    assert_eq!((&said["notRecorded"], &said["uncertain"]), (&json!(["t.b id=2"]), &json!(["t.c (create)"])));
     assert_eq!(lab.of_person("GET", "terraformruns/net/journal", b"").await.text().as_bytes(), lines(true));
     // The journal is not part of the logs.
     assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.text(), "");
@@ -63,14 +65,12 @@ async fn a_journal_is_compared_with_the_managed_state() {
 async fn unreadable_state_is_not_compared() {
     let lab = Lab::new();
     assert_eq!(lab.of_controller("GET", "/attempts/1/journal").await.json()["compared"], false);
-    assert_eq!(lab.put("log/journal?offset=0", &lines(false)).await.code, 200);
+    lab.asks("pod-1", &[("PUT log/journal?offset=0", &lines(false), "200")]).await;
     let said = lab.of_controller("GET", "/attempts/1/journal").await.json();
     assert_eq!((said["compared"].clone(), said["uncertain"][0].clone()), (json!(false), json!("t.a id=1 (created)")));
     let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", br#"{"ID":"l"}"#).await.code, 200);
-    let sealed = json!({"serial": 1, "lineage": "x", "encrypted_data": "abc"}).to_string();
-    assert_eq!(lab.put("state?lock=l", sealed.as_bytes()).await.code, 200);
-    assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
+    state_is(&lab, &json!({"serial": 1, "lineage": "x", "encrypted_data": "abc"})).await;
+    lab.asks("pod-1", &[("PUT log/journal?offset=0", &lines(true), "200")]).await;
     let said = lab.of_controller("GET", "/attempts/1/journal").await.json();
     assert!(said["summary"].as_str().unwrap().ends_with("the state is encrypted by the tool"), "{said}");
 }
@@ -78,9 +78,10 @@ async fn unreadable_state_is_not_compared() {
 #[tokio::test]
 async fn run_reads_only_the_journal_of_its_own_spec() {
     let lab = Lab::new();
-    assert_eq!(lab.get("recover").await.reason(), FORBIDDEN, "it names none");
+    let recover = async |why: &str, expected: &str| assert_eq!(lab.get("recover").await.brief(), expected, "{why}");
+    recover("it names none", "403 Forbidden").await;
     lab.cluster.set(RunView { recovers: Some("old".into()), ..view(1, true) });
-    assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "there is no such run");
+    recover("there is no such run", "404 NotFound").await;
     let old = RunView {
         name: "old".into(),
         uid: "u-old".into(),
@@ -89,24 +90,22 @@ async fn run_reads_only_the_journal_of_its_own_spec() {
         ..view(2, false)
     };
     lab.cluster.set(old.clone());
-    assert_eq!(lab.get("recover").await.reason(), NOT_ENDED);
+    recover("it goes on", "409 NotEnded").await;
     lab.cluster.set(RunView { terminal: true, ..old.clone() });
-    assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "nothing was kept");
+    recover("nothing was kept", "404 NotFound").await;
     let key = LogKey { run: RunKey::new("team", "u-old").unwrap(), attempt: 2, phase: crds::datastore::JOURNAL };
     lab.service.logs.append(&key, 0, &lines(true), false).await.unwrap();
     assert_eq!(lab.get("recover").await.text().as_bytes(), lines(true));
     lab.cluster.set(RunView { terminal: true, claim: None, ..old });
-    assert_eq!(lab.get("recover").await.reason(), NOT_FOUND, "it applied nothing");
-    // The caller must be the adopted process of its open attempt.
+    recover("it applied nothing", "404 NotFound").await;
     lab.cluster.set(RunView { recovers: Some("old".into()), ..view(1, false) });
-    assert_eq!(lab.get("recover").await.code, 403);
+    recover("the caller's attempt is closed", "403 AttemptReplaced").await;
 }
 
 #[tokio::test]
 async fn journal_is_deleted_with_its_run() {
     let lab = Lab::new();
-    assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);
-    assert_eq!(lab.put("objects/erroredstate", b"{}").await.code, 201);
+    lab.asks("pod-1", &[("PUT log/journal?offset=0", &lines(true), "200"), ("PUT objects/erroredstate", b"{}", "201")]).await;
     assert_eq!(lab.of_person("GET", "terraformruns/net/erroredstate", b"").await.text(), "{}");
     assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
     assert_eq!(lab.of_person("GET", "terraformruns/net/journal", b"").await.text(), "");

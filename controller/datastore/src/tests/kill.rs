@@ -17,9 +17,9 @@ use crds::datastore::StateId;
 use super::{digest, open, view, write_key};
 use crate::{
     auth::lookup::Lookup,
-    blob::store::collect,
     names::StateKey,
     state::{States, lock::Holder},
+    testing::{FakeCluster, NAMESPACE_UID, collect},
 };
 
 const FOLDER: &str = "PAWL_TEST_KILL_FOLDER";
@@ -49,8 +49,8 @@ async fn writer() {
     let states = States::new(open(&Path::new(&folder).join("data"), &Path::new(&folder).join("keys")));
     let (run, key) = (view(1, true), key(&stack));
     let holder = Holder { run: &run, attempt: 1, pod_uid: "pod-1" };
-    let lookup = Lookup::new(std::sync::Arc::new(crate::testing::FakeCluster::default()));
-    states.lock(&key, &holder, crate::testing::NAMESPACE_UID, br#"{"ID": "a"}"#, &lookup).await.unwrap();
+    let lookup = Lookup::new(std::sync::Arc::new(FakeCluster::default()));
+    states.lock(&key, &holder, NAMESPACE_UID, br#"{"ID": "a"}"#, &lookup).await.unwrap();
     let mut serial = states.newest(&key).await.unwrap().head.newest().and_then(|version| version.serial).unwrap_or(0);
     let mut out = std::io::stdout().lock();
     writeln!(out, "begun").unwrap();

@@ -16,7 +16,6 @@ mod states;
 mod wire;
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -26,24 +25,19 @@ use axum::{
     http::{HeaderMap, Request},
     response::Response,
 };
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
-use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path, hex_digest};
+use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, Problem, attempt_path};
 use serving::{auth::Identity, connections::CommonName};
 
 use crate::{
-    auth::caller::tests::{NONCE, claim, pod, view},
-    blob::{sealed::Sealed, store::Store},
     cluster::{FrontProxyConfig, RunView},
-    crypt::keys::Keys,
     service::Service,
-    testing::FakeCluster,
+    testing::{FakeCluster, NONCE, claim, digest, noise, open, pod, view, write_key},
 };
 
 pub(super) const CONTROLLER: &str = "system:serviceaccount:pawl:pawl-controller";
@@ -59,16 +53,6 @@ pub(super) struct Lab {
     pub(super) service: Arc<Service>,
     /// Kept alive, so that the service does not stop.
     stop: watch::Sender<bool>,
-}
-
-pub(super) fn write_key(directory: &Path, id: &str, byte: u8) {
-    std::fs::write(directory.join(id), BASE64_STANDARD.encode([byte; 32])).unwrap();
-    std::fs::write(directory.join("active"), id).unwrap();
-}
-
-pub(super) fn open(folder: &Path, keys: &Path) -> Sealed {
-    let store = Store::open(&format!("file://{}", folder.display()), &HashMap::new()).unwrap();
-    Sealed::new(store, Arc::new(Keys::open(keys).unwrap()))
 }
 
 impl Lab {
@@ -118,6 +102,17 @@ impl Lab {
             headers.push((HEADER_DIGEST, &digest));
         }
         self.send(method, &path, &headers, body.to_vec()).await
+    }
+
+    /// Sends requests of the pod `token` for its attempt, the last character of the token, in order: method and path,
+    /// body, and the expected [`Answer::brief`].
+    pub(super) async fn asks(&self, token: &str, requests: &[(&str, &[u8], &str)]) {
+        let attempt = token.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(1);
+        for (n, (request, body, expected)) in requests.iter().enumerate() {
+            let (method, rest) = request.split_once(' ').unwrap();
+            let answer = self.of_pod(token, method, attempt, rest, body).await;
+            assert_eq!(answer.brief(), *expected, "request {n} of {token}, {request}: {answer:?}");
+        }
     }
 
     pub(super) async fn put(&self, rest: &str, body: &[u8]) -> Answer {
@@ -203,6 +198,15 @@ impl Answer {
         serde_json::from_slice(self.body.as_ref().unwrap()).unwrap_or_else(|_| panic!("no problem: {self:?}"))
     }
 
+    /// The code, and the reason of a problem: `201`, `403 Forbidden`.
+    pub(super) fn brief(&self) -> String {
+        let problem = self.body.as_deref().and_then(|body| serde_json::from_slice::<Problem>(body).ok());
+        match problem.filter(|_| self.code >= 400) {
+            Some(problem) => format!("{} {}", self.code, problem.reason),
+            None => self.code.to_string(),
+        }
+    }
+
     pub(super) fn reason(&self) -> String {
         self.problem().reason
     }
@@ -214,16 +218,4 @@ impl Answer {
     pub(super) fn text(&self) -> &str {
         std::str::from_utf8(self.body.as_ref().unwrap()).unwrap()
     }
-}
-
-pub(super) fn digest(bytes: &[u8]) -> String {
-    hex_digest(&Sha256::digest(bytes))
-}
-
-/// Pseudo-random bytes.
-pub(super) fn noise(length: usize, seed: u64) -> Vec<u8> {
-    use rand::{RngCore as _, SeedableRng as _};
-    let mut bytes = vec![0; length];
-    rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
 }

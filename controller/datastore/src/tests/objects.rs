@@ -4,9 +4,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures::StreamExt as _;
 
-use crds::datastore::{
-    ALREADY_EXISTS, HEADER_DIGEST, HEADER_NONCE, INVALID, NOT_FOUND, Stored, TOO_LARGE, WRONG_DIGEST, attempt_path,
-};
+use crds::datastore::{HEADER_DIGEST, HEADER_NONCE, INVALID, NOT_FOUND, Stored, WRONG_DIGEST, attempt_path};
 
 use super::{Lab, NONCE, digest, noise};
 
@@ -16,18 +14,16 @@ async fn objects_of_any_size_round_trip() {
     // Sizes: inside the record, at its bound, just above, at the bounds of segments and parts, and several parts.
     for (attempt, size) in [(1, 0), (2, 1), (3, 128 << 10)] {
         lab.cluster.set(super::view(attempt, true));
-        let (token, body) = (format!("pod-{attempt}"), noise(size, attempt.into()));
-        assert_eq!(lab.of_pod(&token, "PUT", attempt, "objects/plan", &body).await.code, 201);
-        let read = lab.of_pod(&token, "GET", attempt, "objects/plan", b"").await;
-        assert!(read.body.as_deref() == Some(body.as_slice()), "{size}");
-        assert_eq!(read.headers[HEADER_DIGEST], digest(&body).as_str());
-        for (kind, more) in [("bundle", (128 << 10) + 1), ("planjson", (3 << 20) - 5 * 16 + size)] {
-            let body = noise(more + size, 9);
-            assert_eq!(lab.of_pod(&token, "PUT", attempt, &format!("objects/{kind}"), &body).await.code, 201);
-            let read = lab.of_pod(&token, "GET", attempt, &format!("objects/{kind}"), b"").await;
+        let token = format!("pod-{attempt}");
+        for (kind, more) in [("plan", 0), ("bundle", (128 << 10) + 1), ("planjson", (3 << 20) - 5 * 16 + size)] {
+            let (path, body) = (format!("objects/{kind}"), noise(more + size, 9));
+            lab.asks(&token, &[(&format!("PUT {path}"), &body, "201")]).await;
+            let read = lab.of_pod(&token, "GET", attempt, &path, b"").await;
             assert!(read.body.as_deref() == Some(body.as_slice()), "{kind} of {}", body.len());
-            let verified = lab.of_pod(&token, "GET", attempt, &format!("objects/{kind}/digest"), b"").await;
-            assert_eq!(verified.json(), serde_json::to_value(Stored { digest: digest(&body), size: body.len() as u64 }).unwrap());
+            assert_eq!(read.headers[HEADER_DIGEST], digest(&body).as_str());
+            let verified = lab.of_pod(&token, "GET", attempt, &format!("{path}/digest"), b"").await;
+            let stored = Stored { digest: digest(&body), size: body.len() as u64 };
+            assert_eq!(verified.json(), serde_json::to_value(stored).unwrap());
         }
     }
 }
@@ -36,26 +32,13 @@ async fn objects_of_any_size_round_trip() {
 async fn an_object_is_written_once() {
     let lab = Lab::new();
     let body = noise(300_000, 1);
-    assert_eq!(lab.get("objects/bundle").await.reason(), NOT_FOUND);
-    assert_eq!(lab.put("objects/bundle", &body).await.code, 201);
+    lab.asks("pod-1", &[("GET objects/bundle", b"", "404 NotFound"), ("PUT objects/bundle", &body, "201")]).await;
     let files = lab.files().len();
-    assert_eq!(lab.put("objects/bundle", &body).await.code, 200, "the same, after a lost answer");
-    assert_eq!(lab.put("objects/bundle", b"other").await.reason(), ALREADY_EXISTS);
+    // The same content after a lost answer, and other content.
+    let again = [("PUT objects/bundle", &body[..], "200"), ("PUT objects/bundle", b"other", "409 AlreadyExists")];
+    lab.asks("pod-1", &again).await;
     assert!(lab.get("objects/bundle").await.body.as_deref() == Some(body.as_slice()));
     assert_eq!(lab.files().len(), files);
-}
-
-#[tokio::test]
-async fn concurrent_writers_create_one_object() {
-    let lab = Lab::new();
-    let (a, b) = (noise(400_000, 1), noise(400_000, 2));
-    let (one, two) = tokio::join!(lab.put("objects/bundle", &a), lab.put("objects/bundle", &b));
-    let mut codes = [one.code, two.code];
-    codes.sort_unstable();
-    assert_eq!(codes, [201, 409]);
-    let read = lab.get("objects/bundle").await.body.unwrap();
-    assert!(read == if one.code == 201 { a } else { b });
-    assert_eq!(lab.files().iter().filter(|path| path.to_string_lossy().contains("/blobs/")).count(), 1, "the loser's is gone");
 }
 
 #[tokio::test]
@@ -80,10 +63,13 @@ async fn a_wrong_digest_leaves_nothing() {
 #[tokio::test]
 async fn a_body_over_its_limit_leaves_nothing() {
     let lab = Lab::new();
-    assert_eq!(lab.put("objects/result", &noise((64 << 10) + 1, 4)).await.reason(), TOO_LARGE);
-    assert_eq!(lab.put("objects/result", &noise(64 << 10, 4)).await.code, 201);
-    assert_eq!(lab.put("log/plan?offset=0", &noise((1 << 20) + 1, 4)).await.reason(), TOO_LARGE);
-    assert_eq!(lab.put("lock", &noise(17 << 10, 4)).await.reason(), TOO_LARGE);
+    let requests = [
+        ("PUT objects/result", &noise((64 << 10) + 1, 4)[..], "413 TooLarge"),
+        ("PUT objects/result", &noise(64 << 10, 4), "201"),
+        ("PUT log/plan?offset=0", &noise((1 << 20) + 1, 4), "413 TooLarge"),
+        ("PUT lock", &noise(17 << 10, 4), "413 TooLarge"),
+    ];
+    lab.asks("pod-1", &requests).await;
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ use crds::{
 
 use super::{Answer, Lab};
 use crate::{
-    auth::caller::tests::{claim, view},
     cluster::RunView,
+    testing::{claim, view},
 };
 
 fn wanted(spec: &Value) -> Option<Outputs> {
@@ -21,14 +21,13 @@ fn wanted(spec: &Value) -> Option<Outputs> {
 }
 
 fn both() -> Option<Outputs> {
-    wanted(
-        &json!({"configMap": {"name": "net"}, "secret": {"name": "net-secret", "items": [{"output": "password"}]}, "status": true}),
-    )
+    let secret = json!({"name": "net-secret", "items": [{"output": "password"}]});
+    wanted(&json!({"configMap": {"name": "net"}, "secret": secret, "status": true}))
 }
 
 fn state(serial: u64, lineage: &str, id: &str) -> Vec<u8> {
-    let outputs =
-        json!({"id": {"value": id, "type": "string"}, "password": {"value": "hunter22", "type": "string", "sensitive": true}});
+    let password = json!({"value": "hunter22", "type": "string", "sensitive": true});
+    let outputs = json!({"id": {"value": id, "type": "string"}, "password": password});
     json!({"version": 4, "serial": serial, "lineage": lineage, "outputs": outputs}).to_string().into_bytes()
 }
 
@@ -53,6 +52,11 @@ impl Lab {
         self.cluster.objects.lock().unwrap().get(&key).map(|(_, data)| json!(data))
     }
 
+    /// The published output `id`.
+    fn id(&self) -> Value {
+        self.object("ConfigMap", "net").unwrap()["id"].clone()
+    }
+
     fn set_object(&self, of: &str) {
         let key = ("team".to_owned(), "ConfigMap".to_owned(), "net".to_owned());
         self.cluster.objects.lock().unwrap().insert(key, (of.to_owned(), [("mine".to_owned(), "x".to_owned())].into()));
@@ -67,7 +71,7 @@ async fn sensitive_outputs_are_only_in_the_secret() {
     assert_eq!((answer.code, said["reason"].as_str()), (200, Some("Published")), "{said}");
     assert_eq!(said["message"], "ConfigMap net (1 key), Secret net-secret (1 key)");
     assert_eq!(said["values"], json!({"id": "vpc-1"}));
-    assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"id": "vpc-1"})));
+    assert_eq!(lab.id(), "vpc-1");
     assert_eq!(lab.object("Secret", "net-secret"), Some(json!({"password": "hunter22"})));
     let stored = std::fs::read(lab.file("outputs/team/net/w-default")).unwrap();
     assert!(!String::from_utf8_lossy(&stored).contains("hunter22"), "encrypted");
@@ -79,16 +83,16 @@ async fn older_state_does_not_replace_newer_outputs() {
     lab.publish(&state(3, "l", "new")).await;
     let said = lab.publish(&state(2, "l", "old")).await.json();
     assert!(said["message"].as_str().unwrap().starts_with("newer outputs"), "{said}");
-    assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"id": "new"})));
+    assert_eq!(lab.id(), "new");
     // An earlier claim, with a state of another lineage.
     let mut early = claim(1);
     early.at.0 -= std::time::Duration::from_secs(60);
     lab.cluster.set(RunView { claim: Some(early), ..claimed(both()) });
     lab.publish(&state(9, "former", "old")).await;
-    assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"id": "new"})));
+    assert_eq!(lab.id(), "new");
     lab.cluster.set(claimed(both()));
     lab.publish(&state(1, "next", "newest")).await;
-    assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"id": "newest"})));
+    assert_eq!(lab.id(), "newest");
 }
 
 #[tokio::test]
@@ -112,7 +116,7 @@ async fn repair_restores_objects_but_not_in_a_recreated_namespace() {
     lab.set_object("net/default");
     lab.cluster.objects.lock().unwrap().retain(|(_, kind, _), _| kind != "Secret");
     lab.service.outputs.repair().await.unwrap();
-    assert_eq!(lab.object("ConfigMap", "net"), Some(json!({"id": "vpc-1"})));
+    assert_eq!(lab.id(), "vpc-1");
     assert!(lab.object("Secret", "net-secret").is_some());
     lab.cluster.objects.lock().unwrap().clear();
     lab.cluster.namespaces.lock().unwrap().insert("team".into(), "66666666-6666".into());

@@ -3,20 +3,33 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use axum::{body::Body, http::Request};
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use serde_json::json;
 
 use super::{Lab, view};
-use crate::cluster::RunView;
+use crate::{
+    cluster::RunView,
+    names::{LogKey, RunKey},
+};
+
+type Piece = Result<bytes::Bytes, axum::Error>;
+
+impl Lab {
+    /// The text that a person reads of the run `net`, or the code of the refusal.
+    async fn reads(&self, what: &str) -> String {
+        let answer = self.of_person("GET", &format!("terraformruns/net/{what}"), b"").await;
+        if answer.code == 200 { answer.text().to_owned() } else { answer.code.to_string() }
+    }
+}
 
 #[tokio::test]
 async fn read_api_needs_the_api_server() {
     let lab = Lab::new();
-    assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
+    lab.asks("pod-1", &[("PUT objects/plan", b"+ aws_vpc.main", "201")]).await;
     let path = "/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/plan";
     let headers = [("authorization", "Bearer pod-1"), ("X-Remote-User", "ada")];
     assert_eq!(lab.send("GET", path, &headers, Body::empty()).await.code, 401, "before it is known who the API server is");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.text(), "+ aws_vpc.main");
+    assert_eq!(lab.reads("plan").await, "+ aws_vpc.main");
     let refused = lab.send("GET", path, &headers, Body::empty()).await;
     assert_eq!((refused.code, refused.json()["kind"].clone()), (401, json!("Status")), "no certificate");
     let request = || Request::builder().uri(path).header("X-Remote-User", "ada").body(Body::empty()).unwrap();
@@ -30,16 +43,15 @@ async fn read_api_needs_the_api_server() {
 #[tokio::test]
 async fn the_newest_plan_is_shown_and_older_ones_by_number() {
     let lab = Lab::new();
-    assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.code, 404);
+    assert_eq!(lab.reads("plan").await, "404");
     assert_eq!(lab.of_person("GET", "terraformruns/none/plan", b"").await.json()["reason"], "NotFound");
-    assert_eq!(lab.put("objects/plan", b"first").await.code, 201);
+    lab.asks("pod-1", &[("PUT objects/plan", b"first", "201")]).await;
     lab.cluster.set(view(2, true));
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "objects/plan", b"second").await.code, 201);
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "objects/planjson", b"{}").await.code, 201);
+    lab.asks("pod-2", &[("PUT objects/plan", b"second", "201"), ("PUT objects/planjson", b"{}", "201")]).await;
     lab.cluster.set(view(3, true));
-    assert_eq!(lab.of_person("GET", "terraformruns/net/plan", b"").await.text(), "second");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/plan?attempt=1", b"").await.text(), "first");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/planjson", b"").await.text(), "{}");
+    assert_eq!(lab.reads("plan").await, "second");
+    assert_eq!(lab.reads("plan?attempt=1").await, "first");
+    assert_eq!(lab.reads("planjson").await, "{}");
     // Burrito 11.21: each page view lists all objects.
     let reads = || (lab.cluster.reads.load(Ordering::Relaxed), lab.cluster.lists.load(Ordering::Relaxed));
     let before = reads();
@@ -71,17 +83,17 @@ async fn all_logs_are_one_text_with_a_line_for_each() {
         assert_eq!(lab.put(&format!("log/{phase}?offset=0"), text.as_bytes()).await.code, 200);
     }
     lab.cluster.set(view(2, true));
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "log/apply?offset=0", b"a\n").await.code, 200);
+    lab.asks("pod-2", &[("PUT log/apply?offset=0", b"a\n", "200")]).await;
     let all = lab.of_person("GET", "terraformruns/net/log", b"").await;
     assert_eq!(all.text(), "--- attempt 1, setup ---\ns\n--- attempt 1, plan ---\np\n--- attempt 2, apply ---\na\n");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/log?attempt=1", b"").await.text(), "s\np\n");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/log?phase=apply", b"").await.text(), "a\n");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/log?phase=plan", b"").await.text(), "", "of the newest attempt");
-    assert_eq!(lab.of_person("GET", "terraformruns/net/log?attempt=3", b"").await.code, 404);
+    assert_eq!(lab.reads("log?attempt=1").await, "s\np\n");
+    assert_eq!(lab.reads("log?phase=apply").await, "a\n");
+    assert_eq!(lab.reads("log?phase=plan").await, "", "of the newest attempt");
+    assert_eq!(lab.reads("log?attempt=3").await, "404");
 }
 
 /// Asserts that the follower receives this next.
-async fn hears(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin), wanted: &str) {
+async fn hears(body: &mut (impl Stream<Item = Piece> + Unpin), wanted: &str) {
     let mut heard = String::new();
     while heard.len() < wanted.len() {
         let piece = tokio::time::timeout(Duration::from_secs(60), body.next()).await;
@@ -93,18 +105,18 @@ async fn hears(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum
 }
 
 /// Asserts that the follower receives nothing for one second, and the stream stays open.
-async fn waits(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
+async fn waits(body: &mut (impl Stream<Item = Piece> + Unpin)) {
     let next = tokio::time::timeout(Duration::from_secs(1), body.next()).await;
     assert!(next.is_err(), "{next:?}");
 }
 
 /// Asserts that the stream ends.
-async fn ends(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin)) {
+async fn ends(body: &mut (impl Stream<Item = Piece> + Unpin)) {
     let next = tokio::time::timeout(Duration::from_secs(60), body.next()).await.expect("an end");
     assert!(next.is_none(), "{next:?}");
 }
 
-async fn follow(lab: &Lab, query: &str) -> impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin + use<> {
+async fn follow(lab: &Lab, query: &str) -> impl Stream<Item = Piece> + Unpin + use<> {
     // Makes the front proxy known.
     assert_eq!(lab.of_person("GET", "terraformruns/net/log", b"").await.code, 200);
     let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/team/terraformruns/net/log?follow=true&{query}");
@@ -117,17 +129,16 @@ async fn follow(lab: &Lab, query: &str) -> impl futures::Stream<Item = Result<by
 #[tokio::test]
 async fn a_log_is_followed_as_it_grows_and_to_its_end() {
     let lab = Lab::new();
-    assert_eq!(lab.put("log/plan?offset=0", b"one\n").await.code, 200);
+    lab.asks("pod-1", &[("PUT log/plan?offset=0", b"one\n", "200")]).await;
     let mut body = follow(&lab, "phase=plan").await;
     hears(&mut body, "one\n").await;
     waits(&mut body).await;
-    assert_eq!(lab.put("log/plan?offset=4", b"two\n").await.code, 200);
+    lab.asks("pod-1", &[("PUT log/plan?offset=4", b"two\n", "200")]).await;
     hears(&mut body, "two\n").await;
     waits(&mut body).await;
     // Appends through another replica.
     let other = super::service(lab.folder.path(), lab.keys.path(), &lab.cluster);
-    let key =
-        crate::names::LogKey { run: crate::names::RunKey::new("team", &view(1, true).uid).unwrap(), attempt: 1, phase: "plan" };
+    let key = LogKey { run: RunKey::new("team", &view(1, true).uid).unwrap(), attempt: 1, phase: "plan" };
     other.0.logs.append(&key, 8, b"three\n", false).await.unwrap();
     hears(&mut body, "three\n").await;
     waits(&mut body).await;
@@ -141,14 +152,13 @@ async fn follower_without_phase_reads_all_phases_to_the_run_end() {
     let lab = Lab::new();
     let mut body = follow(&lab, "").await;
     waits(&mut body).await;
-    assert_eq!(lab.put("log/setup?offset=0&end=true", b"s\n").await.code, 200);
+    lab.asks("pod-1", &[("PUT log/setup?offset=0&end=true", b"s\n", "200")]).await;
     // The log of init gets no end mark: its phase is over when the next one has output.
-    assert_eq!(lab.put("log/init?offset=0", b"i\n").await.code, 200);
-    assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
+    lab.asks("pod-1", &[("PUT log/init?offset=0", b"i\n", "200"), ("PUT log/plan?offset=0", b"p\n", "200")]).await;
     hears(&mut body, "--- attempt 1, setup ---\ns\n--- attempt 1, init ---\ni\n--- attempt 1, plan ---\np\n").await;
     waits(&mut body).await;
     lab.cluster.set(view(2, true));
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "log/plan?offset=0", b"q\n").await.code, 200);
+    lab.asks("pod-2", &[("PUT log/plan?offset=0", b"q\n", "200")]).await;
     hears(&mut body, "--- attempt 2, plan ---\nq\n").await;
     waits(&mut body).await;
     lab.cluster.set(RunView { terminal: true, ..view(2, false) });
@@ -158,7 +168,7 @@ async fn follower_without_phase_reads_all_phases_to_the_run_end() {
 #[tokio::test]
 async fn follower_of_a_deleted_run_ends() {
     let lab = Lab::new();
-    assert_eq!(lab.put("log/plan?offset=0", b"p\n").await.code, 200);
+    lab.asks("pod-1", &[("PUT log/plan?offset=0", b"p\n", "200")]).await;
     let mut body = follow(&lab, "phase=plan").await;
     hears(&mut body, "p\n").await;
     waits(&mut body).await;

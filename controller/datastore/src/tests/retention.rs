@@ -8,16 +8,20 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Lab, noise, view};
-use crate::{auth::caller::tests::claim, cluster::RunView, gc::sweep};
+use crate::{cluster::RunView, gc::sweep, testing::claim};
 
 async fn filled() -> Lab {
     let lab = Lab::claimed();
-    for (rest, size) in [("objects/bundle", 500_000), ("objects/plan", 10), ("objects/planjson", 500_000), ("objects/result", 10)]
-    {
-        assert_eq!(lab.put(rest, &noise(size, 1)).await.code, 201);
-    }
-    assert_eq!(lab.put("log/plan?offset=0", b"text").await.code, 200);
-    assert_eq!(lab.put("claim", &serde_json::to_vec(&claim(1)).unwrap()).await.code, 201);
+    let (small, large) = (noise(10, 1), noise(500_000, 1));
+    let requests = [
+        ("PUT objects/bundle", &large[..], "201"),
+        ("PUT objects/plan", &small, "201"),
+        ("PUT objects/planjson", &large, "201"),
+        ("PUT objects/result", &small, "201"),
+        ("PUT log/plan?offset=0", b"text", "200"),
+        ("PUT claim", &serde_json::to_vec(&claim(1)).unwrap(), "201"),
+    ];
+    lab.asks("pod-1", &requests).await;
     lab
 }
 
@@ -36,8 +40,7 @@ async fn bundle_is_deleted_first_then_all_but_the_claim() {
     let lab = filled().await;
     assert_eq!(lab.of_controller("DELETE", "?only=bundle").await.code, 200);
     assert!(!has(&lab, "bundle") && has(&lab, "planjson"), "{:?}", lab.files());
-    assert_eq!(lab.get("objects/bundle").await.code, 404);
-    assert_eq!(lab.get("objects/planjson").await.code, 200);
+    lab.asks("pod-1", &[("GET objects/bundle", b"", "404 NotFound"), ("GET objects/planjson", b"", "200")]).await;
     assert_eq!(lab.of_controller("DELETE", "").await.code, 200);
     assert_eq!(lab.of_controller("DELETE", "").await.code, 200, "again");
     assert!(!has(&lab, "/runs/"), "{:?}", lab.files());
@@ -72,15 +75,14 @@ async fn deleted_run_is_swept_after_a_day_its_claim_after_90() {
     let lab = filled().await;
     lab.cluster.remove(&view(1, true));
     let start = Timestamp::now();
-    let at = |hours: i64| start + SignedDuration::from_hours(hours);
-    sweep(&lab.service, at(0)).await.unwrap();
-    sweep(&lab.service, at(23)).await.unwrap();
-    assert!(has(&lab, "/a1/bundle") && has(&lab, "/gone/"), "{:?}", lab.files());
-    sweep(&lab.service, at(25)).await.unwrap();
-    assert!(!has(&lab, "/runs/") && has(&lab, "/claims/"), "{:?}", lab.files());
-    sweep(&lab.service, at(89 * 24)).await.unwrap();
-    assert!(has(&lab, "/claims/"));
-    sweep(&lab.service, at(90 * 24)).await.unwrap();
+    // The objects, the mark and the claim after each sweep.
+    let all = [true, true, true];
+    let claim = [false, true, true];
+    for (hours, left) in [(0, all), (23, all), (25, claim), (89 * 24, claim), (90 * 24, [false; 3])] {
+        sweep(&lab.service, start + SignedDuration::from_hours(hours)).await.unwrap();
+        let found = ["/a1/bundle", "/gone/", "/claims/"].map(|part| has(&lab, part));
+        assert_eq!(found, left, "after {hours} h: {:?}", lab.files());
+    }
     assert!(lab.files().is_empty(), "{:?}", lab.files());
 }
 
@@ -128,12 +130,13 @@ async fn unreferenced_blobs_are_deleted_after_a_day() {
 #[tokio::test]
 async fn sweep_of_a_state_keeps_what_the_newest_record_references() {
     let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", br#"{"ID": "a"}"#).await.code, 200);
+    lab.asks("pod-1", &[("PUT lock", br#"{"ID": "a"}"#, "200")]).await;
     for serial in 0..70 {
         let filler = if serial % 3 == 0 { "x".repeat(200_000) } else { String::new() };
-        assert_eq!(lab.put("state?lock=a", format!(r#"{{"serial": {serial}, "x": "{filler}"}}"#).as_bytes()).await.code, 200);
+        let state = format!(r#"{{"serial": {serial}, "x": "{filler}"}}"#);
+        lab.asks("pod-1", &[("PUT state?lock=a", state.as_bytes(), "200")]).await;
     }
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
+    lab.asks("pod-1", &[("DELETE lock?lock=a", b"", "200")]).await;
     let all = lab.files().len();
     sweep(&lab.service, Timestamp::now()).await.unwrap();
     assert_eq!(lab.files().len(), all, "nothing is old");
@@ -143,7 +146,7 @@ async fn sweep_of_a_state_keeps_what_the_newest_record_references() {
     assert_eq!(versions.len(), 64);
     for version in versions {
         let read = lab.of_person("GET", &format!("states/net/download?version={}", version["number"]), b"").await;
-        assert_eq!(read.body.unwrap().len(), usize::try_from(version["size"].as_u64().unwrap()).unwrap());
+        assert_eq!(read.body.unwrap().len() as u64, version["size"]);
     }
     // What remains: the records with content, the newest, and the blobs of every third of 64 versions.
     assert!(lab.files().len() < all && lab.files().len() <= 64 + 22 + 1, "{} of {all}", lab.files().len());

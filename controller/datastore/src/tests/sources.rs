@@ -3,12 +3,13 @@
 use axum::{body::Body, http::Request};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use crds::{
     RepositorySource, TerraformRepository, TerraformRepositorySpec,
     datastore::{
-        FOLLOW_WANTED_PATH, FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY,
-        Stored, UNAVAILABLE, WANTED_PATH, WRONG_DIGEST, snapshots_path,
+        FORBIDDEN, HEADER_DIGEST, INVALID, NOT_FOUND, REPLACED, REPOSITORY_NOT_ALLOWED, SOURCE_NOT_READY, Stored, UNAVAILABLE,
+        WANTED_PATH, WRONG_DIGEST, snapshots_path,
     },
 };
 
@@ -64,8 +65,8 @@ async fn snapshot_is_stored_once_listed_and_deleted() {
     assert_eq!(of_sources(&lab, "PUT", UID, &path, &body).await.json(), stored);
     assert_eq!(of_sources(&lab, "PUT", UID, &path, &noise(300_000, 2)).await.json(), stored, "the first one stays");
     assert_eq!(of_sources(&lab, "GET", UID, &format!("{path}/digest"), b"").await.json(), stored);
-    assert_eq!(of_sources(&lab, "GET", UID, "", b"").await.json(), serde_json::json!([REVISION]));
-    assert_eq!(of_sources(&lab, "GET", "33333333-3333", "", b"").await.json(), serde_json::json!([]));
+    assert_eq!(of_sources(&lab, "GET", UID, "", b"").await.json(), json!([REVISION]));
+    assert_eq!(of_sources(&lab, "GET", "33333333-3333", "", b"").await.json(), json!([]));
     let blobs = lab.files().iter().filter(|path| path.to_string_lossy().contains("/blobs/")).count();
     assert_eq!(blobs, 1, "{:?}", lab.files());
     for _ in 0..2 {
@@ -94,7 +95,7 @@ async fn only_the_sources_process_stores_snapshots() {
         for token in ["Bearer pod-1", "Bearer controller"] {
             let headers = [("authorization", token), (HEADER_DIGEST, body_digest.as_str())];
             let answer = lab.send(method, &format!("{base}{rest}"), &headers, &b"x"[..]).await;
-            assert_eq!((answer.code, answer.reason().as_str()), (403, FORBIDDEN), "{method} {rest} by {token}");
+            assert_eq!(answer.brief(), "403 Forbidden", "{method} {rest} by {token}");
         }
     }
     assert_eq!(lab.send("GET", &base, &[], Body::empty()).await.code, 401);
@@ -110,13 +111,11 @@ async fn run_reads_the_revision_of_its_own_spec() {
     assert_eq!(lab.get("source").await.reason(), INVALID, "it names none");
     lab.cluster.set(of(None));
     let missing = lab.get("source").await;
-    assert_eq!(
-        (missing.code, missing.problem().message),
-        (404, "there is no TerraformRepository infra in namespace team".into())
-    );
+    let message = "there is no TerraformRepository infra in namespace team";
+    assert_eq!((missing.code, missing.problem().message.as_str()), (404, message));
     repository(&lab, "team", UID, &[]);
     let missing = lab.get("source").await;
-    assert_eq!((missing.code, missing.reason().as_str()), (404, SOURCE_NOT_READY));
+    assert_eq!(missing.brief(), "404 SourceNotReady");
     assert!(missing.problem().message.ends_with("is not stored yet"), "{missing:?}");
     let body = noise(300_000, 1);
     store(&lab, UID, &body).await;
@@ -135,34 +134,29 @@ async fn run_reads_the_revision_of_its_own_spec() {
 }
 
 #[tokio::test]
-async fn wanted_revisions_are_listed_for_sources() {
+async fn only_missing_revisions_that_a_run_may_read_are_wanted() {
     let lab = Lab::new();
-    let wanted = async |token: &str| lab.send("GET", WANTED_PATH, &[("authorization", token)], Body::empty()).await;
-    assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]));
-    for token in ["Bearer pod-1", "Bearer controller"] {
-        assert_eq!(wanted(token).await.reason(), FORBIDDEN);
-    }
+    let wanted = || serde_json::to_value(lab.service.wanted.list()).unwrap();
     lab.cluster.set(of(Some("platform")));
     repository(&lab, "platform", "33333333-3333", &[]);
-    assert_eq!(lab.get("source").await.reason(), REPOSITORY_NOT_ALLOWED);
-    assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]), "nobody asks for what he may not have");
+    lab.asks("pod-1", &[("GET source", b"", "403 RepositoryNotAllowed")]).await;
+    assert_eq!(wanted(), json!([]));
     lab.cluster.set(of(None));
     repository(&lab, "team", UID, &[]);
-    assert_eq!(lab.get("source").await.reason(), SOURCE_NOT_READY);
-    assert_eq!(
-        wanted("Bearer sources").await.json(),
-        serde_json::json!([{"namespace": "team", "uid": UID, "revision": REVISION}])
-    );
+    lab.asks("pod-1", &[("GET source", b"", "404 SourceNotReady")]).await;
+    assert_eq!(wanted(), json!([{"namespace": "team", "uid": UID, "revision": REVISION}]));
     store(&lab, UID, &noise(1000, 1)).await;
-    assert_eq!(wanted("Bearer sources").await.json(), serde_json::json!([]));
+    assert_eq!(wanted(), json!([]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn wanted_stream_ends_with_the_token() {
     let lab = Lab::new();
-    let refused = lab.send("GET", FOLLOW_WANTED_PATH, &[("authorization", "Bearer pod-1")], Body::empty()).await;
-    assert_eq!(refused.reason(), FORBIDDEN);
-    let request = Request::builder().uri(FOLLOW_WANTED_PATH).header("authorization", "Bearer sources").body(Body::empty());
+    for token in ["Bearer pod-1", "Bearer controller"] {
+        let refused = lab.send("GET", WANTED_PATH, &[("authorization", token)], Body::empty()).await;
+        assert_eq!(refused.reason(), FORBIDDEN, "{token}");
+    }
+    let request = Request::builder().uri(WANTED_PATH).header("authorization", "Bearer sources").body(Body::empty());
     let answer = super::answer(&lab.service, request.unwrap(), None).await;
     let mut lines = answer.into_body().into_data_stream();
     let begun = tokio::time::Instant::now();
@@ -184,7 +178,7 @@ async fn foreign_repository_is_hidden_unless_it_allows_the_namespace() {
     let lab = Lab::new();
     lab.cluster.set(of(Some("platform")));
     let nobody = lab.get("source").await;
-    assert_eq!((nobody.code, nobody.reason().as_str()), (403, REPOSITORY_NOT_ALLOWED));
+    assert_eq!(nobody.brief(), "403 RepositoryNotAllowed");
     repository(&lab, "platform", UID, &["other"]);
     assert_eq!(lab.get("source").await.problem(), nobody.problem(), "that it is there is not told");
     let path = format!("{}/{REVISION}", snapshots_path("platform", UID));

@@ -1,14 +1,12 @@
 //! Managed states and their locks.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crds::datastore::{
-    FORBIDDEN, FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, NOT_FOUND, REPLACED, StateId, WRONG_DIGEST, attempt_path,
-};
+use crds::datastore::{FORMER_NAMESPACE, HEADER_DIGEST, HEADER_NONCE, LOCKED, Problem, StateId, attempt_path};
 use serving::auth::Identity;
 
-use super::{Lab, NONCE, digest, noise, pod, view};
-use crate::{auth::caller::tests::claim, cluster::RunView, names::StateKey, testing::NAMESPACE_UID};
+use super::{Lab, NONCE, claim, digest, noise, pod, view};
+use crate::{cluster::RunView, names::StateKey, state::lock::Holder, testing::NAMESPACE_UID};
 
 fn lock(id: &str) -> Vec<u8> {
     json!({"ID": id, "Operation": "OperationTypeApply", "Who": "agent", "Version": "1.10.6", "Created": "2026-11-21T00:00:00Z"})
@@ -21,92 +19,101 @@ fn state(serial: u64, more: usize) -> Vec<u8> {
     format!(r#"{{"version": 4, "serial": {serial}, "lineage": "3f8a", "outputs": {{"x": "{filler}"}}}}"#).into_bytes()
 }
 
+fn key() -> StateKey {
+    StateKey::new("team", view(1, true).state).unwrap()
+}
+
+impl Lab {
+    /// A claimed run that holds the lock `a`.
+    async fn locked() -> Self {
+        let lab = Self::claimed();
+        lab.asks("pod-1", &[("PUT lock", &lock("a"), "200")]).await;
+        lab
+    }
+
+    /// Another run of the stack requests the lock `b`.
+    async fn next_locks(&self) -> Result<(), Problem> {
+        let run = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
+        let holder = Holder { run: &run, attempt: 1, pod_uid: "x" };
+        self.service.states.lock(&key(), &holder, NAMESPACE_UID, &lock("b"), &self.service.lookup).await
+    }
+
+    async fn shown(&self) -> Value {
+        self.of_person("GET", "states/net", b"").await.json()
+    }
+
+    /// A person changes the state `net`; the code and the answer.
+    async fn change(&self, change: &str, body: &str) -> (u16, Value) {
+        let answer = self.of_person("POST", &format!("states/net/{change}"), body.as_bytes()).await;
+        (answer.code, answer.json())
+    }
+}
+
 #[tokio::test]
 async fn state_write_needs_the_lock() {
     let lab = Lab::claimed();
-    assert_eq!(lab.get("state").await.code, 204);
     let refused = lab.put("state?lock=a", &state(1, 0)).await;
-    assert_eq!((refused.code, refused.reason().as_str(), refused.problem().holder), (423, LOCKED, None));
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200, "again, after a lost answer");
+    assert_eq!((refused.brief().as_str(), refused.problem().holder), ("423 Locked", None));
+    // The second request follows a lost answer.
+    let locks = [("GET state", &b""[..], "204"), ("PUT lock", &lock("a"), "200"), ("PUT lock", &lock("a"), "200")];
+    lab.asks("pod-1", &locks).await;
     let other = lab.put("lock", &lock("b")).await;
-    assert_eq!((other.code, other.problem().holder.unwrap()["ID"].clone()), (423, json!("a")));
-    assert_eq!(lab.put("state?lock=b", &state(1, 0)).await.reason(), LOCKED);
+    assert_eq!((other.code, &other.problem().holder.unwrap()["ID"]), (423, &json!("a")));
+    lab.asks("pod-1", &[("PUT state?lock=b", &state(1, 0), "423 Locked")]).await;
     for (serial, size) in [(1, 0), (2, 400_000), (3, 10)] {
         let body = state(serial, size);
-        assert_eq!(lab.put("state?lock=a", &body).await.code, 200);
+        lab.asks("pod-1", &[("PUT state?lock=a", &body, "200")]).await;
         let read = lab.get("state").await;
-        assert!(read.body.as_deref() == Some(body.as_slice()) && read.headers[HEADER_DIGEST] == digest(&body).as_str());
+        assert!(read.body.as_deref() == Some(body.as_slice()));
+        assert_eq!(read.headers[HEADER_DIGEST], digest(&body).as_str());
     }
-    assert_eq!(lab.put("state?lock=a", &state(3, 10)).await.code, 200, "again, after a lost answer");
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=b", b"").await.reason(), LOCKED);
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200, "again");
-    assert_eq!(lab.put("state?lock=a", &state(4, 0)).await.reason(), LOCKED);
-    let versions = lab.of_person("GET", "states/net", b"").await.json();
-    assert_eq!(versions["versions"].as_array().unwrap().iter().map(|v| v["serial"].clone()).collect::<Vec<_>>(), [3, 2, 1]);
+    let requests = [
+        // Repeated after a lost answer, as is the second release.
+        ("PUT state?lock=a", &state(3, 10)[..], "200"),
+        ("DELETE lock?lock=b", b"", "423 Locked"),
+        ("DELETE lock?lock=a", b"", "200"),
+        ("DELETE lock?lock=a", b"", "200"),
+        ("PUT state?lock=a", &state(4, 0), "423 Locked"),
+    ];
+    lab.asks("pod-1", &requests).await;
+    let versions = lab.shown().await["versions"].as_array().unwrap().clone();
+    assert_eq!(versions.iter().map(|v| v["serial"].clone()).collect::<Vec<_>>(), [3, 2, 1]);
 }
 
 #[tokio::test]
 async fn a_state_of_a_hundred_mebibytes() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    let body = state(1, 100 << 20);
-    assert_eq!(lab.put("state?lock=a", &body).await.code, 200);
+    let (lab, body) = (Lab::locked().await, state(1, 100 << 20));
+    lab.asks("pod-1", &[("PUT state?lock=a", &body, "200")]).await;
     assert!(lab.get("state").await.body.as_deref() == Some(body.as_slice()));
-    assert_eq!(lab.put("state?lock=a", &state(2, 10)).await.code, 200);
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(2, 10), "200")]).await;
     let old = lab.of_person("GET", "states/net/download?version=1", b"").await;
-    assert!(old.body.as_deref() == Some(body.as_slice()), "an older version of that size is read as well");
-}
-
-#[tokio::test]
-async fn concurrent_lock_requests_have_one_winner() {
-    let lab = Lab::new();
-    let key = StateKey::new("team", StateId { stack: "net".into(), workspace: "default".into() }).unwrap();
-    let run = view(1, true);
-    let lockers = (0..12).map(|n| {
-        // Each in a separate replica.
-        let (service, key, run) = (super::service(lab.folder.path(), lab.keys.path(), &lab.cluster), key.clone(), run.clone());
-        tokio::spawn(async move {
-            let pod_uid = format!("pod-{n}");
-            let holder = crate::state::lock::Holder { run: &run, attempt: 1, pod_uid: &pod_uid };
-            let id = format!("lock-{n}");
-            service.0.states.lock(&key, &holder, NAMESPACE_UID, &lock(&id), &service.0.lookup).await.map(|()| id)
-        })
-    });
-    let outcomes: Vec<_> = futures::future::join_all(lockers).await.into_iter().map(Result::unwrap).collect();
-    let winners: Vec<_> = outcomes.iter().flatten().collect();
-    assert_eq!(winners.len(), 1, "{outcomes:?}");
-    let held = lab.service.states.holder(&key).await.unwrap().unwrap();
-    assert_eq!(&held.id, winners[0]);
-    for problem in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
-        assert_eq!((problem.reason.as_str(), problem.holder.as_ref().unwrap()["ID"].as_str()), (LOCKED, Some(held.id.as_str())));
-    }
+    assert!(old.body.as_deref() == Some(body.as_slice()), "an older version");
 }
 
 #[tokio::test]
 async fn late_state_write_of_a_replaced_attempt_is_rejected() {
     let lab = Lab::new();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    lab.asks("pod-1", &[("PUT lock", &lock("a"), "200")]).await;
     lab.cluster.set(view(2, true));
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "lock", &lock("b")).await.code, 200, "its holder can write no more");
+    // The holder can write no more.
+    lab.asks("pod-2", &[("PUT lock", &lock("b"), "200")]).await;
     lab.cluster.set(RunView { claim: Some(claim(2)), ..view(2, true) });
-    assert_eq!(lab.of_pod("pod-2", "PUT", 2, "state?lock=b", &state(2, 0)).await.code, 200);
-    for rest in ["state?lock=a", "state?lock=b"] {
-        assert_eq!(lab.put(rest, &state(9, 0)).await.reason(), REPLACED);
-        assert_eq!(lab.of_pod("pod-1", "PUT", 2, rest, &state(9, 0)).await.reason(), REPLACED);
+    lab.asks("pod-2", &[("PUT state?lock=b", &state(2, 0), "200")]).await;
+    for rest in ["PUT state?lock=a", "PUT state?lock=b", "DELETE lock?lock=b"] {
+        lab.asks("pod-1", &[(rest, &state(9, 0), "403 AttemptReplaced")]).await;
+        let (method, path) = rest.split_once(' ').unwrap();
+        let answer = lab.of_pod("pod-1", method, 2, path, &state(9, 0)).await;
+        assert_eq!(answer.brief(), "403 AttemptReplaced", "{rest} with the number of the newest");
     }
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=b", b"").await.reason(), REPLACED);
     assert_eq!(lab.of_pod("pod-2", "GET", 2, "state", b"").await.json()["serial"], 2);
-    let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
+    let notes = lab.shown().await["notes"].clone();
     assert!(notes[0]["what"].as_str().unwrap().contains("taken over"), "{notes}");
 }
 
 /// The write was admitted while it held the lock, and its body arrived after the lock had changed hands.
 #[tokio::test]
 async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    let lab = Lab::locked().await;
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
     let body = axum::body::Body::from_stream(futures::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|piece| (piece, receiver))
@@ -120,113 +127,105 @@ async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
         for piece in body.chunks(body.len().div_ceil(2)) {
             sender.send(Ok(piece.to_vec().into())).await.unwrap();
         }
-        let removed = lab.of_person("POST", "states/net/unlock", br#"{"reason": "its node burned down"}"#).await;
-        assert_eq!(removed.code, 200);
-        let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
-        let holder = crate::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
-        let key = StateKey::new("team", next.state.clone()).unwrap();
-        lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.unwrap();
+        assert_eq!(lab.change("unlock", r#"{"reason": "its node burned down"}"#).await.0, 200);
+        lab.next_locks().await.unwrap();
         drop(sender);
     };
     let (answer, ()) = tokio::join!(lab.send("PUT", &path, &headers, body), late);
     let problem = answer.problem();
-    assert_eq!((problem.reason.as_str(), problem.holder.unwrap()["ID"].as_str()), (LOCKED, Some("b")));
+    assert_eq!((problem.reason.as_str(), &problem.holder.unwrap()["ID"]), (LOCKED, &json!("b")));
     assert_eq!(lab.get("state").await.code, 204);
 }
 
 #[tokio::test]
 async fn claimed_lock_is_not_taken_over_and_its_holder_still_writes() {
-    let lab = Lab::new();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    let lab = Lab::locked().await;
     lab.cluster.set(RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) });
-    let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
-    let holder = crate::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
-    let key = StateKey::new("team", next.state.clone()).unwrap();
-    let refused = lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.unwrap_err();
-    assert_eq!(refused.reason, LOCKED);
-    assert_eq!(lab.put("state?lock=a", &state(5, 0)).await.code, 200);
-    assert_eq!(lab.put("lock", &lock("c")).await.reason(), REPLACED, "but takes no further lock");
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
-    assert!(lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.is_ok());
-    assert_eq!(lab.put("state?lock=a", &state(6, 0)).await.reason(), LOCKED);
+    assert_eq!(lab.next_locks().await.unwrap_err().reason, LOCKED);
+    let requests = [
+        ("PUT state?lock=a", &state(5, 0)[..], "200"),
+        ("PUT lock", &lock("c"), "403 AttemptReplaced"),
+        ("DELETE lock?lock=a", b"", "200"),
+    ];
+    lab.asks("pod-1", &requests).await;
+    lab.next_locks().await.unwrap();
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(6, 0), "423 Locked")]).await;
 }
 
 #[tokio::test]
 async fn controller_releases_a_left_lock_and_fences_its_writer() {
     let lab = Lab::new();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     // The first request of a run's pod records the run's name.
-    assert!(lab.put("log/setup?offset=0", b"x").await.code < 300);
-    assert_eq!(lab.of_controller("DELETE", "/lock").await.reason(), FORBIDDEN, "its attempt could take the lock again");
+    lab.asks("pod-1", &[("PUT lock", &lock("a"), "200"), ("PUT log/setup?offset=0", b"x", "200")]).await;
+    let release = async || lab.of_controller("DELETE", "/lock").await.brief();
+    assert_eq!(release().await, "403 Forbidden", "its attempt could take the lock again");
     let mut closed = RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) };
     lab.cluster.set(closed.clone());
-    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200, "behind the claim");
-    assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 200);
-    assert_eq!(lab.put("state?lock=a", &state(2, 0)).await.reason(), LOCKED, "late");
-    assert_eq!(lab.put("lock", &lock("a")).await.reason(), REPLACED);
-    let next = RunView { name: "next".into(), uid: "33333333-3333".into(), ..view(1, true) };
-    let holder = crate::state::lock::Holder { run: &next, attempt: 1, pod_uid: "x" };
-    let key = StateKey::new("team", next.state.clone()).unwrap();
-    assert!(lab.service.states.lock(&key, &holder, NAMESPACE_UID, &lock("b"), &lab.service.lookup).await.is_ok());
-    assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 200, "again");
-    assert_eq!(lab.service.states.holder(&key).await.unwrap().unwrap().id, "b", "another run's lock stays");
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "200")]).await;
+    assert_eq!(release().await, "200");
+    let late = [("PUT state?lock=a", &state(2, 0)[..], "423 Locked"), ("PUT lock", &lock("a"), "403 AttemptReplaced")];
+    lab.asks("pod-1", &late).await;
+    lab.next_locks().await.unwrap();
+    assert_eq!(release().await, "200", "again");
+    let held = lab.service.states.holder(&key()).await.unwrap().unwrap();
+    assert_eq!(held.id, "b", "another run's lock stays");
     closed.uid = "44444444-4444".into();
     lab.cluster.set(closed);
-    assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 404, "another run of the name");
-    let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
-    assert!(notes.to_string().contains("has ended or was given up"), "{notes}");
+    assert_eq!(release().await, "404 NotFound", "another run of the name");
+    let notes = lab.shown().await["notes"].to_string();
+    assert!(notes.contains("has ended or was given up"), "{notes}");
 }
 
 #[tokio::test]
 async fn other_stack_or_workspace_has_another_state() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
+    let lab = Lab::locked().await;
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "200")]).await;
     for (stack, workspace) in [("other", "default"), ("net", "b")] {
         let state_id = StateId { stack: stack.into(), workspace: workspace.into() };
         lab.cluster.set(RunView { state: state_id, claim: Some(claim(1)), ..view(1, true) });
-        assert_eq!(lab.get("state").await.code, 204, "{stack} {workspace}");
-        assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.reason(), LOCKED);
+        let requests = [("GET state", &b""[..], "204"), ("PUT state?lock=a", &state(1, 0), "423 Locked")];
+        lab.asks("pod-1", &requests).await;
     }
 }
 
 #[tokio::test]
 async fn state_with_a_wrong_digest_is_rejected() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    let path = format!("{}/state?lock=a", attempt_path("team", "net", 1));
-    let said = digest(b"x");
+    let lab = Lab::locked().await;
+    let (path, said) = (format!("{}/state?lock=a", attempt_path("team", "net", 1)), digest(b"x"));
     let headers = [("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE), (HEADER_DIGEST, said.as_str())];
-    assert_eq!(lab.send("PUT", &path, &headers, state(1, 300_000)).await.reason(), WRONG_DIGEST);
-    assert_eq!(lab.get("state").await.code, 204);
+    let answer = lab.send("PUT", &path, &headers, state(1, 300_000)).await;
+    assert_eq!((answer.brief().as_str(), lab.get("state").await.code), ("422 WrongDigest", 204));
     assert!(!lab.files().iter().any(|path| path.to_string_lossy().contains("/blobs/")));
 }
 
 #[tokio::test]
 async fn the_last_versions_are_kept_and_old_ones_restored() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
+    let lab = Lab::locked().await;
+    let size = |serial: u64| if serial.is_multiple_of(7) { 300_000 } else { 10 };
     for serial in 1..=70 {
-        let size = if serial % 7 == 0 { 300_000 } else { 10 };
-        assert_eq!(lab.put("state?lock=a", &state(serial, size)).await.code, 200);
+        lab.asks("pod-1", &[("PUT state?lock=a", &state(serial, size(serial)), "200")]).await;
     }
-    let body = |version: u64| format!(r#"{{"version": {version}, "reason": "the last one broke"}}"#).into_bytes();
-    let locked = lab.of_person("POST", "states/net/restore", &body(68)).await;
-    assert_eq!((locked.code, locked.json()["reason"].clone()), (409, json!("Conflict")));
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
-    assert_eq!(lab.of_person("POST", "states/net/restore", br#"{"version": 68}"#).await.code, 400, "no reason");
-    assert_eq!(lab.of_person("POST", "states/net/restore", &body(6)).await.json()["reason"], json!(NOT_FOUND));
+    let restore =
+        async |version: u64| lab.change("restore", &format!(r#"{{"version": {version}, "reason": "the last one broke"}}"#)).await;
+    let (code, locked) = restore(68).await;
+    assert_eq!((code, &locked["reason"]), (409, &json!("Conflict")));
+    lab.asks("pod-1", &[("DELETE lock?lock=a", b"", "200")]).await;
+    for incomplete in [r#"{"version": 68}"#, r#"{"reason": "the last one broke"}"#] {
+        assert_eq!(lab.change("restore", incomplete).await.0, 400, "{incomplete}");
+    }
+    assert_eq!(restore(6).await.0, 404);
     for (from, to) in [(7, 71), (68, 72)] {
-        let made = lab.of_person("POST", "states/net/restore", &body(from)).await;
-        assert_eq!((made.code, &made.json()["number"], &made.json()["serial"]), (201, &json!(to), &json!(to)), "{made:?}");
+        let (code, made) = restore(from).await;
+        assert_eq!((code, &made["number"], &made["serial"]), (201, &json!(to), &json!(to)), "{made}");
         let newest = lab.get("state").await.json();
-        let old = serde_json::from_slice::<serde_json::Value>(&state(from, if from % 7 == 0 { 300_000 } else { 10 })).unwrap();
+        let old: Value = serde_json::from_slice(&state(from, size(from))).unwrap();
         assert_eq!((&newest["serial"], &newest["outputs"]), (&json!(to), &old["outputs"]));
     }
     let shown = lab.of_person("GET", "states/net?workspace=default", b"").await.json();
-    let numbers: Vec<u64> = shown["versions"].as_array().unwrap().iter().map(|v| v["number"].as_u64().unwrap()).collect();
+    let versions = shown["versions"].as_array().unwrap();
+    let numbers: Vec<u64> = versions.iter().map(|v| v["number"].as_u64().unwrap()).collect();
     assert_eq!((numbers.len(), numbers[0], numbers[63]), (64, 72, 9));
-    assert_eq!((&shown["versions"][0]["by"], &shown["versions"][0]["reason"]), (&json!("ada"), &json!("the last one broke")));
+    assert_eq!((&versions[0]["by"], &versions[0]["reason"]), (&json!("ada"), &json!("the last one broke")));
     for number in numbers {
         let read = lab.of_person("GET", &format!("states/net/download?version={number}"), b"").await;
         assert_eq!(read.headers[HEADER_DIGEST], digest(&read.body.unwrap()).as_str(), "{number}");
@@ -236,62 +235,61 @@ async fn the_last_versions_are_kept_and_old_ones_restored() {
 #[tokio::test]
 async fn a_person_unlocks_with_a_reason() {
     let lab = Lab::claimed();
-    assert_eq!(lab.of_person("POST", "states/net/unlock", br#"{"reason": "x"}"#).await.code, 404);
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    let shown = lab.of_person("GET", "states", b"").await.json();
-    assert_eq!((&shown["items"][0]["lock"]["id"], &shown["items"][0]["stack"]), (&json!("a"), &json!("net")));
-    for bad in [&b"{}"[..], br#"{"reason": "  "}"#, br#"{"reason": "a\nb"}"#, b"x", b""] {
-        assert_eq!(lab.of_person("POST", "states/net/unlock", bad).await.code, 400);
+    assert_eq!(lab.change("unlock", r#"{"reason": "x"}"#).await.0, 404);
+    lab.asks("pod-1", &[("PUT lock", &lock("a"), "200")]).await;
+    let item = lab.of_person("GET", "states", b"").await.json()["items"][0].clone();
+    assert_eq!((&item["lock"]["id"], &item["stack"]), (&json!("a"), &json!("net")));
+    for bad in ["{}", r#"{"reason": "  "}"#, r#"{"reason": "a\nb"}"#, "x", ""] {
+        assert_eq!(lab.change("unlock", bad).await.0, 400, "{bad}");
     }
-    let removed = lab.of_person("POST", "states/net/unlock", br#"{"reason": "its node burned down"}"#).await;
-    assert_eq!((removed.code, &removed.json()["removed"]["run"]), (200, &json!("net")));
-    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.reason(), LOCKED);
-    let note = lab.of_person("GET", "states/net", b"").await.json()["notes"][0].clone();
+    let (code, removed) = lab.change("unlock", r#"{"reason": "its node burned down"}"#).await;
+    assert_eq!((code, &removed["removed"]["run"]), (200, &json!("net")));
+    lab.asks("pod-1", &[("PUT state?lock=a", &state(1, 0), "423 Locked")]).await;
+    let note = lab.shown().await["notes"][0].clone();
     assert_eq!((&note["by"], &note["reason"]), (&json!("ada"), &json!("its node burned down")));
 }
 
 /// Deletes and recreates the namespace `team`, with a run of the same name; its pod has the token `new`.
-fn made_again(lab: &Lab, namespace_uid: &str, run_uid: &str) {
-    lab.cluster.namespaces.lock().unwrap().insert("team".into(), namespace_uid.into());
-    let mut run = RunView { uid: run_uid.into(), ..view(1, true) };
+fn recreate_namespace(lab: &Lab) {
+    lab.cluster.namespaces.lock().unwrap().insert("team".into(), "66666666-6666".into());
+    let mut run = RunView { uid: "77777777-7777".into(), ..view(1, true) };
     let own = pod(&run, 1);
     run.attempt = Some((1, own.name.clone(), true));
     if let Some(adopted) = &mut run.adopted {
         adopted.pod_uid.clone_from(&own.uid);
     }
-    lab.cluster.token("new", Identity { user: "system:serviceaccount:team:net-1".into(), pod: Some(own), ..Identity::default() });
+    let user = "system:serviceaccount:team:net-1".into();
+    lab.cluster.token("new", Identity { user, pod: Some(own), ..Identity::default() });
     lab.cluster.set(run);
 }
 
 #[tokio::test]
 async fn recreated_namespace_does_not_get_the_former_state() {
-    let lab = Lab::claimed();
-    assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200);
-    assert_eq!(lab.of_pod("pod-1", "DELETE", 1, "lock?lock=a", b"").await.code, 200);
-    assert_eq!(lab.of_person("GET", "states", b"").await.json()["items"][0]["namespaceUid"], NAMESPACE_UID);
-    made_again(&lab, "66666666-6666", "77777777-7777");
+    let lab = Lab::locked().await;
+    let requests = [("PUT state?lock=a", &state(1, 0)[..], "200"), ("DELETE lock?lock=a", b"", "200")];
+    lab.asks("pod-1", &requests).await;
+    let listed = lab.of_person("GET", "states", b"").await.json();
+    assert_eq!(listed["items"][0]["namespaceUid"], NAMESPACE_UID);
+    recreate_namespace(&lab);
     for (method, rest, body) in [("GET", "state", vec![]), ("PUT", "lock", lock("b"))] {
         let refused = lab.of_pod("new", method, 1, rest, &body).await;
-        assert_eq!((refused.code, refused.reason().as_str()), (403, FORMER_NAMESPACE), "{method} {rest}");
+        assert_eq!((refused.code, refused.reason().as_str()), (403, FORMER_NAMESPACE), "{rest}");
         assert!(refused.problem().message.contains("states/net/handover"), "{refused:?}");
     }
-    assert_eq!(lab.of_pod("new", "PUT", 1, "state?lock=b", &state(2, 0)).await.reason(), FORBIDDEN, "nothing without a claim");
-    assert_eq!(lab.of_person("GET", "states/net", b"").await.json()["versionCount"], 1, "nothing was changed");
+    lab.asks("new", &[("PUT state?lock=b", &state(2, 0), "403 Forbidden")]).await;
+    assert_eq!(lab.shown().await["versionCount"], 1, "nothing was changed");
 
-    let over = |body: &'static [u8]| lab.of_person("POST", "states/net/handover", body);
-    assert_eq!(over(b"{}").await.code, 400, "no reason");
-    assert_eq!(lab.of_person("POST", "states/none/handover", br#"{"reason": "x"}"#).await.code, 404);
-    let answer = over(br#"{"reason": "the team moved"}"#).await;
-    assert_eq!((answer.code, &answer.json()["items"][0]["handedOver"]), (200, &json!(true)));
-    assert_eq!(over(br#"{"reason": "again"}"#).await.json()["items"][0]["handedOver"], false);
+    assert_eq!(lab.change("handover", "{}").await.0, 400, "no reason");
+    let none = lab.of_person("POST", "states/none/handover", br#"{"reason": "x"}"#).await;
+    assert_eq!(none.code, 404);
+    for (reason, handed_over) in [("the team moved", true), ("again", false)] {
+        let (code, answer) = lab.change("handover", &json!({"reason": reason}).to_string()).await;
+        assert_eq!((code, &answer["items"][0]["handedOver"]), (200, &json!(handed_over)));
+    }
     assert_eq!(lab.of_pod("new", "GET", 1, "state", b"").await.json()["serial"], 1);
-    assert_eq!(lab.of_pod("new", "PUT", 1, "lock", &lock("b")).await.code, 200);
-    let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
-    assert_eq!(
-        (&notes[0]["by"], &notes[0]["reason"], notes.as_array().unwrap().len()),
-        (&json!("ada"), &json!("the team moved"), 1)
-    );
+    lab.asks("new", &[("PUT lock", &lock("b"), "200")]).await;
+    let notes = lab.shown().await["notes"].as_array().unwrap().clone();
+    assert_eq!((notes.len(), &notes[0]["by"], &notes[0]["reason"]), (1, &json!("ada"), &json!("the team moved")));
 }
 
 #[tokio::test]
@@ -300,14 +298,16 @@ async fn all_states_of_a_namespace_are_handed_over_at_once() {
     for (n, stack) in ["net", "dns"].into_iter().enumerate() {
         let state_id = StateId { stack: stack.into(), workspace: "a".into() };
         lab.cluster.set(RunView { state: state_id, claim: Some(claim(1)), ..view(1, true) });
-        assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
-        assert_eq!(lab.put("state?lock=a", &state(n as u64, 0)).await.code, 200);
+        let requests = [("PUT lock", &lock("a")[..], "200"), ("PUT state?lock=a", &state(n as u64, 0), "200")];
+        lab.asks("pod-1", &requests).await;
     }
-    made_again(&lab, "66666666-6666", "77777777-7777");
-    assert_eq!(lab.of_person("POST", "states/-/handover", br#"{"workspace": "a", "reason": "x"}"#).await.code, 400);
-    let items = lab.of_person("POST", "states/-/handover", br#"{"reason": "the team moved"}"#).await.json()["items"].clone();
+    recreate_namespace(&lab);
+    let over = async |body: &str| lab.of_person("POST", "states/-/handover", body.as_bytes()).await;
+    assert_eq!(over(r#"{"workspace": "a", "reason": "x"}"#).await.code, 400);
+    let items = over(r#"{"reason": "the team moved"}"#).await.json()["items"].clone();
     let of = |n: usize| (items[n]["stack"].as_str().unwrap(), items[n]["handedOver"].as_bool().unwrap());
     assert_eq!((of(0), of(1)), (("dns", true), ("net", true)));
     let shown = lab.of_person("GET", "states", b"").await.json();
-    assert!(shown["items"].as_array().unwrap().iter().all(|item| item["namespaceUid"] == "66666666-6666"), "{shown}");
+    let moved = |item: &Value| item["namespaceUid"] == "66666666-6666";
+    assert!(shown["items"].as_array().unwrap().iter().all(moved), "{shown}");
 }

@@ -140,15 +140,13 @@ fn rest_of_life(token: &str, now: Timestamp) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use futures::future::BoxFuture;
-
     use super::*;
-    use crate::call::CallError;
+    use crate::call::Reply;
 
     struct Anyone;
 
     impl Reviewer for Anyone {
-        fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+        fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
             Box::pin(async { Ok(Some(Identity { user: token.to_owned(), ..Identity::default() })) })
         }
     }

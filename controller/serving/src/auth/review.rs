@@ -1,6 +1,5 @@
 //! Questions to the API server: the owner of a token, and the rights of a user.
 
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, UserInfo},
@@ -10,7 +9,7 @@ use kube::{Api, Client, api::PostParams};
 
 use crds::clock::ServerClock;
 
-use crate::call::{CallError, call};
+use crate::call::{Reply, call};
 
 /// The owner of a token.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,9 +37,9 @@ pub trait Reviewer: Send + Sync + 'static {
         Timestamp::now()
     }
     /// The owner of a token; `None` when it has another audience or is invalid.
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>>;
+    fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>>;
     /// Whether the API server would allow this access. Denies by default, for services that authorize by other rules.
-    fn allows<'a>(&'a self, _: &'a Identity, _: ResourceAttributes) -> BoxFuture<'a, Result<bool, CallError>> {
+    fn allows<'a>(&'a self, _: &'a Identity, _: ResourceAttributes) -> Reply<'a, bool> {
         Box::pin(async { Ok(false) })
     }
 }
@@ -64,7 +63,7 @@ impl Reviewer for Reviews {
         self.clock.now()
     }
 
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Option<Identity>, CallError>> {
+    fn review<'a>(&'a self, token: &'a str) -> Reply<'a, Option<Identity>> {
         Box::pin(async move {
             let spec = TokenReviewSpec { audiences: Some(vec![self.audience.into()]), token: Some(token.to_owned()) };
             let review = TokenReview { spec, ..TokenReview::default() };
@@ -74,7 +73,7 @@ impl Reviewer for Reviews {
         })
     }
 
-    fn allows<'a>(&'a self, caller: &'a Identity, access: ResourceAttributes) -> BoxFuture<'a, Result<bool, CallError>> {
+    fn allows<'a>(&'a self, caller: &'a Identity, access: ResourceAttributes) -> Reply<'a, bool> {
         Box::pin(async move {
             let UserInfo { groups, uid, extra, .. } = caller.info.clone();
             let user = Some(caller.user.clone());

@@ -173,7 +173,6 @@ impl World {
             known.status.get_or_insert_default().source = Some(source);
             told.push(layer.key.1.clone());
         }
-        self.syncer.forced(&mut found).await;
         let old = self.repository.status.clone().unwrap_or_default();
         let next = status::next(&old, &found.look, |problem| problem.next_step("ns", "r"), self.now);
         if next != old {
@@ -264,7 +263,6 @@ async fn layer_gets_only_relevant_commits() {
             assert_eq!(world.source(layer).revision, commit, "{what}");
         }
         assert_eq!(world.revision("main"), commit);
-        assert_eq!(world.status().refs[0].forced_from, None, "{what}");
     }
     assert_eq!(world.puts(), 8);
 
@@ -296,10 +294,6 @@ async fn lost_mirror_and_force_push_lose_nothing() {
     let forced = world.repo.commit("main", &[("stacks/app/main.tf", "# forced\n")]).unwrap();
     assert_eq!(world.look().await, ["app"]);
     assert_eq!(world.source("app").revision, forced);
-    assert_eq!(world.status().refs[0].forced_from.as_deref(), Some(second.as_str()));
-    let next = world.repo.commit("main", &[("stacks/app/main.tf", "# next\n")]).unwrap();
-    world.look().await;
-    assert_eq!((world.revision("main"), world.status().refs[0].forced_from.as_deref()), (next, None));
 
     // An incomplete mirror is not a permanent failure.
     let dir = world.dirs[1].path().join("uid");

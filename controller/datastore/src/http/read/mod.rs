@@ -28,18 +28,18 @@ pub const GROUP: &str = "read.pawl.run";
 pub const VERSION: &str = "v1alpha1";
 
 /// Handles a forwarded request and responds in the API server's format.
-pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, body: Body) -> Response {
-    let answered = match reading {
-        // Discovery is not secret, and the API server requests it before it authenticates itself.
-        Reading::Groups => Ok(problem::json(StatusCode::OK, &discovery::groups())),
-        Reading::Group => Ok(problem::json(StatusCode::OK, &discovery::group())),
-        Reading::Resources => Ok(problem::json(StatusCode::OK, &discovery::resources())),
-        _ => match user(service, parts) {
-            Ok(user) => read(service, reading, &user, body).await,
-            Err(problem) => Err(problem),
-        },
+///
+/// # Errors
+/// Every response that is not a success.
+pub async fn answer(service: &Arc<Service>, reading: &Reading, parts: &Parts, body: Body) -> Result<Response, Problem> {
+    // Discovery is not secret, and the API server requests it before it authenticates itself.
+    let public = match reading {
+        Reading::Groups => discovery::groups(),
+        Reading::Group => discovery::group(),
+        Reading::Resources => discovery::resources(),
+        _ => return read(service, reading, &user(service, parts)?, body).await,
     };
-    answered.unwrap_or_else(|problem| problem::failure(&problem))
+    Ok(problem::json(StatusCode::OK, &public))
 }
 
 fn user(service: &Service, parts: &Parts) -> Result<String, Problem> {
@@ -58,10 +58,9 @@ async fn read(service: &Arc<Service>, reading: &Reading, user: &str, body: Body)
         Reading::States { namespace } => states::list(service, namespace).await,
         Reading::Versions(key) => states::versions(service, key).await,
         Reading::Download { key, version } => states::download(service, key, *version).await,
-        Reading::Restore { namespace, stack } => states::restore(service, namespace, stack, user, &small().await?).await,
-        Reading::Unlock { namespace, stack } => states::unlock(service, namespace, stack, user, &small().await?).await,
-        Reading::HandOver { namespace, stack } => {
-            states::hand_over(service, namespace, stack.as_deref(), user, &small().await?).await
+        Reading::Change { change, namespace, stack } => {
+            let change = states::Asked::parse(*change, namespace, stack.clone(), user, &small().await?)?;
+            change.carry_out(service).await
         }
     }
 }

@@ -43,22 +43,24 @@ pub enum Reading {
         /// The version; the newest when empty.
         version: Option<u64>,
     },
-    /// Make an old version the newest.
-    Restore {
+    /// A change of a state, which the body describes.
+    Change {
+        change: Change,
         namespace: String,
-        stack: String,
-    },
-    /// Remove a lock.
-    Unlock {
-        namespace: String,
-        stack: String,
-    },
-    /// Hand states of a former namespace over to the current one of the same name.
-    HandOver {
-        namespace: String,
-        /// The stack; when empty, all states of the namespace.
+        /// The stack; when empty, all states of the namespace are handed over.
         stack: Option<String>,
     },
+}
+
+/// A change of a state by a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Make an old version the newest.
+    Restore,
+    /// Remove a lock.
+    Unlock,
+    /// Hand states of a former namespace over to the current one of the same name.
+    HandOver,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,9 +84,9 @@ impl Reading {
             Self::Log { .. } => "read_log",
             Self::States { .. } | Self::Versions(_) => "read_states",
             Self::Download { .. } => "read_state",
-            Self::Restore { .. } => "restore_state",
-            Self::Unlock { .. } => "unlock_state",
-            Self::HandOver { .. } => "hand_over_state",
+            Self::Change { change: Change::Restore, .. } => "restore_state",
+            Self::Change { change: Change::Unlock, .. } => "unlock_state",
+            Self::Change { change: Change::HandOver, .. } => "hand_over_state",
         }
     }
 }
@@ -133,19 +135,9 @@ pub const ROWS: [Row<Reading>; 11] = [
         let version = asked.get("version").map(|text| number(text, u64::MAX)).transpose()?;
         Ok(Reading::Download { key: asked.state()?, version })
     }),
-    ("POST", "/states/{stack}/restore", |asked| {
-        let asked = Question::of(asked, &CREATION)?;
-        Ok(Reading::Restore { stack: asked.stack()?, namespace: asked.namespace })
-    }),
-    ("POST", "/states/{stack}/unlock", |asked| {
-        let asked = Question::of(asked, &CREATION)?;
-        Ok(Reading::Unlock { stack: asked.stack()?, namespace: asked.namespace })
-    }),
-    ("POST", "/states/{stack}/handover", |asked| {
-        let asked = Question::of(asked, &CREATION)?;
-        let stack = if asked.asked.segment("stack") == ALL { None } else { Some(asked.stack()?) };
-        Ok(Reading::HandOver { namespace: asked.namespace, stack })
-    }),
+    ("POST", "/states/{stack}/restore", |asked| change(asked, Change::Restore)),
+    ("POST", "/states/{stack}/unlock", |asked| change(asked, Change::Unlock)),
+    ("POST", "/states/{stack}/handover", |asked| change(asked, Change::HandOver)),
 ];
 
 /// Parameters that clients add to creations.
@@ -186,10 +178,13 @@ impl<'a> Question<'a> {
         let workspace = self.get("workspace").unwrap_or("default").to_owned();
         StateKey::new(&self.namespace, StateId { stack: self.asked.segment("stack").to_owned(), workspace })
     }
+}
 
-    fn stack(&self) -> Result<String, Problem> {
-        Ok(self.state()?.id().stack.clone())
-    }
+fn change(asked: &RequestParts<'_>, change: Change) -> Result<Reading, Problem> {
+    let asked = Question::of(asked, &CREATION)?;
+    let all = change == Change::HandOver && asked.asked.segment("stack") == ALL;
+    let stack = if all { None } else { Some(asked.state()?.id().stack.clone()) };
+    Ok(Reading::Change { change, namespace: asked.namespace, stack })
 }
 
 fn object(asked: &RequestParts<'_>, kind: ObjectKind) -> Result<Reading, Problem> {
@@ -260,7 +255,10 @@ mod tests {
         assert!(parse(&Method::POST, &["states", "net", "restore"], "").is_ok());
         assert!(parse(&Method::DELETE, &["states", "net"], "").is_err());
         let over = |stack| parse(&Method::POST, &["states", stack, "handover"], "fieldManager=kubectl");
-        let of = |stack: Option<&str>| Reading::HandOver { namespace: "team".into(), stack: stack.map(str::to_owned) };
+        let of = |stack: Option<&str>| {
+            let stack = stack.map(str::to_owned);
+            Reading::Change { change: Change::HandOver, namespace: "team".into(), stack }
+        };
         assert_eq!((over("net"), over("-")), (Ok(of(Some("net"))), Ok(of(None))));
         assert!(over("..").is_err() && over("--").is_err());
     }

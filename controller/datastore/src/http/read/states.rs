@@ -1,5 +1,7 @@
 //! States for people: list, download, restore, unlock, hand over.
 
+use std::fmt::Display;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::Response,
@@ -14,47 +16,32 @@ use crate::{
     http::answer::content,
     names::StateKey,
     service::Service,
-    state::{Head, Newest, Version},
+    state::{Held, Newest, Version},
 };
 
-use super::{GROUP, VERSION};
+use super::{GROUP, VERSION, route::Change};
 
 /// Maximum number of states in a list.
 const MOST: usize = 1000;
 
-/// The body of a restore.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Restore {
-    #[serde(default = "default_workspace")]
-    workspace: String,
-    version: u64,
-    #[serde(default)]
-    reason: String,
+/// A change of a state by a person, with its body.
+pub struct Asked<'a> {
+    change: Change,
+    namespace: &'a str,
+    stack: Option<String>,
+    user: &'a str,
+    body: Body,
 }
 
-/// The body of an unlock.
+/// The body of a change.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Unlock {
-    #[serde(default = "default_workspace")]
-    workspace: String,
-    #[serde(default)]
-    reason: String,
-}
-
-/// The body of a handover.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct HandOver {
+struct Body {
     /// The stack's workspace; `default` when empty.
     workspace: Option<String>,
+    /// The version to restore.
+    version: Option<u64>,
     #[serde(default)]
     reason: String,
-}
-
-fn default_workspace() -> String {
-    "default".into()
 }
 
 /// Lists all states of a namespace.
@@ -89,7 +76,7 @@ fn bare(namespace: &str, key: &StateKey) -> Value {
 fn summary(namespace: &str, key: &StateKey, newest: &Newest) -> Value {
     let mut item = bare(namespace, key);
     item["namespaceUid"] = newest.head.namespace_uid.clone().into();
-    item["lock"] = lock(&newest.head);
+    item["lock"] = newest.head.lock.as_ref().map_or(Value::Null, lock);
     item["versionCount"] = newest.head.versions.len().into();
     item["newest"] = newest.head.newest().map(version).into();
     item
@@ -103,11 +90,8 @@ fn version(version: &Version) -> Value {
     shown
 }
 
-fn lock(head: &Head) -> Value {
-    head.lock.as_ref().map_or(
-        Value::Null,
-        |held| json!({"id": held.id, "run": held.run, "attempt": held.attempt, "since": held.at, "info": held.info}),
-    )
+fn lock(held: &Held) -> Value {
+    json!({"id": held.id, "run": held.run, "attempt": held.attempt, "since": held.at, "info": held.info})
 }
 
 /// Lists the versions of a state, newest first.
@@ -142,60 +126,71 @@ pub async fn download(service: &Service, key: &StateKey, number: Option<u64>) ->
     Ok(response)
 }
 
-/// Makes an old version the newest.
-///
-/// # Errors
-/// `Invalid`, `Locked`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
-pub async fn restore(service: &Service, namespace: &str, stack: &str, user: &str, body: &[u8]) -> Result<Response, Problem> {
-    let asked: Restore = parse(body, r#"{"workspace": "default", "version": 3, "reason": "…"}"#)?;
-    let key = StateKey::new(namespace, StateId { stack: stack.to_owned(), workspace: asked.workspace })?;
-    let reason = reason(&asked.reason)?;
-    existing(service, &key).await?;
-    let made = service.states.restore(&key, asked.version, user, reason).await?;
-    tracing::info!(state = %key.prefix(), user, reason, from = asked.version, to = made.number, "a version was restored");
-    Ok(problem::json(StatusCode::CREATED, &version(&made)))
-}
+impl<'a> Asked<'a> {
+    /// Parses the body.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn parse(change: Change, namespace: &'a str, stack: Option<String>, user: &'a str, body: &[u8]) -> Result<Self, Problem> {
+        let version = if change == Change::Restore { r#""version": 3, "# } else { "" };
+        let example = format!(r#"{{"workspace": "default", {version}"reason": "…"}}"#);
+        let wrong = |error: &dyn Display| invalid(format!("the body has to be like {example}: {error}"));
+        let mut body: Body = serde_json::from_slice(body).map_err(|error| wrong(&error))?;
+        if change == Change::Restore && body.version.is_none() {
+            return Err(wrong(&"`version` is missing"));
+        }
+        body.reason = reason(&body.reason)?.to_owned();
+        Ok(Self { change, namespace, stack, user, body })
+    }
 
-/// Removes a lock.
-///
-/// # Errors
-/// `Invalid`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
-pub async fn unlock(service: &Service, namespace: &str, stack: &str, user: &str, body: &[u8]) -> Result<Response, Problem> {
-    let asked: Unlock = parse(body, r#"{"workspace": "default", "reason": "…"}"#)?;
-    let key = StateKey::new(namespace, StateId { stack: stack.to_owned(), workspace: asked.workspace })?;
-    let reason = reason(&asked.reason)?;
-    existing(service, &key).await?;
-    let removed = service.states.force_unlock(&key, user, reason).await?;
-    let removed = removed.ok_or_else(|| not_found("the lock of this state is not held"))?;
-    tracing::info!(state = %key.prefix(), user, reason, run = removed.run, attempt = removed.attempt, "a lock was removed");
-    let shown =
-        json!({"id": removed.id, "run": removed.run, "attempt": removed.attempt, "since": removed.at, "info": removed.info});
-    Ok(problem::json(StatusCode::OK, &json!({"removed": shown})))
+    /// # Errors
+    /// `Invalid`, `Locked`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
+    pub async fn carry_out(self, service: &Service) -> Result<Response, Problem> {
+        let (user, reason, namespace) = (self.user, self.body.reason.as_str(), self.namespace);
+        let key = match (self.stack, self.body.workspace) {
+            (Some(stack), workspace) => {
+                let id = StateId { stack, workspace: workspace.unwrap_or_else(|| "default".into()) };
+                let key = StateKey::new(namespace, id)?;
+                existing(service, &key).await?;
+                key
+            }
+            (None, None) => return hand_over(service, namespace, None, user, reason).await,
+            (None, Some(_)) => {
+                return Err(invalid("`workspace` goes with a stack; all states of the namespace were asked for"));
+            }
+        };
+        match self.change {
+            Change::Restore => {
+                let from = self.body.version.unwrap_or_default();
+                let made = service.states.restore(&key, from, user, reason).await?;
+                tracing::info!(state = %key.prefix(), user, reason, from, to = made.number, "a version was restored");
+                Ok(problem::json(StatusCode::CREATED, &version(&made)))
+            }
+            Change::Unlock => {
+                let removed = service.states.force_unlock(&key, user, reason).await?;
+                let removed = removed.ok_or_else(|| not_found("the lock of this state is not held"))?;
+                let (run, attempt) = (&removed.run, removed.attempt);
+                tracing::info!(state = %key.prefix(), user, reason, run, attempt, "a lock was removed");
+                Ok(problem::json(StatusCode::OK, &json!({"removed": lock(&removed)})))
+            }
+            Change::HandOver => hand_over(service, namespace, Some(key), user, reason).await,
+        }
+    }
 }
 
 /// Hands one state, or all of the namespace, over to the current namespace of that name. Reports states that cannot be
 /// handed over and continues with the others.
-///
-/// # Errors
-/// `Invalid`, `NotFound`, `Unavailable`, `Corrupt`, `KeyMissing`.
-pub async fn hand_over(
+async fn hand_over(
     service: &Service,
     namespace: &str,
-    stack: Option<&str>,
+    one: Option<StateKey>,
     user: &str,
-    body: &[u8],
+    reason: &str,
 ) -> Result<Response, Problem> {
-    let asked: HandOver = parse(body, r#"{"workspace": "default", "reason": "…"}"#)?;
-    let reason = reason(&asked.reason)?;
-    let keys = match (stack, asked.workspace) {
-        (Some(stack), workspace) => {
-            let id = StateId { stack: stack.to_owned(), workspace: workspace.unwrap_or_else(default_workspace) };
-            let key = StateKey::new(namespace, id)?;
-            existing(service, &key).await?;
-            vec![key]
-        }
-        (None, None) => service.states.list(namespace).await?,
-        (None, Some(_)) => return Err(invalid("`workspace` goes with a stack; all states of the namespace were asked for")),
+    let is_one = one.is_some();
+    let keys = match one {
+        Some(key) => vec![key],
+        None => service.states.list(namespace).await?,
     };
     let uid = service.lookup.namespace_uid(namespace).await?;
     let mut items = Vec::new();
@@ -206,16 +201,12 @@ pub async fn hand_over(
                 tracing::info!(state = %key.prefix(), user, reason, namespace_uid = uid, changed, "a state was handed over");
                 item["handedOver"] = changed.into();
             }
-            Err(problem) if stack.is_some() => return Err(problem),
+            Err(problem) if is_one => return Err(problem),
             Err(problem) => item["problem"] = problem.to_string().into(),
         }
         items.push(item);
     }
     Ok(problem::json(StatusCode::OK, &json!({"namespaceUid": uid, "items": items})))
-}
-
-fn parse<T: for<'de> Deserialize<'de>>(body: &[u8], example: &str) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| invalid(format!("the body has to be like {example}: {error}")))
 }
 
 /// Validates the reason that people give; it is stored with the state.
