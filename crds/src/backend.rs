@@ -16,11 +16,12 @@ use crate::{ToolName, text::without_userinfo};
 pub struct BackendType {
     /// The name, as in `backend "s3"`.
     pub name: &'static str,
-    /// Arguments that identify the state, independent of how it is reached.
-    state: &'static [&'static str],
+    /// Arguments that identify the state, independent of how it is reached. Words of this and other lists are separated
+    /// by spaces.
+    state: &'static str,
     /// Arguments that describe how the state is reached. They count for the plan, but changing one does not make
     /// another state.
-    way: &'static [&'static str],
+    way: &'static str,
     /// An argument that identifies the state as a URL, which may contain credentials. It counts without them. A value
     /// that is not a URL does not count.
     url: Option<&'static str>,
@@ -37,7 +38,7 @@ enum Lock {
     Always,
     Never,
     /// When one of these arguments is `true` or a non-empty string.
-    With(&'static [&'static str]),
+    With(&'static str),
     /// Like `With`, for one argument that an environment variable can replace.
     WithEnv(&'static str, &'static str),
     /// Unless this argument is `false`.
@@ -45,86 +46,62 @@ enum Lock {
 }
 
 /// Defaults of a row: durable, with locking.
-const DURABLE: BackendType = BackendType {
-    name: "",
-    state: &[],
-    way: &[],
-    url: None,
-    is_durable: true,
-    lock: Lock::Always,
-    terraform_unlocks_by_id: true,
-};
+const DURABLE: BackendType =
+    BackendType { name: "", state: "", way: "", url: None, is_durable: true, lock: Lock::Always, terraform_unlocks_by_id: true };
 
 const TYPES: &[BackendType] = &[
-    BackendType { name: "artifactory", state: &["repo", "subpath"], lock: Lock::Never, ..DURABLE },
+    BackendType { name: "artifactory", state: "repo subpath", lock: Lock::Never, ..DURABLE },
     BackendType {
         name: "azurerm",
-        state: &["container_name", "endpoint", "key", "storage_account_name"],
-        way: &["resource_group_name"],
+        state: "container_name endpoint key storage_account_name",
+        way: "resource_group_name",
         ..DURABLE
     },
-    BackendType { name: "cloud", state: &["hostname", "organization", "workspaces"], ..DURABLE },
-    BackendType { name: "consul", state: &["address", "path"], lock: Lock::Unless("lock"), ..DURABLE },
-    BackendType { name: "cos", state: &["bucket", "endpoint", "key", "prefix"], way: &["region"], ..DURABLE },
-    BackendType { name: "etcd", state: &["path"], lock: Lock::Never, ..DURABLE },
-    BackendType { name: "etcdv3", state: &["prefix"], lock: Lock::Unless("lock"), ..DURABLE },
-    BackendType { name: "gcs", state: &["bucket", "path", "prefix"], ..DURABLE },
+    BackendType { name: "cloud", state: "hostname organization workspaces", ..DURABLE },
+    BackendType { name: "consul", state: "address path", lock: Lock::Unless("lock"), ..DURABLE },
+    BackendType { name: "cos", state: "bucket endpoint key prefix", way: "region", ..DURABLE },
+    BackendType { name: "etcd", state: "path", lock: Lock::Never, ..DURABLE },
+    BackendType { name: "etcdv3", state: "prefix", lock: Lock::Unless("lock"), ..DURABLE },
+    BackendType { name: "gcs", state: "bucket path prefix", ..DURABLE },
     BackendType {
         name: "http",
-        state: &["address"],
-        way: &["lock_address", "unlock_address"],
+        state: "address",
+        way: "lock_address unlock_address",
         lock: Lock::WithEnv("lock_address", "TF_HTTP_LOCK_ADDRESS"),
         terraform_unlocks_by_id: false,
         ..DURABLE
     },
     BackendType { name: "inmem", is_durable: false, ..DURABLE },
-    BackendType { name: "kubernetes", state: &["namespace", "secret_suffix"], ..DURABLE },
+    BackendType { name: "kubernetes", state: "namespace secret_suffix", ..DURABLE },
     // An attempt's pod has no volume that outlives it, so the path makes no difference.
-    BackendType { name: "local", state: &["path", "workspace_dir"], is_durable: false, ..DURABLE },
-    BackendType { name: "manta", state: &["path"], ..DURABLE },
-    BackendType { name: "oci", state: &["bucket", "key", "namespace", "workspace_key_prefix"], way: &["region"], ..DURABLE },
+    BackendType { name: "local", state: "path workspace_dir", is_durable: false, ..DURABLE },
+    BackendType { name: "manta", state: "path", ..DURABLE },
+    BackendType { name: "oci", state: "bucket key namespace workspace_key_prefix", way: "region", ..DURABLE },
     BackendType {
         name: "oss",
-        state: &["bucket", "endpoint", "key", "path", "prefix"],
-        way: &["region", "tablestore_table"],
-        lock: Lock::With(&["tablestore_table"]),
+        state: "bucket endpoint key path prefix",
+        way: "region tablestore_table",
+        lock: Lock::With("tablestore_table"),
         ..DURABLE
     },
-    BackendType { name: "pg", state: &["schema_name"], url: Some("conn_str"), ..DURABLE },
-    BackendType { name: "remote", state: &["hostname", "organization", "workspaces"], ..DURABLE },
+    BackendType { name: "pg", state: "schema_name", url: Some("conn_str"), ..DURABLE },
+    BackendType { name: "remote", state: "hostname organization workspaces", ..DURABLE },
     BackendType {
         name: "s3",
-        state: &["bucket", "endpoint", "key", "workspace_key_prefix"],
-        way: &["dynamodb_table", "region"],
-        lock: Lock::With(&["dynamodb_table", "use_lockfile"]),
+        state: "bucket endpoint key workspace_key_prefix",
+        way: "dynamodb_table region",
+        lock: Lock::With("dynamodb_table use_lockfile"),
         ..DURABLE
     },
-    BackendType { name: "swift", state: &["path"], lock: Lock::Unless("lock"), ..DURABLE },
+    BackendType { name: "swift", state: "path", lock: Lock::Unless("lock"), ..DURABLE },
 ];
 
 /// Any other type, from a newer tool: every argument that identifies a state in some row counts.
 const OTHER: BackendType = BackendType {
-    state: &[
-        "address",
-        "bucket",
-        "container_name",
-        "endpoint",
-        "hostname",
-        "key",
-        "namespace",
-        "organization",
-        "path",
-        "prefix",
-        "repo",
-        "schema_name",
-        "secret_suffix",
-        "storage_account_name",
-        "subpath",
-        "workspace_dir",
-        "workspace_key_prefix",
-        "workspaces",
-    ],
-    way: &["dynamodb_table", "lock_address", "region", "resource_group_name", "tablestore_table", "unlock_address"],
+    state: "address bucket container_name endpoint hostname key namespace organization path prefix \
+            repo schema_name secret_suffix storage_account_name subpath workspace_dir \
+            workspace_key_prefix workspaces",
+    way: "dynamodb_table lock_address region resource_group_name tablestore_table unlock_address",
     url: Some("conn_str"),
     ..DURABLE
 };
@@ -139,8 +116,7 @@ impl BackendType {
     /// credentials. Empty when the configuration has none of them.
     pub fn state(&self, config: &Value) -> Map<String, Value> {
         let Value::Object(config) = config else { return Map::new() };
-        let mut kept: Vec<_> =
-            config.iter().filter(|(key, value)| self.state.contains(&key.as_str()) && names_something(value)).collect();
+        let mut kept: Vec<_> = config.iter().filter(|(key, value)| lists(self.state, key) && names_something(value)).collect();
         kept.sort_by_key(|(key, _)| *key);
         let mut state: Map<String, Value> = kept.into_iter().map(|(key, value)| (key.clone(), plain(value))).collect();
         let url = self.url.and_then(|key| Some((key, config.get(key)?.as_str().filter(|text| text.contains("://"))?)));
@@ -154,8 +130,8 @@ impl BackendType {
     /// no configuration.
     pub fn place(&self, config: &Value) -> Value {
         let Value::Object(config) = config else { return Value::Null };
-        let counts = |key: &str| self.state.contains(&key) || self.way.contains(&key);
-        let kept = config.iter().filter(|(key, value)| counts(key.as_str()) && !value.is_null());
+        let counts = |key: &str| lists(self.state, key) || lists(self.way, key);
+        let kept = config.iter().filter(|(key, value)| counts(key) && !value.is_null());
         Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
     }
 
@@ -170,7 +146,7 @@ impl BackendType {
         match self.lock {
             Lock::Always => true,
             Lock::Never => false,
-            Lock::With(keys) => keys.iter().any(|key| named(key)),
+            Lock::With(keys) => keys.split(' ').any(named),
             Lock::WithEnv(key, variable) => named(key) || env(variable),
             Lock::Unless(key) => config.get(key) != Some(&Value::Bool(false)),
         }
@@ -181,6 +157,10 @@ impl BackendType {
     pub fn unlocks_by_id(&self, tool: Option<ToolName>) -> bool {
         self.terraform_unlocks_by_id || tool == Some(ToolName::OpenTofu)
     }
+}
+
+fn lists(list: &str, key: &str) -> bool {
+    list.split_ascii_whitespace().any(|word| word == key)
 }
 
 fn plain(value: &Value) -> Value {
@@ -208,8 +188,9 @@ mod tests {
         assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
         for row in TYPES {
             assert_eq!(BackendType::of(row.name), row);
-            assert!(row.state.iter().all(|key| OTHER.state.contains(key)), "{}", row.name);
-            assert!(row.way.iter().all(|key| OTHER.way.contains(key) && !row.state.contains(key)), "{}", row.name);
+            assert!(row.state.split_ascii_whitespace().all(|key| lists(OTHER.state, key)), "{}", row.name);
+            let fits = |key| lists(OTHER.way, key) && !lists(row.state, key);
+            assert!(row.way.split_ascii_whitespace().all(fits), "{}", row.name);
         }
         assert_eq!(BackendType::of("a-newer-one"), &OTHER);
     }

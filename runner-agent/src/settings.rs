@@ -101,20 +101,8 @@ pub struct SettingsError {
 
 /// Environment variables passed on from the pod to commands. None leads to the pod's token. The API server's address is included,
 /// since the `kubernetes` backend and provider need it.
-const INHERITED: [&str; 12] = [
-    "PATH",
-    "KUBERNETES_SERVICE_HOST",
-    "KUBERNETES_SERVICE_PORT",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "TZ",
-];
+const INHERITED: &str = "PATH KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT HTTP_PROXY HTTPS_PROXY NO_PROXY \
+    http_proxy https_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR TZ";
 
 impl Settings {
     /// Reads the pod's environment and generates the nonce.
@@ -137,7 +125,7 @@ impl Settings {
             .unwrap_or_else(|| PathBuf::from(pod_env::WORK_DIR).join("plan"));
         let ca = std::env::var(pod_env::ENV_CA).ok().filter(|pem| !pem.is_empty());
         let mut inherited: Vec<(OsString, OsString)> =
-            INHERITED.into_iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
+            INHERITED.split(' ').filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect();
         if ca.is_some() {
             source::authorities::trust(&mut inherited, &ca_file(&kept));
         }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use crds::{Changed, Failure, FailureClass, RunResult, reason, termination::TerminationMessage};
+use crds::{Changed, Failure, Reason, RunResult, termination::TerminationMessage};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
@@ -49,13 +49,7 @@ pub fn say_unkept(path: &Path, text: &str) {
 
 /// The failure of an agent with a fault.
 pub fn fault(text: &str) -> Failure {
-    Failure {
-        class: FailureClass::Internal,
-        reason: reason::AGENT_FAULT.to_owned(),
-        message: text.to_owned(),
-        changes: Changed::Unknown,
-        diagnostics: Vec::new(),
-    }
+    Failure { message: text.to_owned(), changes: Changed::Unknown, ..Reason::AgentFault.failure("") }
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ mod terragrunt;
 use std::path::PathBuf;
 
 use crds::{
-    Changed, Diagnostic, Failure,
+    Diagnostic, Failure,
     FailureClass::{self, Configuration},
-    Reason, reason,
+    Reason,
     text::clip,
 };
 
@@ -92,18 +92,18 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     };
     let lock = errors.iter().find_map(|d| lock_owner(d.detail.as_deref().unwrap_or_default()));
     let mut message = if said_text.is_empty() { format!("{step} {ended}") } else { format!("{step} {ended}: {said_text}") };
-    if let (true, Some(owner)) = (reason == reason::STATE_LOCKED, lock) {
+    if let (true, Some(owner)) = (reason == Reason::StateLocked, lock) {
         message = format!("{step} failed: the state is locked {owner}");
     }
-    Failure { class, reason: reason.to_owned(), message: clip(&message, 1024), changes: Changed::None, diagnostics: errors }
+    Failure { class, diagnostics: errors, ..reason.failure(message) }
 }
 
 /// The index of the decisive error, and the class and reason of the failure.
-fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, &'static str) {
+fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, Reason) {
     let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
     // An error with a specific reason comes before an error in the code, and that before its summary error.
     let own = judged.iter().enumerate().find_map(|(at, known)| {
-        known.filter(|(_, reason)| *reason != reason::INVALID_CONFIGURATION).map(|(class, reason)| (at, class, reason))
+        known.filter(|(_, reason)| *reason != Reason::InvalidConfiguration).map(|(class, reason)| (at, class, reason))
     });
     if let Some(own) = own {
         return own;
@@ -111,21 +111,21 @@ fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (
     if let Some((at, error)) = errors.iter().enumerate().find(|(_, error)| error.file.is_some()) {
         // The failure of an object while it is created is no error in the code.
         let of_object = step == "apply" && error.address.is_some();
-        return (at, Configuration, if of_object { reason::APPLY_FAILED } else { reason::INVALID_CONFIGURATION });
+        return (at, Configuration, if of_object { Reason::ApplyFailed } else { Reason::InvalidConfiguration });
     }
     if let Some(at) = judged.iter().position(Option::is_some) {
-        return (at, Configuration, reason::INVALID_CONFIGURATION);
+        return (at, Configuration, Reason::InvalidConfiguration);
     }
     let (class, reason) = match (text(&tail.join("\n")), exit) {
         (Some(known), _) if errors.is_empty() => known,
-        (_, Exit { signal: Some(_), told: false, .. }) => (FailureClass::Interrupted, reason::TOOL_KILLED),
+        (_, Exit { signal: Some(_), told: false, .. }) => (FailureClass::Interrupted, Reason::ToolKilled),
         _ => (Configuration, generic(step)),
     };
     (0, class, reason)
 }
 
 /// The class and reason of one error, if known.
-fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, &'static str)> {
+fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, Reason)> {
     let detail = error.detail.as_deref().unwrap_or_default();
     let (class, reason) = text(&format!("{}\n{detail}", error.summary))?;
     // Among the errors of `init`, only those of backends have a summary and nothing else.
@@ -133,8 +133,8 @@ fn judge(step: &str, error: &Diagnostic) -> Option<(FailureClass, &'static str)>
     // A module called with an invalid value is an error in the code.
     let in_code = error.file.is_some() && !error.address.as_ref().is_some_and(|address| address.starts_with("var."));
     Some(match reason {
-        reason::PROVIDER_UNREACHABLE if bare => (class, reason::BACKEND_UNREACHABLE),
-        reason::VARIABLE_INVALID if in_code => (class, reason::INVALID_CONFIGURATION),
+        Reason::ProviderUnreachable if bare => (class, Reason::BackendUnreachable),
+        Reason::VariableInvalid if in_code => (class, Reason::InvalidConfiguration),
         _ => (class, reason),
     })
 }
@@ -145,17 +145,6 @@ pub fn not_run(step: &str, error: &RunError) -> Failure {
     match error {
         RunError::Stopped => Reason::Terminated.failure(text),
         RunError::Spawn(_) | RunError::Wait(_) => fault(&text),
-    }
-}
-
-/// A failure without diagnostics before any change.
-pub fn simple(class: FailureClass, reason: &str, message: impl AsRef<str>) -> Failure {
-    Failure {
-        class,
-        reason: reason.to_owned(),
-        message: clip(message.as_ref(), 1024),
-        changes: Changed::None,
-        diagnostics: vec![],
     }
 }
 
@@ -183,11 +172,11 @@ fn fault(text: &str) -> Failure {
     Reason::AgentFault.failure(text)
 }
 
-fn generic(step: &str) -> &'static str {
+fn generic(step: &str) -> Reason {
     match step {
-        "apply" => reason::APPLY_FAILED,
-        "init" | "workspace" => reason::INIT_FAILED,
-        _ => reason::PLAN_FAILED,
+        "apply" => Reason::ApplyFailed,
+        "init" | "workspace" => Reason::InitFailed,
+        _ => Reason::PlanFailed,
     }
 }
 

@@ -1,214 +1,107 @@
 //! Texts of the tools, their backends and providers, by class and reason. The first match wins, so rows that must never be retried
 //! come before those that may be.
 
-use crds::{
-    FailureClass::{self, Configuration, Credentials, Integrity, StalePlan, StateLocked, Transient},
-    reason,
-};
+use crds::{FailureClass, Reason};
 
-struct Row(FailureClass, &'static str, &'static [&'static str]);
+/// A reason, and the texts that show it, separated by `|`.
+struct Row(Reason, &'static str);
 
 /// The system's messages for a full disk or an exceeded quota.
-const DISK_FULL: &[&str] = &["no space left on device", "disk quota exceeded"];
+const DISK_FULL: &str = "no space left on device|disk quota exceeded";
+
+/// A state that S3 does not show yet. The tool's own message advises to wait for a minute.
+const NOT_YET: &str = "state data in s3 does not have the expected content";
 
 /// Lower-case texts. The first row with a text that matches decides.
 const ROWS: &[Row] = &[
     Row(
-        StateLocked,
-        reason::STATE_LOCKED,
-        &[
-            "lock info:",
-            "conditionalcheckfailedexception",
-            "state blob is already locked",
-            "already locked by another terraform client",
-            "http remote state already locked",
-            "workspace is already locked",
-        ],
+        Reason::StateLocked,
+        "lock info:|conditionalcheckfailedexception|state blob is already locked|\
+         already locked by another terraform client|http remote state already locked|\
+         workspace is already locked",
     ),
-    Row(StalePlan, reason::STALE_PLAN, &["saved plan is stale", "saved plan does not match the given state"]),
+    Row(Reason::StalePlan, "saved plan is stale|saved plan does not match the given state"),
     Row(
-        Transient,
-        reason::STATE_NOT_SAVED,
-        &["failed to save state", "failed to persist state", "failed to upload state", "error saving state", "errored.tfstate"],
+        Reason::StateNotSaved,
+        "failed to save state|failed to persist state|failed to upload state|error saving state|\
+         errored.tfstate",
     ),
-    Row(Configuration, reason::STATE_TOO_NEW, &["the state file uses format version", "state snapshot was created by"]),
-    // The tool's own message advises to wait for a minute.
-    Row(Transient, reason::STATE_UNREADABLE, &["state data in s3 does not have the expected content"]),
+    Row(Reason::StateTooNew, "the state file uses format version|state snapshot was created by"),
+    Row(Reason::StateUnreadable, NOT_YET),
     Row(
-        Integrity,
-        reason::STATE_UNREADABLE,
-        &[
-            "unsupported state file format",
-            "invalid state file format",
-            "the state file could not be parsed",
-            "this state file is encrypted",
-            "decryption failed for all provided methods",
-        ],
+        Reason::StateUnreadable,
+        "unsupported state file format|invalid state file format|the state file could not be parsed|\
+         this state file is encrypted|decryption failed for all provided methods",
     ),
-    Row(Transient, reason::DISK_FULL, DISK_FULL),
+    Row(Reason::DiskFull, DISK_FULL),
     Row(
-        Integrity,
-        reason::CHECKSUM_MISMATCH,
-        &[
-            "doesn't match any of the checksums",
-            "does not match any of the checksums",
-            "checksum mismatch",
-            "error verifying checksum",
-            "signature verification failed",
-            "authentication signature",
-            "failed to verify provider",
-        ],
+        Reason::ChecksumMismatch,
+        "doesn't match any of the checksums|does not match any of the checksums|checksum mismatch|\
+         error verifying checksum|signature verification failed|authentication signature|\
+         failed to verify provider",
     ),
+    Row(Reason::VersionContradiction, "unsupported terraform core version|unsupported opentofu core version"),
+    Row(Reason::VariableNotSet, "no value for required variable"),
+    Row(Reason::VariableInvalid, "invalid value for variable|invalid value for input variable|value for undeclared variable"),
     Row(
-        Configuration,
-        reason::VERSION_CONTRADICTION,
-        &["unsupported terraform core version", "unsupported opentofu core version"],
-    ),
-    Row(Configuration, reason::VARIABLE_NOT_SET, &["no value for required variable"]),
-    Row(
-        Configuration,
-        reason::VARIABLE_INVALID,
-        &["invalid value for variable", "invalid value for input variable", "value for undeclared variable"],
-    ),
-    Row(
-        Configuration,
-        reason::INVALID_CONFIGURATION,
-        &[
-            "no available releases match",
-            "does not have a provider named",
-            "inconsistent dependency lock file",
-            "backend initialization required",
-            "cannot apply incomplete plan",
-            "invalid provider configuration",
-            "no configuration files",
-            "encountered problems during initialisation",
-            "encountered problems during initialization",
-        ],
+        Reason::InvalidConfiguration,
+        "no available releases match|does not have a provider named|inconsistent dependency lock file|\
+         backend initialization required|cannot apply incomplete plan|invalid provider configuration|\
+         no configuration files|encountered problems during initialisation|\
+         encountered problems during initialization",
     ),
     // A run cannot answer prompts, so the next attempt would fail too. Comes before the row with `: EOF`, which has other causes
     // too.
+    Row(Reason::InputRequired, "error asking for|a terminal is required to read|no tty present and no askpass"),
+    Row(Reason::HostKeyNotKnown, "host key verification failed"),
     Row(
-        Configuration,
-        reason::INPUT_REQUIRED,
-        &["error asking for", "a terminal is required to read", "no tty present and no askpass"],
-    ),
-    Row(Integrity, reason::HOST_KEY_NOT_KNOWN, &["host key verification failed"]),
-    Row(
-        Transient,
-        reason::THROTTLED,
-        &[
-            "429 too many requests",
-            "status code: 429",
-            "error: 429",
-            "requestlimitexceeded",
-            "throttlingexception",
-            "throttling:",
-            "toomanyrequests",
-            "toomanyupdates",
-            "rate limit exceeded",
-            "slowdown:",
-        ],
+        Reason::Throttled,
+        "429 too many requests|status code: 429|error: 429|requestlimitexceeded|throttlingexception|\
+         throttling:|toomanyrequests|toomanyupdates|rate limit exceeded|slowdown:",
     ),
     Row(
-        Credentials,
-        reason::UNAUTHORIZED,
-        &[
-            "expiredtoken",
-            "no valid credential sources",
-            "no valid credential source",
-            "invalidclienttokenid",
-            "signaturedoesnotmatch",
-            "unrecognizedclientexception",
-            "authfailure",
-            "invalidaccesskeyid",
-            "rejected the given authentication credentials",
-            "could not find default credentials",
-            "unable to authenticate",
-            "authentication failed",
-            "401 unauthorized",
-            "403 forbidden",
-            "status code: 401",
-            "status code: 403",
-            "http response code 401",
-            "http response code 403",
-            "http remote state endpoint requires auth",
-            "http remote state endpoint invalid auth",
-            "accessdenied",
-            "required token could not be found",
-            "could not read username",
-            "could not read password",
-            "terminal prompts disabled",
-            "permission denied (publickey",
-            "invalid_grant",
-        ],
+        Reason::Unauthorized,
+        "expiredtoken|no valid credential sources|no valid credential source|invalidclienttokenid|\
+         signaturedoesnotmatch|unrecognizedclientexception|authfailure|invalidaccesskeyid|\
+         rejected the given authentication credentials|could not find default credentials|\
+         unable to authenticate|authentication failed|401 unauthorized|403 forbidden|status code: 401|\
+         status code: 403|http response code 401|http response code 403|\
+         http remote state endpoint requires auth|http remote state endpoint invalid auth|accessdenied|\
+         required token could not be found|could not read username|could not read password|\
+         terminal prompts disabled|permission denied (publickey|invalid_grant",
     ),
     Row(
-        Transient,
-        reason::PROVIDER_UNREACHABLE,
-        &[
-            "connection reset by peer",
-            "connection refused",
-            "tls handshake timeout",
-            "i/o timeout",
-            "no such host",
-            "temporary failure in name resolution",
-            "client.timeout exceeded while awaiting headers",
-            "context deadline exceeded",
-            "network is unreachable",
-            "no route to host",
-            "unexpected eof",
-            "server misbehaving",
-            "failed to request discovery document",
-            "502 bad gateway",
-            "503 service unavailable",
-            "504 gateway timeout",
-            "status code: 502",
-            "status code: 503",
-            "status code: 504",
-            "http remote state unexpected status: 5",
-            "unexpected http response code 5",
-            "the requested url returned error: 5",
-            "could not resolve host",
-            "ssh_exchange_identification",
-            "text file busy",
-            ": eof",
-        ],
+        Reason::ProviderUnreachable,
+        "connection reset by peer|connection refused|tls handshake timeout|i/o timeout|no such host|\
+         temporary failure in name resolution|client.timeout exceeded while awaiting headers|\
+         context deadline exceeded|network is unreachable|no route to host|unexpected eof|server misbehaving|\
+         failed to request discovery document|502 bad gateway|503 service unavailable|504 gateway timeout|\
+         status code: 502|status code: 503|status code: 504|http remote state unexpected status: 5|\
+         unexpected http response code 5|the requested url returned error: 5|could not resolve host|\
+         ssh_exchange_identification|text file busy|: eof",
     ),
     // Last: if the lock request itself failed, the tool uses this head, and a row above matches the cause.
-    Row(StateLocked, reason::STATE_LOCKED, &["error acquiring the state lock"]),
+    Row(Reason::StateLocked, "error acquiring the state lock"),
 ];
 
 /// Lower-case texts that show an error of the state's backend.
-const OF_BACKEND: &[&str] = &[
-    "error refreshing state",
-    "error acquiring the state lock",
-    "existing workspaces",
-    "error inspecting states",
-    "select workspace",
-    "selecting workspace",
-    "load state",
-    "loading state",
-    "get state",
-    "state file at gs://",
-    "state blob",
-    "remote state",
-    " backend:",
-    "the backend",
-    "s3 backend",
-];
+const OF_BACKEND: &str = "error refreshing state|error acquiring the state lock|existing workspaces|error inspecting states|\
+    select workspace|selecting workspace|load state|loading state|get state|state file at gs://|\
+    state blob|remote state| backend:|the backend|s3 backend";
 
 /// The class and reason of a text, if known.
-pub fn text(text: &str) -> Option<(FailureClass, &'static str)> {
+pub fn text(text: &str) -> Option<(FailureClass, Reason)> {
     let text = text.to_lowercase();
-    let row = ROWS.iter().find(|row| row.2.iter().any(|needle| text.contains(needle)))?;
-    let of_backend = || OF_BACKEND.iter().any(|needle| text.contains(needle));
-    Some(match row.1 {
-        reason::PROVIDER_UNREACHABLE if of_backend() => (row.0, reason::BACKEND_UNREACHABLE),
-        other => (row.0, other),
+    let has = |needles: &str| needles.split('|').any(|needle| text.contains(needle));
+    let Row(reason, _) = ROWS.iter().find(|Row(_, needles)| has(needles))?;
+    Some(match reason {
+        Reason::ProviderUnreachable if has(OF_BACKEND) => (FailureClass::Transient, Reason::BackendUnreachable),
+        Reason::StateUnreadable if has(NOT_YET) => (FailureClass::Transient, *reason),
+        reason => (reason.class()?, *reason),
     })
 }
 
 pub fn is_disk_full(text: &str) -> bool {
     let text = text.to_lowercase();
-    DISK_FULL.iter().any(|words| text.contains(words))
+    DISK_FULL.split('|').any(|words| text.contains(words))
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use FailureClass::{Credentials, Integrity, StalePlan, StateLocked, Transient};
 
+use crds::reason;
+
 use super::*;
 
 fn diagnostic(summary: &str, detail: &str, file: Option<(&str, u32)>) -> Diagnostic {

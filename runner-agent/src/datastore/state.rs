@@ -56,14 +56,22 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct StateServer {
     task: AbortHandle,
-    holder: Arc<Mutex<Value>>,
-    refusal: Arc<Mutex<Option<Problem>>>,
+    told: Arc<Told>,
+}
+
+/// The datastore's answers that the tools do not report.
+#[derive(Debug, Default)]
+struct Told {
+    /// The lock's holder, as last reported.
+    holder: Mutex<Value>,
+    /// Why the datastore refuses the state.
+    refusal: Mutex<Option<Problem>>,
 }
 
 impl StateServer {
     /// The holder of the lock with this ID, from the datastore's refusal. The tools report only the ID.
     pub fn holder(&self, id: &str) -> Option<StateLock> {
-        let info = guard(&self.holder).clone();
+        let info = guard(&self.told.holder).clone();
         let text = |name: &str| Some(clip(info[name].as_str()?, 256)).filter(|text| !text.is_empty());
         (info["ID"].as_str() == Some(id)).then_some(())?;
         Some(StateLock { id: clip(id, 128), who: text("Who")?, operation: text("Operation"), created: text("Created") })
@@ -71,7 +79,7 @@ impl StateServer {
 
     /// Why the datastore refuses the state. The tools do not report it.
     pub fn refusal(&self) -> Option<Problem> {
-        guard(&self.refusal).clone()
+        guard(&self.told.refusal).clone()
     }
 }
 
@@ -130,10 +138,7 @@ struct Context {
     client: Client,
     dir: PathBuf,
     writes: AtomicU64,
-    /// The lock's holder, as last reported.
-    holder: Arc<Mutex<Value>>,
-    /// Why the datastore refuses the state.
-    refusal: Arc<Mutex<Option<Problem>>>,
+    told: Arc<Told>,
 }
 
 impl Context {
@@ -142,7 +147,7 @@ impl Context {
         if let RequestError::Refused(problem) = error
             && [FORMER_NAMESPACE, KEY_MISSING, CORRUPT].contains(&problem.reason.as_str())
         {
-            *guard(&self.refusal) = Some(problem.clone());
+            *guard(&self.told.refusal) = Some(problem.clone());
         }
     }
 }
@@ -179,10 +184,9 @@ fn segment(name: &str) -> String {
 pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> io::Result<StateServer> {
     tokio::fs::create_dir_all(dir).await?;
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, STATE_PORT))).await?;
-    let holder = Arc::<Mutex<Value>>::default();
-    let refusal = Arc::<Mutex<Option<Problem>>>::default();
+    let told = Arc::<Told>::default();
     let (dir, writes) = (dir.to_owned(), AtomicU64::new(0));
-    let context = Arc::new(Context { client, dir, writes, holder: holder.clone(), refusal: refusal.clone() });
+    let context = Arc::new(Context { client, dir, writes, told: told.clone() });
     let routes = Router::new().route("/state/{*place}", any(state)).route("/lock/{*place}", any(lock)).with_state(context);
     let check = PeerCheck { children, here: listener.local_addr()?, log, told: AtomicBool::new(false) };
     let service = check.before(routes).into_make_service_with_connect_info::<SocketAddr>();
@@ -191,14 +195,14 @@ pub async fn serve(client: Client, dir: &Path, children: Children, log: Log) -> 
             tracing::error!(%error, "the way to the managed state ended");
         }
     });
-    Ok(StateServer { task: task.abort_handle(), holder, refusal })
+    Ok(StateServer { task: task.abort_handle(), told })
 }
 
 async fn state(State(context): State<Arc<Context>>, RawQuery(query): RawQuery, method: Method, body: Body) -> Response {
     match method {
         Method::GET => match retry_for(READ_PATIENCE, || context.client.state()).await {
             Ok(found) => {
-                *guard(&context.refusal) = None;
+                *guard(&context.told.refusal) = None;
                 found.map_or_else(
                     || StatusCode::NO_CONTENT.into_response(),
                     |found| Body::from_stream(found.bytes_stream()).into_response(),
@@ -264,7 +268,7 @@ async fn lock(State(context): State<Arc<Context>>, method: Method, body: Body) -
         Ok(()) => StatusCode::OK.into_response(),
         Err(error) => {
             if let RequestError::Refused(Problem { holder: Some(holder), .. }) = &error {
-                (**holder).clone_into(&mut guard(&context.holder));
+                (**holder).clone_into(&mut guard(&context.told.holder));
             }
             context.note(&error);
             said(&error)
@@ -358,7 +362,7 @@ mod tests {
     async fn holder_is_named_only_for_that_lock() {
         let info = json!({"ID": "a-b", "Who": "pawl@net-2xbdf-a1", "Created": "2026-01-01T00:00:00Z", "Operation": ""});
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-        let server = StateServer { task, holder: Arc::new(Mutex::new(info)), refusal: Arc::default() };
+        let server = StateServer { task, told: Arc::new(Told { holder: Mutex::new(info), ..Told::default() }) };
         let holder = server.holder("a-b").unwrap();
         assert_eq!((holder.who.as_str(), holder.operation), ("pawl@net-2xbdf-a1", None));
         assert_eq!(server.holder("a-c"), None);

@@ -352,9 +352,9 @@ mod tests {
 
     #[test]
     fn later_option_wins_and_command_line_wins_over_folder() {
-        let line = ["x", "--var", "a=1", "--var-file", "/dev/null", "--var", "a=2", "--target", "a.b", "--refresh=false"];
-        let more = ["--parallelism", "3", "--argument", "plan=-exclude=a.c", "--argument=init=-upgrade"];
-        let arguments = Line::try_parse_from(line.iter().chain(&more)).unwrap().arguments;
+        let line = "x --var a=1 --var-file /dev/null --var a=2 --target a.b --refresh=false --parallelism 3 \
+                    --argument plan=-exclude=a.c --argument=init=-upgrade";
+        let arguments = Line::try_parse_from(line.split(' ')).unwrap().arguments;
         assert_eq!(arguments.plan_args().unwrap(), ["-var", "a=1", "-var-file", "/dev/null", "-var", "a=2"]);
         let mut spec = Map::new();
         spec.insert("targets".into(), json!(["of.folder"]));

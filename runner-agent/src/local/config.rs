@@ -15,22 +15,8 @@ pub const FILE: &str = "pawl.yaml";
 const LARGEST: u64 = 1 << 20;
 
 /// Fields that the file may set. The others apply to a cluster only, or the command line sets them.
-const HERE: [&str; 14] = [
-    "arguments",
-    "env",
-    "envFrom",
-    "files",
-    "hooks",
-    "parallelism",
-    "refresh",
-    "replace",
-    "targets",
-    "timeouts",
-    "tool",
-    "variableFiles",
-    "variables",
-    "workspace",
-];
+const HERE: &str = "arguments, env, envFrom, files, hooks, parallelism, refresh, replace, targets, timeouts, tool, \
+    variableFiles, variables, workspace";
 
 /// The fields of the spec in the folder's file; empty without a file.
 ///
@@ -65,12 +51,12 @@ fn of(text: &str) -> Result<Map<String, Value>> {
     };
     let crd = crds::crd::terraform_run();
     check("spec", &Value::Object(spec.clone()), &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])?;
-    if let Some(name) = spec.keys().find(|name| !HERE.contains(&name.as_str())) {
+    if let Some(name) = spec.keys().find(|name| !HERE.split(", ").any(|here| here == *name)) {
         let why = match name.as_str() {
             "source" => "the source is the folder that the file is in".to_owned(),
             "operation" => "the command line says it: runner-agent local plan, apply or destroy".to_owned(),
             "backend" => "the backend is the code's".to_owned(),
-            _ => format!("it is of runs in a cluster; here are {}", HERE.join(", ")),
+            _ => format!("it is of runs in a cluster; here are {HERE}"),
         };
         bail!("spec.{name} is not taken from this file: {why}");
     }
@@ -154,7 +140,7 @@ mod tests {
     fn accepted_fields_are_fields_of_a_run() {
         let crd = crds::crd::terraform_run();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-        assert!(HERE.iter().all(|name| schema.get(name).is_some()));
+        assert!(HERE.split(", ").all(|name| schema.get(name).is_some()));
     }
 
     #[test]

@@ -36,8 +36,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use crds::{
-    Attempt, Changed, Failure, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus, Tool, ToolName, names, pod_env,
-    reason, whole_seconds,
+    Attempt, Changed, Failure, Phase, Reason, RunResult, TerraformRun, TerraformRunStatus, Tool, ToolName, names, pod_env,
+    whole_seconds,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -132,9 +132,9 @@ fn end_untold(status: &mut TerraformRunStatus) {
     let (result, reason, changes, text) = if status.claim.is_some() {
         let text =
             "the process was killed in mid-apply; it is not known what was applied, and the tool may still run or hold the lock";
-        (RunResult::Indeterminate, reason::APPLY_UNCONFIRMED, Changed::Unknown, text)
+        (RunResult::Indeterminate, Reason::ApplyUnconfirmed, Changed::Unknown, text)
     } else {
-        (RunResult::Failed, reason::TERMINATED, Changed::None, "the process ended before anything was applied")
+        (RunResult::Failed, Reason::Terminated, Changed::None, "the process ended before anything was applied")
     };
     (status.phase, status.result) = (Some(result.phase()), Some(result));
     status.completion_time = Some(whole_seconds(Timestamp::now()));
@@ -143,13 +143,7 @@ fn end_untold(status: &mut TerraformRunStatus) {
         Some(failure) if status.claim.is_none() => format!("{}; nothing was changed", failure.message),
         Some(_) | None => text.to_owned(),
     });
-    status.failure.get_or_insert_with(|| Failure {
-        class: FailureClass::Interrupted,
-        reason: reason.to_owned(),
-        message: text.to_owned(),
-        changes,
-        diagnostics: vec![],
-    });
+    status.failure.get_or_insert_with(|| Failure { changes, ..reason.failure(text) });
 }
 
 fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, command: &str, screen: &Screen) -> Result<Ready> {
@@ -247,7 +241,6 @@ fn open_attempt(run: &mut TerraformRun, number: u32) {
         pod_name: name,
         open: true,
         opened_at: Some(whole_seconds(Timestamp::now())),
-        closed_at: None,
         tries: number,
         ..Attempt::default()
     });

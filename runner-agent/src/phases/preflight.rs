@@ -14,19 +14,8 @@ use super::{
 use crate::{providers::UserConfig, settings::Settings};
 
 /// Environment variables that hold credentials, so an empty one is a mistake.
-const CREDENTIALS: &[&str] = &[
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "GOOGLE_CREDENTIALS",
-    "GOOGLE_OAUTH_ACCESS_TOKEN",
-    "ARM_CLIENT_SECRET",
-    "ARM_CLIENT_ID",
-    "ARM_TENANT_ID",
-    "ARM_ACCESS_KEY",
-    "ARM_OIDC_TOKEN",
-    "VAULT_TOKEN",
-];
+const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN GOOGLE_CREDENTIALS \
+    GOOGLE_OAUTH_ACCESS_TOKEN ARM_CLIENT_SECRET ARM_CLIENT_ID ARM_TENANT_ID ARM_ACCESS_KEY ARM_OIDC_TOKEN VAULT_TOKEN";
 const CREDENTIAL_PREFIX: &str = "TF_TOKEN_";
 /// Variables in which tools put the end of an AWS session: the CLI's `export-credentials`, and aws-vault.
 const SESSION_ENDS: [&str; 2] = ["AWS_CREDENTIAL_EXPIRATION", "AWS_SESSION_EXPIRATION"];
@@ -217,7 +206,7 @@ fn source_secret(spec: &TerraformRunSpec) -> Option<(&str, &'static str)> {
 
 /// Whether a field takes a credential.
 fn is_credential(wanted: &str) -> bool {
-    let of_env = |name: &str| CREDENTIALS.contains(&name) || name.starts_with(CREDENTIAL_PREFIX);
+    let of_env = |name: &str| CREDENTIALS.split(' ').any(|one| one == name) || name.starts_with(CREDENTIAL_PREFIX);
     wanted.starts_with(REGISTRIES) || wanted.strip_prefix("env ").is_some_and(of_env)
 }
 

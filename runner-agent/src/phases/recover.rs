@@ -11,12 +11,11 @@ use crds::{
         address::{is_address, quoted},
     },
     datastore::{NOT_ENDED, NOT_FOUND},
-    reason,
 };
 
 use super::{Initialised, PhaseRunner, PlanFacts, Shell};
 use crate::{
-    classify::{self, OrInternal as _, simple},
+    classify::{self, OrInternal as _},
     datastore::{failure, retry_for},
     files,
     ports::{Notices, PlanReport},
@@ -233,8 +232,9 @@ impl PhaseRunner {
             return Err(Reason::SourceInvalid.failure(message));
         }
         let facts = self.read_state(shell).await.map_err(|why| {
-            let (class, reason) = classify::text(&why).unwrap_or((FailureClass::Configuration, reason::PLAN_FAILED));
-            simple(class, reason, format!("the state cannot be compared with the journal of run {from}: {why}"))
+            let (class, reason) = classify::text(&why).unwrap_or((FailureClass::Configuration, Reason::PlanFailed));
+            let text = format!("the state cannot be compared with the journal of run {from}: {why}");
+            Failure { class, ..reason.failure(text) }
         })?;
         let recovery = Recovery::of(from, Comparison::of(&replay, &facts));
         if run.spec.operation == Does::Destroy && !recovery.imports.is_empty() {

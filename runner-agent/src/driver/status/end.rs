@@ -1,6 +1,6 @@
 //! The status at the end of an attempt or of the run.
 
-use crds::{Changed, Failure, FailureClass, OutputsStatus, Phase, RunResult, reason, whole_seconds};
+use crds::{Changed, Failure, OutputsStatus, Phase, Reason, RunResult, reason, whole_seconds};
 use jiff::Timestamp;
 
 use super::StatusView;
@@ -28,13 +28,7 @@ impl StatusView {
         } else {
             format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
         };
-        self.failure = Some(Failure {
-            class: FailureClass::Integrity,
-            reason: reason::CHECKSUM_MISMATCH.to_owned(),
-            message,
-            changes: Changed::None,
-            diagnostics: Vec::new(),
-        });
+        self.failure = Some(Reason::ChecksumMismatch.failure(message));
     }
 
     /// Records the outputs' status after the end.
@@ -140,7 +134,7 @@ impl StatusView {
         let phase = self.status.phase.unwrap_or(Phase::Setup);
         let said = self.failure.take();
         let commands = self.settings.commands();
-        let (class, reason, text) = match cause {
+        let (reason, text) = match cause {
             Cause::Step | Cause::Mismatch => {
                 return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
             }
@@ -152,29 +146,22 @@ impl StatusView {
                 let locked = self.status.state_lock.as_ref().map(|lock| {
                     // The holder was reported, and nothing has shown since that the tool got the lock.
                     let text = format!("{} failed: {}", self.locking(), crate::classify::held_by(lock));
-                    (FailureClass::StateLocked, reason::STATE_LOCKED, text)
+                    (Reason::StateLocked, text)
                 });
                 let took = report::span(self.clocked(now).took);
                 let stalled = Some(self.stalled_for).filter(|lasted| lasted.as_secs() > 0).map(report::span);
                 let stalled = stalled.map(|span| format!("; nothing had happened for {span}")).unwrap_or_default();
                 let text = format!("phase {phase} passed its deadline after {took}{stalled}");
-                locked.unwrap_or((FailureClass::Timeout, reason::DEADLINE_EXCEEDED, text))
+                locked.unwrap_or((Reason::DeadlineExceeded, text))
             }
-            Cause::Terminated if claimed => (
-                FailureClass::Interrupted,
-                reason::APPLY_INTERRUPTED,
-                format!("{} was told to end during apply", commands.process()),
-            ),
-            Cause::Terminated => (
-                FailureClass::Interrupted,
-                reason::TERMINATED,
-                format!("{} was told to end in phase {phase}", commands.process()),
-            ),
-            Cause::Cancelled => (
-                FailureClass::Interrupted,
-                reason::APPLY_INTERRUPTED,
-                format!("the run was cancelled during apply{}", why.strip_prefix("cancelled").unwrap_or_default()),
-            ),
+            Cause::Terminated if claimed => {
+                (Reason::ApplyInterrupted, format!("{} was told to end during apply", commands.process()))
+            }
+            Cause::Terminated => (Reason::Terminated, format!("{} was told to end in phase {phase}", commands.process())),
+            Cause::Cancelled => {
+                let why = why.strip_prefix("cancelled").unwrap_or_default();
+                (Reason::ApplyInterrupted, format!("the run was cancelled during apply{why}"))
+            }
         };
         let message = match said.as_ref().map(|f| f.message.as_str()) {
             Some(said) if !said.is_empty() => format!("{text}; {said}"),
@@ -185,12 +172,7 @@ impl StatusView {
             (true, Some(said)) => said.changes,
             (true, None) => changed,
         };
-        Failure {
-            class,
-            reason: reason.to_owned(),
-            message,
-            changes,
-            diagnostics: said.map(|f| f.diagnostics).unwrap_or_default(),
-        }
+        let diagnostics = said.map(|f| f.diagnostics).unwrap_or_default();
+        Failure { message, changes, diagnostics, ..reason.failure("") }
     }
 }

@@ -5,10 +5,8 @@ use tokio::sync::mpsc;
 use super::*;
 
 fn feed(lines: &[&str]) -> (String, Said, Operations, Vec<Notice>) {
-    let (notices, mut seen) = mpsc::unbounded_channel();
-    let redactor = Redactor::default();
-    redactor.add("hunter22");
-    let mut events = Events::new(Log::to(std::io::sink()), redactor, notices).total(2);
+    let (events, mut seen) = quiet_events();
+    let mut events = events.total(2);
     for line in lines {
         events.line(Source::Out, line, 0);
     }
@@ -42,8 +40,8 @@ fn events_are_shown_in_the_tools_words() {
 
 #[test]
 fn terminal_shows_repeated_events_once() {
-    let (notices, _seen) = mpsc::unbounded_channel();
-    let mut events = Events::new(Log::to(std::io::sink()), Redactor::default(), notices).brief(true);
+    let (events, _seen) = quiet_events();
+    let mut events = events.brief(true);
     for line in [
         r#"{"@message":"Terraform 1.11.4","type":"version"}"#,
         r#"{"@message":"a: Plan to create","type":"planned_change"}"#,
@@ -101,9 +99,8 @@ async fn heartbeat_is_no_activity() {
     for kind in ["apply_progress", "ephemeral_op_progress"] {
         assert!(!tells(&mut events, &mut seen, Source::Out, &event(kind)).await, "{kind}");
     }
-    for kind in
-        ["apply_start", "apply_complete", "refresh_start", "provision_progress", "log", "diagnostic", "of_a_later_version"]
-    {
+    let kinds = "apply_start apply_complete refresh_start provision_progress log diagnostic of_a_later_version";
+    for kind in kinds.split(' ') {
         assert!(tells(&mut events, &mut seen, Source::Out, &event(kind)).await, "{kind}");
     }
     for (source, line) in
