@@ -61,14 +61,12 @@ fn network(settings: &Settings) -> Vec<EnvVar> {
 mod tests {
     use super::*;
     use crate::{
-        runner_pod::{runner_pod, tests::spec_of},
+        runner_pod::tests::{built, spec_of, value},
         testing,
     };
-    use crds::Attempt;
 
     fn told(settings: &Settings) -> Vec<(String, String)> {
-        let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, settings, None);
-        let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
+        let env = built(&testing::run(), settings).spec.unwrap().containers[0].env.clone().unwrap();
         let is_ours = |env: &EnvVar| env.name == pod_env::ENV_CA || env.name.to_ascii_lowercase().ends_with("_proxy");
         env.into_iter().filter(is_ours).map(|env| (env.name, env.value.unwrap())).collect()
     }
@@ -106,24 +104,22 @@ mod tests {
             assert!(direct.contains(&name), "{name}: {direct:?}");
         }
     }
+
     #[test]
     fn environment_has_the_attempts_identity() {
         let run = testing::run();
-        let env = spec_of(&run).containers[0].env.clone().unwrap();
-        let value = |name: &str| env.iter().find(|e| e.name == name).unwrap().value.clone();
-        assert_eq!(value(pod_env::ENV_RUN), Some(run.name_any()));
-        assert_eq!(value(pod_env::ENV_ATTEMPT), Some("1".into()));
-        assert_eq!(value(pod_env::ENV_GRACE), Some("600".into()));
-        assert_eq!(value(pod_env::ENV_POD_UID), None, "by downward API");
+        let spec = spec_of(&run);
+        let named = [pod_env::ENV_RUN, pod_env::ENV_ATTEMPT, pod_env::ENV_GRACE].map(|name| value(&spec, name));
+        assert_eq!(named, [Some(run.name_any()), Some("1".into()), Some("600".into())]);
+        let uid = spec.containers[0].env.iter().flatten().find(|env| env.name == pod_env::ENV_POD_UID).unwrap();
+        assert!(uid.value.is_none() && uid.value_from.is_some(), "by downward API");
     }
 
     #[test]
     fn confinement_is_required_only_if_configured() {
         let said = |runner_require_confinement| {
             let settings = Settings { runner_require_confinement, ..Settings::default() };
-            let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, &settings, None);
-            let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
-            env.into_iter().find(|e| e.name == pod_env::ENV_REQUIRE_CONFINEMENT).and_then(|e| e.value)
+            value(&built(&testing::run(), &settings).spec.unwrap(), pod_env::ENV_REQUIRE_CONFINEMENT)
         };
         assert_eq!((said(false), said(true).as_deref()), (None, Some("true")));
     }

@@ -89,13 +89,15 @@ fn mount(spec: &mut PodSpec, volume: Volume, path: &str, read_only: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{runner_pod::runner_pod, settings::Settings, testing};
-    use crds::Attempt;
+    use crate::{
+        runner_pod::tests::{built, spec_of, value},
+        settings::Settings,
+        testing,
+    };
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     fn equipped(settings: &str, nodes: bool) -> PodSpec {
-        let run = testing::run();
-        let mut pod = runner_pod(&run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None);
+        let mut pod = built(&testing::run(), &Settings::default());
         equip(&mut pod, &settings.parse().unwrap(), nodes);
         pod.spec.unwrap()
     }
@@ -104,15 +106,9 @@ mod tests {
         spec.volumes.as_ref().unwrap().iter().find(|volume| volume.name == name)
     }
 
-    fn value(spec: &PodSpec, name: &str) -> Option<String> {
-        spec.containers[0].env.as_ref().unwrap().iter().find(|env| env.name == name)?.value.clone()
-    }
-
     #[test]
     fn pod_without_tool_settings_is_unchanged() {
-        let run = testing::run();
-        let plain = runner_pod(&run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None);
-        assert_eq!(equipped("", true), plain.spec.unwrap());
+        assert_eq!(equipped("", true), spec_of(&testing::run()));
     }
 
     #[test]
