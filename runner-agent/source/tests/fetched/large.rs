@@ -36,15 +36,8 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
 }
 
 /// What a server at an address is asked with.
-fn login(scheme: &str, addr: SocketAddr) -> Login {
-    Login {
-        origin: format!("{scheme}://{addr}/"),
-        host: "h".into(),
-        http: Some(Credentials::Bearer("t0ken".into())),
-        identity: None,
-        known_hosts: None,
-        authority: None,
-    }
+fn login(addr: SocketAddr) -> Login {
+    Login { origin: format!("http://{addr}/"), http: Some(Credentials::Bearer("t0ken".into())), ..Login::default() }
 }
 
 /// Fetches as the agent does, with the authorities of some origins.
@@ -95,7 +88,7 @@ async fn contents_of_large_files_come_with_it() {
         server.set_access(repo, Access::Bearer("t0ken".into()));
     }
     let root = into.path();
-    let (fetched, contents) = fetch(&server.url("stack"), &[login("http", server.addr())], &[], &env, root).await;
+    let (fetched, contents) = fetch(&server.url("stack"), &[login(server.addr())], &[], &env, root).await;
     fetched.unwrap();
     let error = contents.unwrap_err().to_string();
     assert!(error.contains("does not exist"), "{error}");
@@ -122,7 +115,7 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     // A host that has credentials sends whoever asks it to one that has none.
     let (stranger, told) = redirecting("http://127.0.0.1:1".to_owned()).await;
     let (listener, asked) = redirecting(format!("http://{}", stranger.addr())).await;
-    let logins = [login("http", server.addr()), login("http", listener.addr())];
+    let logins = [login(server.addr()), login(listener.addr())];
     let pawned = dir.path().join("pawned");
     let touch = format!("touch {}", pawned.display());
     let agent = format!("[lfs \"customtransfer.x\"]\n path = sh\n args = -c '{touch}'\n concurrent = false\n");
@@ -160,7 +153,7 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     let text = format!("[lfs]\n standaloneTransferAgent = x\n{agent}");
     stack.commit_changes("main", &[Change::File(".lfsconfig", text.as_bytes())]).unwrap();
     let into = tempfile::tempdir().unwrap();
-    let (_, contents) = fetch(&server.url("stack"), &[login("http", server.addr())], &[], &env, into.path()).await;
+    let (_, contents) = fetch(&server.url("stack"), &[login(server.addr())], &[], &env, into.path()).await;
     contents.unwrap();
     assert!(left(into.path()).is_empty() && !pawned.exists());
 }

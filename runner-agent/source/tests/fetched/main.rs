@@ -179,14 +179,7 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
     let server = GitServer::start("127.0.0.1:0".parse().unwrap(), repos.path()).await.unwrap();
     server.create("stack").unwrap().commit("main", &[("main.tf", "# one\n")]).unwrap();
     let fetch = async |url: &str, origin: &str, http: &Credentials| {
-        let login = Login {
-            origin: origin.to_owned(),
-            host: "h".into(),
-            http: Some(http.clone()),
-            identity: None,
-            known_hosts: None,
-            authority: None,
-        };
+        let login = Login { origin: origin.to_owned(), http: Some(http.clone()), ..Login::default() };
         let into = tempfile::tempdir().unwrap();
         let repository = Repository::new::<io::Error>(url, "main").unwrap().with_logins::<io::Error>(&[login]).unwrap();
         let env: Vec<(OsString, OsString)> =
