@@ -4,7 +4,7 @@ use crds::{TerraformRun, datastore, pod_env};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 use kube::ResourceExt;
 
-use super::{Handout, grace_seconds};
+use super::{Handout, grace_seconds, variable};
 use crate::settings::Settings;
 
 /// Hosts that pods reach without a proxy: themselves, the services of the cluster, and the API server's address, which
@@ -12,7 +12,6 @@ use crate::settings::Settings;
 const DIRECT: &str = "localhost,127.0.0.1,::1,kubernetes.default,.svc,.cluster.local,$(KUBERNETES_SERVICE_HOST)";
 
 pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Option<&Handout>) -> Vec<EnvVar> {
-    let value = |name: &str, value: String| EnvVar { name: name.into(), value: Some(value), value_from: None };
     let field = |name: &str, path: &str| EnvVar {
         name: name.into(),
         value: None,
@@ -22,20 +21,20 @@ pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings,
         }),
     };
     let mut env = vec![
-        value(pod_env::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
-        value(pod_env::ENV_RUN, run.name_any()),
-        value(pod_env::ENV_RUN_UID, run.uid().unwrap_or_default()),
-        value(pod_env::ENV_ATTEMPT, attempt.to_string()),
+        variable(pod_env::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
+        variable(pod_env::ENV_RUN, run.name_any()),
+        variable(pod_env::ENV_RUN_UID, run.uid().unwrap_or_default()),
+        variable(pod_env::ENV_ATTEMPT, attempt.to_string()),
         field(pod_env::ENV_POD_NAME, "metadata.name"),
         field(pod_env::ENV_POD_UID, "metadata.uid"),
         field(pod_env::ENV_NODE_NAME, "spec.nodeName"),
-        value(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
+        variable(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
     ];
     if let Some(Handout { url, ca }) = store {
-        env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);
+        env.extend([variable(datastore::ENV_URL, url.clone()), variable(datastore::ENV_CA, ca.clone())]);
     }
     if settings.runner_require_confinement {
-        env.push(value(pod_env::ENV_REQUIRE_CONFINEMENT, "true".into()));
+        env.push(variable(pod_env::ENV_REQUIRE_CONFINEMENT, "true"));
     }
     env.extend(network(settings));
     env
@@ -54,7 +53,7 @@ fn network(settings: &Settings) -> Vec<EnvVar> {
     let proxies = proxies.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let proxies = proxies.flat_map(|(name, value)| [(name.to_owned(), value.clone()), (name.to_ascii_lowercase(), value)]);
     let authorities = said(settings.runner_ca.as_ref()).map(|pem| (pod_env::ENV_CA.to_owned(), pem));
-    proxies.chain(authorities).map(|(name, value)| EnvVar { name, value: Some(value), value_from: None }).collect()
+    proxies.chain(authorities).map(|(name, value)| variable(name, value)).collect()
 }
 
 #[cfg(test)]

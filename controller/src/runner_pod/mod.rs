@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::SignedDuration;
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, Container, LocalObjectReference, Pod, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
-        SecurityContext, ServiceAccountTokenProjection, VolumeMount, VolumeProjection,
+        Capabilities, Container, EnvVar, LocalObjectReference, Pod, PodSecurityContext, PodSpec, ProjectedVolumeSource,
+        ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount,
+        VolumeProjection,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
@@ -188,6 +189,22 @@ fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
     }
 }
 
+/// A volume of tokens and other projections.
+fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
+    let projected = ProjectedVolumeSource { default_mode: Some(FILE_MODE), sources: Some(sources) };
+    Volume { name: name.into(), projected: Some(projected), ..Volume::default() }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    let read_only = read_only.then_some(true);
+    VolumeMount { name: name.into(), mount_path: path.into(), read_only, ..VolumeMount::default() }
+}
+
+/// A variable with a value.
+fn variable(name: impl Into<String>, value: impl Into<String>) -> EnvVar {
+    EnvVar { name: name.into(), value: Some(value.into()), value_from: None }
+}
+
 /// Default resources of a run. There is no disk limit, because exceeding it would kill an apply.
 fn default_resources(settings: &Settings) -> ResourceRequirements {
     let disk = settings.runner_ephemeral_storage.as_deref().filter(|quantity| !quantity.is_empty());
@@ -209,7 +226,6 @@ mod tests {
     use super::*;
     use crate::testing;
     use crds::{PlanStatus, TerraformRunStatus};
-    use k8s_openapi::api::core::v1::Volume;
 
     pub(super) fn spec_of(run: &TerraformRun) -> PodSpec {
         built(run, &Settings::default()).spec.unwrap()

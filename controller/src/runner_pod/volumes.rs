@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile, EmptyDirVolumeSource, KeyToPath,
-    ObjectFieldSelector, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
+    ObjectFieldSelector, SecretVolumeSource, Volume, VolumeMount, VolumeProjection,
 };
 
-use super::{FILE_MODE, identity, token_of};
+use super::{FILE_MODE, identity, mount, projected, token_of};
 use crds::{Attempt, KeyRef, SourceKind, TerraformRun, datastore, pod_env};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,12 +63,6 @@ fn references(run: &TerraformRun) -> References<'_> {
 
 /// The volumes of a run's pod and their mounts.
 pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) -> (Vec<Volume>, Vec<VolumeMount>) {
-    let mount = |name: &str, path: &str, read_only: bool| VolumeMount {
-        name: name.into(),
-        mount_path: path.into(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    };
     let scratch =
         |name: &str| Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
     let mut volumes = vec![scratch("work"), scratch("kept"), scratch("tmp"), token_volume()];
@@ -80,14 +74,7 @@ pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) ->
     ];
 
     if datastore {
-        volumes.push(Volume {
-            name: "datastore".into(),
-            projected: Some(ProjectedVolumeSource {
-                default_mode: Some(FILE_MODE),
-                sources: Some(vec![token_of("token".into(), Some(datastore::AUDIENCE))]),
-            }),
-            ..Volume::default()
-        });
+        volumes.push(projected("datastore", vec![token_of("token".into(), Some(datastore::AUDIENCE))]));
         mounts.push(mount("datastore", datastore::TOKEN_DIR, true));
     }
 
@@ -141,14 +128,7 @@ fn token_volume() -> Volume {
         }),
         ..VolumeProjection::default()
     };
-    Volume {
-        name: "token".into(),
-        projected: Some(ProjectedVolumeSource {
-            default_mode: Some(FILE_MODE),
-            sources: Some(vec![token_of("token".into(), None), authority, namespace]),
-        }),
-        ..Volume::default()
-    }
+    projected("token", vec![token_of("token".into(), None), authority, namespace])
 }
 
 #[cfg(test)]
