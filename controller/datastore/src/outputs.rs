@@ -51,7 +51,6 @@ struct Record {
     /// The desired objects.
     objects: Vec<Published>,
     /// Objects to delete.
-    #[serde(default)]
     former: Vec<Published>,
 }
 

@@ -105,16 +105,12 @@ pub struct Head {
     /// UID of the owning namespace, because names are reused. `None` before the first lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_uid: Option<String>,
-    #[serde(default)]
     pub lock: Option<Held>,
     /// The versions, oldest first; at most [`KEPT`].
-    #[serde(default)]
     pub versions: Vec<Version>,
     /// At most 16.
-    #[serde(default)]
     pub notes: Vec<Note>,
     /// Random value by which the writer recognizes its own record.
-    #[serde(default)]
     pub write: String,
 }
 
