@@ -17,7 +17,7 @@ use crds::{
     text::clip,
 };
 use serving::{
-    call::CallError,
+    call::{CallError, is_of_policy},
     problem::{corrupt, invalid, unavailable},
 };
 
@@ -51,7 +51,6 @@ struct Record {
     /// The desired objects.
     objects: Vec<Published>,
     /// Objects to delete.
-    #[serde(default)]
     former: Vec<Published>,
 }
 
@@ -226,7 +225,7 @@ impl Publisher {
         };
         match self.cluster.probe(namespace).await {
             Ok(()) => missing("not refused"),
-            Err(error) if is_of_policy(policy, &error) => {
+            Err(error) if is_of_policy(message(&error), policy) => {
                 *self.proven.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                 Ok(None)
             }
@@ -331,11 +330,6 @@ fn message(error: &CallError) -> &str {
     error.status().map_or("", |status| status.message.as_str())
 }
 
-fn is_of_policy(policy: &str, error: &CallError) -> bool {
-    let said = message(error);
-    said.contains(&format!("ValidatingAdmissionPolicy '{policy}'")) && !said.contains("failed to configure")
-}
-
 fn is_of_rbac(error: &CallError) -> bool {
     let said = message(error);
     said.contains(" cannot ") && !said.contains("ValidatingAdmissionPolicy")
@@ -347,7 +341,7 @@ fn refusal(policy: &str, namespace: &str, object: &Published, error: &CallError)
     // A Secret's type is immutable. The API server reports that before it evaluates the policy.
     let another_type = error.code() == 422 && said.contains("type: ") && said.contains("field is immutable");
     match error.code() {
-        403 | 422 if another_type || is_of_policy(policy, error) => {
+        403 | 422 if another_type || is_of_policy(said, policy) => {
             let text = format!("{kind} {name} was not made by Pawl, or holds outputs of another stack; it was left as it is");
             Some(Refusal(Reason::ForeignObject, text))
         }

@@ -72,6 +72,11 @@ pub async fn call_opt<T>(what: &'static str, request: impl Future<Output = kube:
     }
 }
 
+/// Whether an admission policy itself refused a request, by the message of the API server.
+pub fn is_of_policy(message: &str, policy: &str) -> bool {
+    message.contains(&format!("ValidatingAdmissionPolicy '{policy}'")) && !message.contains("failed to configure")
+}
+
 /// The parameters of the page behind one that was listed with these; `None` after the last.
 pub fn after(params: &ListParams, page: &ListMeta) -> Option<ListParams> {
     let token = page.continue_.as_deref().filter(|token| !token.is_empty())?;

@@ -13,11 +13,9 @@ pub type Data = BTreeMap<String, Vec<u8>>;
 /// How to access a server.
 #[derive(Clone, Default)]
 pub struct Access {
-    pub login: Option<Login>,
+    pub login: Login,
     /// The GitHub App that provides the token.
     pub app: Option<App>,
-    /// Trusted certificate authorities, PEM.
-    pub authority: Option<String>,
 }
 
 /// The access for a URL from a Secret.
@@ -26,8 +24,7 @@ pub struct Access {
 /// When something is missing or unusable.
 pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Problem> {
     let access = secret.map(|(name, data)| of_secret(url, name, data)).transpose()?.unwrap_or_default();
-    let has_key = access.login.as_ref().is_some_and(|login| login.identity.is_some());
-    if url.transport() == Transport::Ssh && !has_key {
+    if url.transport() == Transport::Ssh && access.login.identity.is_none() {
         let message = format!(
             "spec.url is by ssh, and there is no private key for {}: name a Secret with the key `identity` in spec.secretRef",
             url.host()
@@ -38,33 +35,26 @@ pub fn access(url: &Url, secret: Option<(&str, &Data)>) -> Result<Access, Proble
 }
 
 fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
-    let mut broken = None;
-    let key = |key: &str| match String::from_utf8(data.get(key)?.clone()) {
-        Ok(text) if text.trim().is_empty() => None,
-        Ok(text) => Some(text),
-        Err(_) => {
-            broken = Some(key.to_owned());
-            None
-        }
+    let broken = std::cell::OnceCell::new();
+    let key = |key: &str| {
+        let text = String::from_utf8(data.get(key)?.clone()).inspect_err(|_| drop(broken.set(key.to_owned())));
+        text.ok().filter(|text| !text.trim().is_empty())
     };
-    let key = std::cell::RefCell::new(key);
-    let key = |name: &str| (key.borrow_mut())(name);
     let unfit =
         |key: &str, why: String| Problem::new(Reason::SourceUnauthorized, format!("the key {key} of Secret {name} {why}"));
     let login = Login::of(&url.web_origin(), url.host(), key).map_err(|error| unfit("identity", error.to_string()))?;
     let app = App::of(key).map_err(|(name, why)| unfit(name, why))?;
-    let authority = key("ca.crt");
-    if let Some(key) = broken {
-        return Err(unfit(&key, "is no text".to_owned()));
+    if let Some(key) = broken.get() {
+        return Err(unfit(key, "is no text".to_owned()));
     }
-    if login.is_empty() && app.is_none() && authority.is_none() {
+    if login.is_empty() && app.is_none() {
         let message = format!(
             "Secret {name} has none of the keys that are looked for: username and password, bearerToken, identity, ca.crt, or githubAppID, \
              githubAppInstallationID and githubAppPrivateKey"
         );
         return Err(Problem::new(Reason::SecretNotFound, message));
     }
-    Ok(Access { login: Some(login), app, authority })
+    Ok(Access { login, app })
 }
 
 #[cfg(test)]
@@ -78,13 +68,13 @@ mod tests {
 
     #[test]
     fn credentials_apply_to_the_urls_host() {
-        let login = of("https://git.example.org:8443/r.git", &[("username", "u"), ("password", "p")]).unwrap().login.unwrap();
+        let login = of("https://git.example.org:8443/r.git", &[("username", "u"), ("password", "p")]).unwrap().login;
         assert_eq!((login.origin.as_str(), login.host.as_str()), ("https://git.example.org:8443/", "git.example.org"));
         assert!(login.http.is_some());
         let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----";
-        assert!(of("git@h:r.git", &[("identity", key), ("known_hosts", "h x y")]).unwrap().login.unwrap().identity.is_some());
-        assert_eq!(of("https://h/r", &[("ca.crt", "pem")]).unwrap().authority.as_deref(), Some("pem"));
-        assert!(access(&Url::parse("https://h/r").unwrap(), None).unwrap().login.is_none());
+        assert!(of("git@h:r.git", &[("identity", key), ("known_hosts", "h x y")]).unwrap().login.identity.is_some());
+        assert_eq!(of("https://h/r", &[("ca.crt", "pem")]).unwrap().login.authority.as_deref(), Some("pem"));
+        assert!(access(&Url::parse("https://h/r").unwrap(), None).unwrap().login.is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     glob::Glob,
-    tree::{Tree, join},
+    tree::{Entry, Tree, join},
     walk::{Ask, Known, Step, Walk},
 };
 
@@ -50,13 +50,10 @@ pub fn content(tree: &Tree, subject: &Subject, known: &Known) -> Content {
         return Content::Missing(walk.missing);
     }
     let triggers: Vec<Glob> = subject.triggers.iter().map(|trigger| Glob::new(trigger)).collect();
-    for (at, entry) in tree.entries().iter().enumerate() {
-        if walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path)) {
-            walk.relevant.insert(at);
-        }
-    }
+    let is_asked = |entry: &&Entry| walk.everything || triggers.iter().any(|trigger| trigger.matches(&entry.path));
+    walk.relevant.extend(tree.entries().iter().filter(is_asked));
     let mut digest = Sha256::new();
-    for entry in walk.relevant.iter().filter_map(|at| tree.entries().get(*at)) {
+    for entry in walk.relevant {
         digest.update(format!("{:o} {} {}\0", entry.mode, entry.id, entry.path));
     }
     Content::There(hex_digest(&digest.finalize()))

@@ -9,7 +9,7 @@ use source::{FetchError, Repository, SshFiles, Url};
 use tempfile::NamedTempFile;
 
 use crate::{
-    credentials::{self, Data},
+    credentials::{self, Access, Data},
     failure::Problem,
     follow::View,
     git::{Commands, GitError},
@@ -90,33 +90,26 @@ impl Git for Servers {
 impl Servers {
     async fn server(&self, view: &View, secret: Option<(String, Data)>, now: Timestamp) -> Result<Server, Problem> {
         let url = Url::parse(&view.repository.spec.url).ok_or(FetchError::<GitError>::IllegalUrl)?;
-        let mut access = credentials::access(&url, secret.as_ref().map(|(name, data)| (name.as_str(), data)))?;
-        if let Some(app) = &access.app {
-            let token = self.tokens.token(app, &url, access.authority.as_deref(), now).await?;
-            let login = access.login.get_or_insert_with(|| source::Login {
-                origin: url.web_origin(),
-                host: url.host().to_owned(),
-                http: None,
-                identity: None,
-                known_hosts: None,
-                authority: None,
-            });
+        let Access { mut login, app } = credentials::access(&url, secret.as_ref().map(|(name, data)| (name.as_str(), data)))?;
+        if let Some(app) = &app {
+            let token = self.tokens.token(app, &url, login.authority.as_deref(), now).await?;
             login.http = Some(source::Credentials::Basic("x-access-token".to_owned(), token));
         }
-        let logins: Vec<source::Login> = access.login.into_iter().collect();
-        let git = self.git.without(logins.iter().flat_map(source::Login::secrets));
+        let git = self.git.without(login.secrets());
+        let logins = [login];
         let mut repository = Repository::new::<GitError>(url.as_str(), "HEAD")?.with_logins::<GitError>(&logins)?;
+        let [login] = &logins;
         let fault = |error: std::io::Error| {
             Problem::new(Reason::AgentFault, format!("what the server is asked with cannot be written: {error}"))
         };
         let mut keys = None;
-        if logins.iter().any(|login| login.identity.is_some()) {
+        if login.identity.is_some() {
             let dir = self.private.join(format!("keys-{:016x}", rand::random::<u64>()));
             keys = Some(SshFiles::create(&dir, &logins).map_err(fault)?);
             repository = repository.with_ssh(dir);
         }
         let mut authority = None;
-        if let Some(pem) = &access.authority {
+        if let Some(pem) = &login.authority {
             let file = tempfile::NamedTempFile::new_in(&self.private).map_err(fault)?;
             std::fs::write(file.path(), pem).map_err(fault)?;
             repository = repository.with_authority(&url.web_origin(), file.path().to_owned());

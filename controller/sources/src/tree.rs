@@ -6,7 +6,7 @@ const LINK: u32 = 0o120_000;
 const GITLINK: u32 = 0o160_000;
 
 /// A file, a symbolic link or a submodule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// Its path from the root.
     pub path: String,
@@ -57,20 +57,20 @@ impl Tree {
         self.0.is_empty()
     }
 
-    /// The index of the entry with exactly this path.
-    pub fn at(&self, path: &str) -> Option<usize> {
-        self.0.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()
+    /// The entry with exactly this path.
+    pub fn at(&self, path: &str) -> Option<&Entry> {
+        let at = self.0.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok()?;
+        self.0.get(at)
     }
 
-    /// The indices of the entries below a directory; all for the root, which is ``.
-    pub fn below(&self, dir: &str) -> std::ops::Range<usize> {
+    /// The entries below a directory; all for the root, which is ``.
+    pub fn below(&self, dir: &str) -> &[Entry] {
         if dir.is_empty() {
-            return 0..self.0.len();
+            return &self.0;
         }
         let prefix = format!("{dir}/");
-        let from = self.0.partition_point(|entry| entry.path.as_str() < prefix.as_str());
-        let count = self.0.get(from..).unwrap_or_default().iter().take_while(|entry| entry.path.starts_with(&prefix)).count();
-        from..from + count
+        let (_, rest) = self.0.split_at(self.0.partition_point(|entry| entry.path < prefix));
+        rest.split_at(rest.partition_point(|entry| entry.path.starts_with(&prefix))).0
     }
 
     /// The top-level directories, for people.
@@ -124,13 +124,13 @@ mod tests {
              100644 blob {id}       1\tapp-old/x\0160000 commit {id}       -\tmodules/m\0"
         );
         let tree = Tree::parse(listing.as_bytes()).unwrap();
-        let names = |range: std::ops::Range<usize>| tree.entries()[range].iter().map(|e| e.path.as_str()).collect::<Vec<_>>();
+        let names = |entries: &[Entry]| entries.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>();
         assert_eq!(names(tree.below("app")), ["app/link", "app/run me"]);
         assert_eq!(names(tree.below("")).len(), 5);
         assert!(tree.below("modules/m").is_empty() && tree.at("modules/m").is_some());
-        assert!(tree.entries()[tree.at("app/link").unwrap()].is_link());
-        assert!(tree.entries()[tree.at("modules/m").unwrap()].is_gitlink());
-        assert_eq!(tree.entries()[tree.at("a.tf").unwrap()].size, 12);
+        assert!(tree.at("app/link").unwrap().is_link());
+        assert!(tree.at("modules/m").unwrap().is_gitlink());
+        assert_eq!(tree.at("a.tf").unwrap().size, 12);
         assert_eq!(tree.top(), ["app", "app-old", "modules"]);
         assert!(Tree::parse(b"what is this\0").is_err());
     }

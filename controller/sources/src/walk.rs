@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     code::{self, Kind, Place, Read, SPLIT},
-    tree::{Tree, join},
+    tree::{Entry, Tree, join},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub enum Step {
 pub struct Walk<'a> {
     tree: &'a Tree,
     known: &'a Known,
-    /// The visited entries, as indices into the tree.
-    pub relevant: BTreeSet<usize>,
+    /// The visited entries.
+    pub relevant: BTreeSet<&'a Entry>,
     /// Blobs that must be read first.
     pub missing: BTreeSet<(String, Ask)>,
     /// Whether references are unknown, so that the whole tree is relevant.
@@ -98,9 +98,8 @@ impl<'a> Walk<'a> {
     fn all(&mut self, path: &str) -> Option<String> {
         let path = self.resolve(path)?;
         self.relevant.extend(self.tree.at(&path));
-        for at in self.tree.below(&path) {
-            self.relevant.insert(at);
-            let Some(entry) = self.tree.entries().get(at) else { continue };
+        for entry in self.tree.below(&path) {
+            self.relevant.insert(entry);
             if entry.is_link()
                 && let Some(target) = self.link(&entry.id).and_then(|target| join(parent(&entry.path), &target))
             {
@@ -112,8 +111,7 @@ impl<'a> Walk<'a> {
 
     /// Follows the references of the code in a directory.
     fn module(&mut self, dir: &str) {
-        let files: Vec<&str> = self.tree.below(dir).filter_map(|at| Some(self.tree.entries().get(at)?.path.as_str())).collect();
-        for path in files {
+        for Entry { path, .. } in self.tree.below(dir) {
             if parent(path) == dir && code::is_code(name(path)) {
                 self.file(path, &[dir], false);
             }
@@ -123,9 +121,8 @@ impl<'a> Walk<'a> {
     /// Follows the references of a file, evaluated for code in these directories.
     fn file(&mut self, path: &str, bases: &[&str], config: bool) {
         // A link to code counts as code with its own name and place.
-        let Some(at) = self.resolve(path).and_then(|path| self.tree.at(&path)) else { return };
-        let Some(entry) = self.tree.entries().get(at) else { return };
-        self.relevant.insert(at);
+        let Some(entry) = self.resolve(path).and_then(|path| self.tree.at(&path)) else { return };
+        self.relevant.insert(entry);
         if entry.is_gitlink() {
             return;
         }
@@ -192,18 +189,17 @@ impl<'a> Walk<'a> {
             while !rest.is_empty() {
                 let (next, left) = rest.split_once('/').unwrap_or((&rest, ""));
                 let (here, left) = (join(&done, next)?, left.to_owned());
-                let entry = self.tree.at(&here).and_then(|at| Some((at, self.tree.entries().get(at)?)));
-                match entry {
-                    Some((at, entry)) if entry.is_link() => {
-                        self.relevant.insert(at);
+                match self.tree.at(&here) {
+                    Some(entry) if entry.is_link() => {
+                        self.relevant.insert(entry);
                         let target = self.link(&entry.id)?;
                         rest = join(&join(&done, &target)?, &left)?;
                         done = String::new();
                         followed = true;
                         break;
                     }
-                    Some((at, entry)) if entry.is_gitlink() => {
-                        self.relevant.insert(at);
+                    Some(entry) if entry.is_gitlink() => {
+                        self.relevant.insert(entry);
                     }
                     _ => {}
                 }
@@ -231,8 +227,7 @@ impl<'a> Walk<'a> {
     /// Whether it is, or may be, a directory: of a submodule only the commit is known.
     pub fn is_dir(&self, path: &str) -> bool {
         let above = (0..path.len()).filter(|at| path.as_bytes()[*at] == b'/').map(|at| &path[..at]).chain([path]);
-        let gitlink =
-            |path| self.tree.at(path).and_then(|at| self.tree.entries().get(at)).is_some_and(crate::tree::Entry::is_gitlink);
+        let gitlink = |path| self.tree.at(path).is_some_and(Entry::is_gitlink);
         !self.tree.below(path).is_empty() || above.into_iter().any(gitlink)
     }
 }

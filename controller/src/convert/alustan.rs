@@ -31,13 +31,12 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
     let mut to = Tree::layer(&document, notes);
     let (own, name) = (document.namespace(), document.name());
     let spec = &mut document.spec;
-    let mut repository = spec.within("gitRepo");
-    let address = repository.text("url").as_deref().and_then(git::address);
-    let branch = repository.text("branch");
-    repository.end(&[], notes);
-    let mut image = spec.within("containerRegistry");
-    let registry: Vec<_> = ["provider", "imageName", "semanticVersion"].iter().filter_map(|field| image.text(field)).collect();
-    image.end(&[], notes);
+    let address = spec.text("gitRepo.url").as_deref().and_then(git::address);
+    let branch = spec.text("gitRepo.branch");
+    let registry: Vec<_> = ["provider", "imageName", "semanticVersion"]
+        .iter()
+        .filter_map(|field| spec.text(&format!("containerRegistry.{field}")))
+        .collect();
     if let Some(address) = address {
         to.put("spec.repository.name", Some(made.repository_of(&own, &address.url, None)));
         to.put("spec.ref", branch.or(address.git_ref));
@@ -83,24 +82,20 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
 /// Converts `scripts`: the name of a program or, before 0.16, a script or the key of a ConfigMap. Returns whether
 /// deletion destroys the resources.
 fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree, notes: &mut Notes) -> bool {
-    let mut scripts = spec.within("scripts");
     let mut destroys = false;
     for (field, when, instead) in [
         ("deploy", "AfterApply", "Pawl runs init, plan and apply itself; template.hooks holds scripts"),
         ("apply", "AfterApply", "Pawl runs init, plan and apply itself; template.hooks holds scripts"),
         ("destroy", "AfterDestroy", "a run destroys what the layer made (deletionPolicy)"),
     ] {
-        destroys |= field == "destroy" && scripts.has(field);
-        let at = scripts.path(field);
-        if let Some(program) = scripts.text(field) {
+        let script = format!("scripts.{field}");
+        let at = spec.path(&script);
+        destroys |= field == "destroy" && spec.has(&script);
+        if let Some(program) = spec.text(&script) {
             notes.say(&at, &format!("({program}) has no counterpart: {instead}"));
         }
-        let mut script = scripts.within(field);
-        let inline = script.text("inline");
-        let mut map = script.within("configMapRef");
-        let (name, key) = (map.text("name"), map.text("key"));
-        map.end(&[], notes);
-        script.end(&[], notes);
+        let [inline, name, key] =
+            ["inline", "configMapRef.name", "configMapRef.key"].map(|part| spec.text(&format!("{script}.{part}")));
         let (text, hook) = match (inline, name, key) {
             (Some(text), ..) => (Some(text.clone()), json!({"inline": text})),
             (None, Some(name), Some(key)) => {
@@ -132,7 +127,6 @@ fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree
             ),
         }
     }
-    scripts.end(&[], notes);
     destroys
 }
 

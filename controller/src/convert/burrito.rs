@@ -13,6 +13,12 @@ use super::{
 /// Fields of `overrideRunnerSpec` that a repository's defaults cannot hold. They are copied to each layer.
 const OF_LAYERS: [&str; 3] = ["serviceAccountName", "env", "envFrom"];
 
+const HINTS: [(&str, &str); 3] = [
+    ("syncWindows", "the annotation pawl.run/freeze on a namespace lets nothing new begin; windows are not there yet"),
+    ("additionalTargetRefs", "plans of pull requests are not there yet"),
+    ("applyWithoutPlanArtifact", "what is applied is the plan that was shown, byte for byte"),
+];
+
 /// Settings that layers inherit from their repositories.
 #[derive(Default)]
 pub(super) struct Repositories(BTreeMap<(String, String), Inherited>);
@@ -32,18 +38,14 @@ impl Repositories {
         let mut to = Tree::of("TerraformRepository", &document, 253, notes);
         let (namespace, name) = (document.namespace(), document.name());
         let spec = &mut document.spec;
-        let mut repository = spec.within("repository");
-        to.put("spec.url", repository.text("url"));
-        repository.end(&[], notes);
+        to.put("spec.url", spec.text("repository.url"));
         notes.say(
             "spec.repository.url",
             "has credentials that Burrito finds by the URL, if any: name their Secret in spec.secretRef",
         );
         to.put("spec.defaults.tool", tool(spec, notes));
-        let (apply, retries) = strategy(spec, notes);
-        let mut history = spec.within("runHistoryPolicy");
-        let runs = history.number("runs");
-        history.end(&[], notes);
+        let (apply, retries) = strategy(spec);
+        let history = spec.number("runHistoryPolicy.runs");
         let most = spec.number("maxConcurrentRunnerPods").filter(|most| *most > 0);
         to.put("spec.maxConcurrentRuns", number(most, "spec.maxConcurrentRunnerPods", (1, 10_000), notes));
         let mut runner = spec.within("overrideRunnerSpec");
@@ -52,14 +54,8 @@ impl Repositories {
             of_layers.extend(runner.any(field).map(|value| (field.to_owned(), value)));
         }
         settings(runner, &mut to, "spec.defaults", notes);
-        document.spec.end(
-            &[("syncWindows", "the annotation pawl.run/freeze on a namespace lets nothing new begin; windows are not there yet")],
-            notes,
-        );
-        self.0.insert(
-            (namespace.clone(), name.clone()),
-            Inherited { apply, retries, history: runs, runner: of_layers, used: false },
-        );
+        document.spec.end(&HINTS, notes);
+        self.0.insert((namespace.clone(), name.clone()), Inherited { apply, retries, history, runner: of_layers, used: false });
         made.repository(&namespace, &name, to);
     }
 
@@ -81,10 +77,8 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     let mut to = Tree::layer(&document, notes);
     let own = document.namespace();
     let spec = &mut document.spec;
-    let mut repository = spec.within("repository");
-    let name = repository.text("name").unwrap_or_default();
-    let namespace = repository.text("namespace").filter(|namespace| *namespace != own);
-    repository.end(&[], notes);
+    let name = spec.text("repository.name").unwrap_or_default();
+    let namespace = spec.text("repository.namespace").filter(|namespace| *namespace != own);
     let mut none = Inherited::default();
     let key = (namespace.clone().unwrap_or_else(|| own.clone()), name.clone());
     let inherited = known.0.get_mut(&key).unwrap_or_else(|| {
@@ -99,15 +93,13 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     let path = git::directory(spec.text("path"));
     to.put("spec.path", path.clone());
     to.put("spec.template.tool", tool(spec, notes));
-    let (apply, retries) = strategy(spec, notes);
+    let (apply, retries) = strategy(spec);
     let remediation = if apply.or(inherited.apply).unwrap_or(false) { "Automatic" } else { "Dry" };
     to.put("spec.remediation", Some(json!({"onCommit": remediation, "onDrift": remediation})));
     let retries = retries.or(inherited.retries);
     to.put("spec.maxRetries", number(retries, "spec.remediationStrategy.onError.maxRetries", (0, 10), notes));
-    let mut history = spec.within("runHistoryPolicy");
-    let runs = history.number("runs").or(inherited.history);
+    let runs = spec.number("runHistoryPolicy.runs").or(inherited.history);
     to.put("spec.runHistory", number(runs, "spec.runHistoryPolicy.runs", (1, 50), notes));
-    history.end(&[], notes);
     let mut runner = spec.within("overrideRunnerSpec");
     for (field, value) in &inherited.runner {
         runner.inherit(field, value);
@@ -120,7 +112,7 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     for trigger in triggers.filter_map(|(_, paths)| paths.as_str()).flat_map(|paths| paths.split(',')) {
         to.push("spec.triggerPaths", glob(path.as_deref(), trigger.trim()).into());
     }
-    document.spec.end(&[("additionalTargetRefs", "plans of pull requests are not there yet")], notes);
+    document.spec.end(&HINTS, notes);
     made.push(to);
 }
 
@@ -128,9 +120,7 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
 fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
     let mut found: Option<(&str, Value)> = None;
     for (field, name) in [("terragrunt", "Terragrunt"), ("opentofu", "OpenTofu"), ("terraform", "Terraform")] {
-        let mut of = spec.within(field);
-        let (enabled, version) = (of.flag("enabled"), of.text("version"));
-        of.end(&[], notes);
+        let (enabled, version) = (spec.flag(&format!("{field}.enabled")), spec.text(&format!("{field}.version")));
         if enabled == Some(false) || (enabled.is_none() && version.is_none()) {
             continue;
         }
@@ -140,23 +130,15 @@ fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
             }
             continue;
         }
-        let mut tool = json!({"name": name});
-        tool.as_object_mut()
-            .into_iter()
-            .for_each(|tool| tool.extend(version.clone().map(|version| ("version".to_owned(), version.into()))));
-        found = Some((name, tool));
+        let mut tool = Tree(json!({"name": name}));
+        tool.put("version", version);
+        found = Some((name, tool.0));
     }
     found.map(|(_, tool)| tool)
 }
 
-fn strategy(spec: &mut Fields, notes: &mut Notes) -> (Option<bool>, Option<u64>) {
-    let mut strategy = spec.within("remediationStrategy");
-    let apply = strategy.flag("autoApply");
-    let mut error = strategy.within("onError");
-    let retries = error.number("maxRetries");
-    error.end(&[], notes);
-    strategy.end(&[("applyWithoutPlanArtifact", "what is applied is the plan that was shown, byte for byte")], notes);
-    (apply, retries)
+fn strategy(spec: &mut Fields) -> (Option<bool>, Option<u64>) {
+    (spec.flag("remediationStrategy.autoApply"), spec.number("remediationStrategy.onError.maxRetries"))
 }
 
 /// The common fields of `overrideRunnerSpec` in repositories and layers.

@@ -31,7 +31,7 @@ enum Code {
 
 /// Converts a stack: to a layer if its code is in git, otherwise to a run.
 pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Notes) {
-    let code = code(&mut document.spec, notes);
+    let code = code(&mut document.spec);
     let (own, name) = (document.namespace(), document.name());
     let is_layer = !matches!(code, Code::Fixed(_));
     let mut to =
@@ -76,6 +76,7 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     tasks(spec, &mut to, at, notes);
     document.spec.end(
         &[
+            ("terraformModule.version", "the address names a ref, as in ?ref=v1"),
             ("keepLatestPodsOnly", "pods go with their runs, and runHistory says how many are kept"),
             ("keepCompletedPods", "logs are kept by the datastore"),
             ("outputsToOmit", "outputs.secret.items lists what is published"),
@@ -94,13 +95,9 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     made.push(to);
 }
 
-fn code(spec: &mut Fields, notes: &mut Notes) -> Code {
-    let mut module = spec.within("terraformModule");
-    let (inline, source) = (module.text("inline"), module.text("source"));
-    let mut map = module.within("configMapSelector");
-    let (name, key) = (map.text("name"), map.text("key"));
-    map.end(&[], notes);
-    module.end(&[("version", "the address names a ref, as in ?ref=v1")], notes);
+fn code(spec: &mut Fields) -> Code {
+    let [inline, source, name, key] = ["inline", "source", "configMapSelector.name", "configMapSelector.key"]
+        .map(|field| spec.text(&format!("terraformModule.{field}")));
     match (inline, name, source) {
         (Some(text), ..) => Code::Fixed(json!({"inline": {"files": {"main.tf": text}}})),
         (_, Some(name), _) => {
@@ -121,17 +118,14 @@ fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &
     let mut own = None;
     for mut method in spec.items("scmAuthMethods") {
         let host = method.text("host").unwrap_or_default();
-        let mut git = method.within("git");
-        let (mut ssh, mut https) = (git.within("ssh"), git.within("https"));
-        let (mut key, mut token) = (ssh.within("sshKeySecretRef"), https.within("tokenSecretRef"));
-        for (secret, field, ours) in [
-            (&mut key, "sshKeySecretRef", "identity and known_hosts"),
-            (&mut token, "tokenSecretRef", "username and password, or bearerToken"),
+        for (field, ours) in [
+            ("git.ssh.sshKeySecretRef", "identity and known_hosts"),
+            ("git.https.tokenSecretRef", "username and password, or bearerToken"),
         ] {
-            let Some(name) = secret.text("name") else { continue };
-            let has = secret.text("key").map(|key| format!(", not {key}")).unwrap_or_default();
+            let Some(name) = method.text(&format!("{field}.name")) else { continue };
+            let has = method.text(&format!("{field}.key")).map(|key| format!(", not {key}")).unwrap_or_default();
             notes.say(
-                &git.path(field),
+                &method.path(field),
                 &format!("names the Secret {name}, which needs the keys {ours}{has}, in the namespace of what uses it"),
             );
             if url.is_some_and(|url| self::git::host(url) == host) {
@@ -139,15 +133,14 @@ fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &
             }
             to.push(&format!("{at}.credentials.git"), json!({"host": host, "secretRef": {"name": name}}));
         }
-        for rest in [key, token] {
-            rest.end(&[("namespace", "Secrets are of the object's own namespace")], notes);
-        }
-        for rest in [ssh, https, git, method] {
-            rest.end(
-                &[("requireProxy", "a proxy stands in the chart's values"), ("lockSecretDeletion", "nobody deletes it")],
-                notes,
-            );
-        }
+        method.end(
+            &[
+                ("namespace", "Secrets are of the object's own namespace"),
+                ("requireProxy", "a proxy stands in the chart's values"),
+                ("lockSecretDeletion", "nobody deletes it"),
+            ],
+            notes,
+        );
     }
     own
 }
@@ -188,25 +181,27 @@ fn outputs(spec: &mut Fields, to: &mut Tree, at: &str) {
 /// Converts `credentials`: Secrets as environment, and AWS accounts.
 fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut one in spec.items("credentials") {
-        let mut secret = one.within("secretNameRef");
-        if let Some(name) = secret.text("name") {
+        if let Some(name) = one.text("secretNameRef.name") {
             to.push(&format!("{at}.envFrom"), json!({"secretRef": {"name": name}}));
         }
-        secret.end(&[("namespace", "Secrets are of the object's own namespace")], notes);
-        let mut aws = one.within("aws");
-        if let Some(role) = aws.text("irsa") {
+        if let Some(role) = one.text("aws.irsa") {
             if to.has(&format!("{at}.runner.serviceAccountName")) {
                 to.put(&format!("{at}.credentials.aws.roleArn"), Some(role));
             } else {
-                notes.say(&aws.path("irsa"), &format!("needs an account that it trusts: set {at}.runner.serviceAccountName and {at}.credentials.aws.roleArn: {role}"));
+                notes.say(&one.path("aws.irsa"), &format!("needs an account that it trusts: set {at}.runner.serviceAccountName and {at}.credentials.aws.roleArn: {role}"));
             }
         }
-        if let Some(role) = aws.text("kiam") {
+        if let Some(role) = one.text("aws.kiam") {
             let annotation = json!({"annotations": {"iam.amazonaws.com/role": role}});
             pod::metadata(&mut Fields::of("", annotation), to, at);
         }
-        aws.end(&[], notes);
-        one.end(&[("serviceAccountAnnotations", "annotate the account that runner.serviceAccountName names")], notes);
+        one.end(
+            &[
+                ("namespace", "Secrets are of the object's own namespace"),
+                ("serviceAccountAnnotations", "annotate the account that runner.serviceAccountName names"),
+            ],
+            notes,
+        );
     }
 }
 
@@ -214,11 +209,8 @@ fn clouds(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
 fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
     for mut task in spec.items("taskOptions") {
         let of = task.words("for");
-        let mut script = task.within("script");
-        let (inline, url) = (script.text("inline"), script.text("source"));
-        let mut map = script.within("configMapSelector");
-        let (name, key) = (map.text("name"), map.text("key"));
-        map.end(&[], notes);
+        let [inline, url, name, key] = ["inline", "source", "configMapSelector.name", "configMapSelector.key"]
+            .map(|field| task.text(&format!("script.{field}")));
         let body = match (inline, name.zip(key)) {
             (Some(text), _) => Some(json!({"inline": text})),
             (_, Some((name, key))) => Some(json!({"configMapKeyRef": {"name": name, "key": key}})),
@@ -226,11 +218,10 @@ fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
         };
         if url.is_some() && body.is_none() {
             notes.say(
-                &script.path("source"),
+                &task.path("script.source"),
                 "has no counterpart: put the script into the source, a ConfigMap or the hook itself",
             );
         }
-        script.end(&[], notes);
         for task_name in body.iter().flat_map(|_| &of) {
             match HOOKS.iter().find(|(task, _)| task == task_name) {
                 Some((_, when)) => {

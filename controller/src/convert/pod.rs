@@ -21,6 +21,12 @@ pub(super) const HINTS: [(&str, &str); 10] = [
     ("policyRules", "give template.runner.serviceAccountName an account with these rights"),
 ];
 
+/// Fields of an object of `env` or `envFrom`.
+pub(super) const VARIABLE: [(&str, &str); 2] = [
+    ("optional", "what is named has to be there"),
+    ("valueFrom.fieldRef", "nothing of the pod is known to a run before it has one"),
+];
+
 /// Settings with equal names and types.
 const SAME: [&str; 9] = [
     "imagePullPolicy",
@@ -74,41 +80,37 @@ pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut 
         } else if let Some(value) = variable.text("value") {
             to.push(&format!("{at}.env"), json!({"name": name, "value": value}));
         } else if variable.has("valueFrom") {
-            if let Some(from) = value_from(&mut variable, notes) {
+            if let Some(from) = value_from(&mut variable) {
                 to.push(&format!("{at}.env"), json!({"name": name, "valueFrom": from}));
             }
         } else {
             to.push(&format!("{at}.env"), json!({"name": name, "value": ""}));
         }
-        variable.end(&[], notes);
+        variable.end(&VARIABLE, notes);
     }
     for mut all in of.items("envFrom") {
         let mut from = Tree(json!({}));
         from.put("prefix", all.text("prefix"));
         for kind in ["secretRef", "configMapRef"] {
-            let mut object = all.within(kind);
-            from.put(&format!("{kind}.name"), object.text("name"));
-            object.end(&[("optional", "what is named has to be there")], notes);
+            let name = format!("{kind}.name");
+            from.put(&name, all.text(&name));
         }
         if from.has("secretRef") || from.has("configMapRef") {
             to.push(&format!("{at}.envFrom"), from.0);
         }
-        all.end(&[], notes);
+        all.end(&VARIABLE, notes);
     }
 }
 
 /// Converts `valueFrom` with a key of a Secret or ConfigMap.
-pub(super) fn value_from(of: &mut Fields, notes: &mut Notes) -> Option<Value> {
-    let mut from = of.within("valueFrom");
+pub(super) fn value_from(of: &mut Fields) -> Option<Value> {
     let mut found = None;
     for kind in ["secretKeyRef", "configMapKeyRef"] {
-        let mut key = from.within(kind);
-        if let (Some(name), Some(key)) = (key.text("name"), key.text("key")) {
+        let [name, key] = ["name", "key"].map(|field| of.text(&format!("valueFrom.{kind}.{field}")));
+        if let (Some(name), Some(key)) = (name, key) {
             found = Some(json!({kind: {"name": name, "key": key}}));
         }
-        key.end(&[("optional", "what is named has to be there")], notes);
     }
-    from.end(&[("fieldRef", "nothing of the pod is known to a run before it has one")], notes);
     found
 }
 

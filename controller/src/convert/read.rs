@@ -1,5 +1,7 @@
 //! Parses documents and tracks which fields have been taken.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, ensure};
 use serde_json::{Map, Value};
 
@@ -73,25 +75,37 @@ impl Notes {
     }
 }
 
-/// Fields of an object; those left at the end have no counterpart.
+/// Fields of an object, by dotted paths; those left at the end have no counterpart.
 #[derive(Clone)]
 pub(super) struct Fields {
     at: String,
     rest: Map<String, Value>,
+    /// Objects of which a field was asked for: what is left of them is said field by field.
+    entered: BTreeSet<String>,
 }
 
 impl Fields {
     pub(super) fn of(at: &str, value: Value) -> Self {
-        Self { at: at.to_owned(), rest: if let Value::Object(rest) = value { rest } else { Map::new() } }
+        let rest = if let Value::Object(rest) = value { rest } else { Map::new() };
+        Self { at: at.to_owned(), rest, entered: BTreeSet::new() }
     }
 
     /// Takes a field of any type.
     pub(super) fn any(&mut self, name: &str) -> Option<Value> {
-        self.rest.remove(name).filter(|value| !says_nothing(value))
+        self.when(name, |_| true).filter(|value| !says_nothing(value))
     }
 
     fn when(&mut self, name: &str, is: fn(&Value) -> bool) -> Option<Value> {
-        if self.rest.get(name).is_some_and(is) { self.rest.remove(name) } else { None }
+        let mut map = &mut self.rest;
+        let mut key = name;
+        for (dot, _) in name.match_indices('.') {
+            self.entered.insert(name[..dot].to_owned());
+        }
+        while let Some((parent, rest)) = key.split_once('.') {
+            map = map.get_mut(parent)?.as_object_mut()?;
+            key = rest;
+        }
+        if map.get(key).is_some_and(is) { map.remove(key) } else { None }
     }
 
     /// Takes a string or number; an empty one counts as unset.
@@ -123,7 +137,9 @@ impl Fields {
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
-        self.rest.get(name).is_some_and(|value| !says_nothing(value))
+        let mut keys = name.split('.');
+        let first = keys.next().and_then(|key| self.rest.get(key));
+        first.and_then(|value| keys.try_fold(value, |value, key| value.get(key))).is_some_and(|value| !says_nothing(value))
     }
 
     /// Sets a field if it is unset.
@@ -135,13 +151,12 @@ impl Fields {
 
     /// Takes the fields of a nested object.
     pub(super) fn within(&mut self, name: &str) -> Self {
-        let at = format!("{}.{name}", self.at);
-        Self { at, rest: self.map(name) }
+        Self::of(&self.path(name), Value::Object(self.map(name)))
     }
 
     /// Takes the objects of a list.
     pub(super) fn items(&mut self, name: &str) -> Vec<Self> {
-        let at = format!("{}.{name}", self.at);
+        let at = self.path(name);
         self.list(name).into_iter().enumerate().map(|(n, value)| Self::of(&format!("{at}[{n}]"), value)).collect()
     }
 
@@ -150,14 +165,23 @@ impl Fields {
         format!("{}.{name}", self.at)
     }
 
-    /// Warns about all fields that are left, with a hint for the replacement.
+    /// Warns about all fields that are left, with a hint for the replacement, by a path's end.
     pub(super) fn end(self, hints: &[(&str, &str)], notes: &mut Notes) {
-        for (name, value) in &self.rest {
-            if says_nothing(value) {
-                continue;
+        self.left(&self.rest, "", hints, notes);
+    }
+
+    fn left(&self, of: &Map<String, Value>, prefix: &str, hints: &[(&str, &str)], notes: &mut Notes) {
+        for (name, value) in of {
+            let name = format!("{prefix}{name}");
+            match value {
+                Value::Object(inner) if self.entered.contains(&name) => self.left(inner, &format!("{name}."), hints, notes),
+                value if says_nothing(value) => {}
+                _ => {
+                    let fits = |field: &str| name.strip_suffix(field).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+                    let hint = hints.iter().find(|(field, _)| fits(field)).map(|(_, hint)| format!(": {hint}"));
+                    notes.say(&self.path(&name), &format!("has no counterpart{}", hint.unwrap_or_default()));
+                }
             }
-            let hint = hints.iter().find(|(field, _)| field == name).map(|(_, hint)| format!(": {hint}")).unwrap_or_default();
-            notes.say(&self.path(name), &format!("has no counterpart{hint}"));
         }
     }
 }

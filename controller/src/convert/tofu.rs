@@ -15,20 +15,17 @@ pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut No
     let (namespace, name) = (document.namespace(), document.name());
     let spec = &mut document.spec;
     to.put("spec.url", spec.text("url"));
-    let mut secret = spec.within("secretRef");
-    to.put("spec.secretRef.name", secret.text("name"));
-    secret.end(&[], notes);
+    to.put("spec.secretRef.name", spec.text("secretRef.name"));
     let interval = span(spec.text("interval"), "spec.interval", (Span::seconds(30), Span::hours(24)), notes);
     to.put("spec.interval", interval);
     to.put("spec.suspend", spec.flag("suspend").filter(|suspend| *suspend));
     // The ref moves to the layers; until they are created, it is stored here.
-    let mut git_ref = spec.within("ref");
-    let named = ["commit", "name", "tag", "branch"].map(|kind| git_ref.text(kind)).into_iter().flatten().next();
+    let named = ["ref.commit", "ref.name", "ref.tag", "ref.branch"].map(|kind| spec.text(kind)).into_iter().flatten().next();
     let named = named.unwrap_or_else(|| "master".to_owned());
     to.put(GIT_REF, Some(named.trim_start_matches("refs/heads/").trim_start_matches("refs/tags/")));
-    git_ref.end(&[("semver", "a layer follows a branch or a tag")], notes);
     document.spec.end(
         &[
+            ("ref.semver", "a layer follows a branch or a tag"),
             ("verify", "the commit is fetched by its id, and no signature of it is checked"),
             ("ignore", "a layer's runs are set off by what its code uses"),
             ("proxySecretRef", "the chart's values say which proxy there is"),
@@ -68,6 +65,10 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     runner(spec, &mut to, notes);
     document.spec.end(
         &[
+            ("backendConfig.configPath", "the pods reach their own cluster"),
+            ("backendConfig.labels", "the state's Secret is the tool's"),
+            ("writeOutputsToSecret.labels", "the Secret has labels of Pawl"),
+            ("writeOutputsToSecret.annotations", "the Secret has annotations of Pawl"),
             ("retryInterval", "a plan that failed is made again after 1 min, doubling to 1 h"),
             ("retryStrategy", "a plan that failed is made again after 1 min, doubling to 1 h"),
             ("maxRetryInterval", "a plan that failed is made again after 1 min, doubling to 1 h"),
@@ -96,11 +97,9 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
 
 /// Converts the source; returns whether there is a repository for a layer.
 fn source(spec: &mut Fields, own: &str, to: &mut Tree, made: &mut Made, notes: &mut Notes) -> bool {
-    let mut source = spec.within("sourceRef");
-    let (kind, name) = (source.text("kind").unwrap_or_default(), source.text("name").unwrap_or_default());
-    let namespace = source.text("namespace").unwrap_or_else(|| own.to_owned());
-    drop(source.text("apiVersion"));
-    source.end(&[], notes);
+    let [kind, name] = ["sourceRef.kind", "sourceRef.name"].map(|field| spec.text(field).unwrap_or_default());
+    let namespace = spec.text("sourceRef.namespace").unwrap_or_else(|| own.to_owned());
+    drop(spec.text("sourceRef.apiVersion"));
     if kind != "GitRepository" {
         notes.say(
             "spec.sourceRef",
@@ -145,9 +144,7 @@ fn remediation(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
     let bounds = (Span::minutes(1), Span::hours(720));
     to.put("spec.drift.interval", span(spec.text("interval"), "spec.interval", bounds, notes));
     to.put("spec.drift.suspend", spec.flag("disableDriftDetection").filter(|off| *off));
-    let mut error = spec.within("remediation");
-    to.put("spec.maxRetries", number(error.number("retries"), "spec.remediation.retries", (0, 10), notes));
-    error.end(&[], notes);
+    to.put("spec.maxRetries", number(spec.number("remediation.retries"), "spec.remediation.retries", (0, 10), notes));
 }
 
 fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Notes) {
@@ -155,10 +152,10 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
         let Some(name) = variable.text("name") else { continue };
         if let Some(value) = variable.any("value") {
             to.push("spec.template.variables", json!({"name": name, "value": value}));
-        } else if let Some(from) = pod::value_from(&mut variable, notes) {
+        } else if let Some(from) = pod::value_from(&mut variable) {
             to.push("spec.template.variables", json!({"name": name, "valueFrom": from}));
         }
-        variable.end(&[], notes);
+        variable.end(&pod::VARIABLE, notes);
     }
     for mut from in spec.items("varsFrom") {
         let (kind, name) = (from.text("kind").unwrap_or_default(), from.text("name").unwrap_or_default());
@@ -172,7 +169,7 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
         if keys.is_empty() {
             to.push("spec.template.envFrom", json!({"prefix": "TF_VAR_", all: {"name": name}}));
         }
-        from.end(&[("optional", "what is named has to be there")], notes);
+        from.end(&pod::VARIABLE, notes);
     }
     if let Some(values) = spec.any("values") {
         if values.to_string().contains("${{") {
@@ -184,11 +181,9 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
         to.push("spec.template.variableFiles", json!({"path": git::from(path, &file)}));
     }
     for mut file in spec.items("fileMappings") {
-        let mut secret = file.within("secretRef");
-        let (name, key) = (secret.text("name").unwrap_or_default(), secret.text("key").unwrap_or_default());
-        secret.end(&[], notes);
-        let place = if file.text("location").as_deref() == Some("workspace") { "Source" } else { "Home" };
-        let path = file.text("path").unwrap_or_default();
+        let [name, key, location, path] =
+            ["secretRef.name", "secretRef.key", "location", "path"].map(|field| file.text(field).unwrap_or_default());
+        let place = if location == "workspace" { "Source" } else { "Home" };
         to.push("spec.template.files", json!({"path": path, "in": place, "secretKeyRef": {"name": name, "key": key}}));
         file.end(&[], notes);
     }
@@ -196,11 +191,10 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
 
 /// Converts the backend. By default the state is in a Secret of the namespace.
 fn backend(spec: &mut Fields, name: &str, namespace: &str, to: &mut Tree, notes: &mut Notes) {
-    let mut config = spec.within("backendConfig");
-    let own = config.text("customConfiguration");
-    let disabled = config.flag("disable") == Some(true);
-    let suffix = config.text("secretSuffix").unwrap_or_else(|| name.to_owned());
-    let _ = config.flag("inClusterConfig");
+    let own = spec.text("backendConfig.customConfiguration");
+    let disabled = spec.flag("backendConfig.disable") == Some(true);
+    let suffix = spec.text("backendConfig.secretSuffix").unwrap_or_else(|| name.to_owned());
+    let _ = spec.flag("backendConfig.inClusterConfig");
     match own.as_deref().map(hcl::backend) {
         Some(Some((kind, config))) => to.put("spec.template.backend", Some(json!({"type": kind, "config": config}))),
         Some(None) => notes.say("spec.backendConfig.customConfiguration", "is more than plain arguments: write template.backend"),
@@ -213,14 +207,12 @@ fn backend(spec: &mut Fields, name: &str, namespace: &str, to: &mut Tree, notes:
             to.put("spec.template.backend", Some(json!({"type": "kubernetes", "config": config})));
         }
     }
-    config.end(&[("configPath", "the pods reach their own cluster"), ("labels", "the state's Secret is the tool's")], notes);
 }
 
 fn outputs(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
-    let mut outputs = spec.within("writeOutputsToSecret");
-    if let Some(name) = outputs.text("name") {
+    if let Some(name) = spec.text("writeOutputsToSecret.name") {
         to.put("spec.template.outputs.secret.name", Some(name));
-        for output in outputs.words("outputs") {
+        for output in spec.words("writeOutputsToSecret.outputs") {
             let item = match output.split_once(':') {
                 Some((output, key)) => json!({"output": output, "key": key}),
                 None => json!({"output": output}),
@@ -232,7 +224,6 @@ fn outputs(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
             "names a Secret that Pawl did not make, if it is there: delete it, or choose another name",
         );
     }
-    outputs.end(&[("labels", "the Secret has labels of Pawl"), ("annotations", "the Secret has annotations of Pawl")], notes);
 }
 
 fn runner(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
@@ -241,13 +232,11 @@ fn runner(spec: &mut Fields, to: &mut Tree, notes: &mut Notes) {
     let grace = spec.number("runnerTerminationGracePeriodSeconds");
     let grace = number(grace, "spec.runnerTerminationGracePeriodSeconds", (30, 86_400), notes);
     to.put("spec.template.runner.terminationGracePeriodSeconds", grace);
-    let mut template = spec.within("runnerPodTemplate");
-    let mut metadata = template.within("metadata");
+    let mut metadata = spec.within("runnerPodTemplate.metadata");
     pod::metadata(&mut metadata, to, "spec.template");
     metadata.end(&[], notes);
-    let mut pod = template.within("spec");
+    let mut pod = spec.within("runnerPodTemplate.spec");
     pod::settings(&mut pod, to, "spec.template");
     pod::environment(&mut pod, to, "spec.template", notes);
     pod.end(&pod::HINTS, notes);
-    template.end(&[], notes);
 }

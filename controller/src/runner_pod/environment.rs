@@ -4,7 +4,7 @@ use crds::{TerraformRun, datastore, pod_env};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
 use kube::ResourceExt;
 
-use super::{Handout, grace_seconds};
+use super::{Handout, grace_seconds, variable};
 use crate::settings::Settings;
 
 /// Hosts that pods reach without a proxy: themselves, the services of the cluster, and the API server's address, which
@@ -12,7 +12,6 @@ use crate::settings::Settings;
 const DIRECT: &str = "localhost,127.0.0.1,::1,kubernetes.default,.svc,.cluster.local,$(KUBERNETES_SERVICE_HOST)";
 
 pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings, store: Option<&Handout>) -> Vec<EnvVar> {
-    let value = |name: &str, value: String| EnvVar { name: name.into(), value: Some(value), value_from: None };
     let field = |name: &str, path: &str| EnvVar {
         name: name.into(),
         value: None,
@@ -22,20 +21,20 @@ pub(super) fn environment(run: &TerraformRun, attempt: u32, settings: &Settings,
         }),
     };
     let mut env = vec![
-        value(pod_env::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
-        value(pod_env::ENV_RUN, run.name_any()),
-        value(pod_env::ENV_RUN_UID, run.uid().unwrap_or_default()),
-        value(pod_env::ENV_ATTEMPT, attempt.to_string()),
+        variable(pod_env::ENV_NAMESPACE, run.namespace().unwrap_or_default()),
+        variable(pod_env::ENV_RUN, run.name_any()),
+        variable(pod_env::ENV_RUN_UID, run.uid().unwrap_or_default()),
+        variable(pod_env::ENV_ATTEMPT, attempt.to_string()),
         field(pod_env::ENV_POD_NAME, "metadata.name"),
         field(pod_env::ENV_POD_UID, "metadata.uid"),
         field(pod_env::ENV_NODE_NAME, "spec.nodeName"),
-        value(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
+        variable(pod_env::ENV_GRACE, grace_seconds(run).to_string()),
     ];
     if let Some(Handout { url, ca }) = store {
-        env.extend([value(datastore::ENV_URL, url.clone()), value(datastore::ENV_CA, ca.clone())]);
+        env.extend([variable(datastore::ENV_URL, url.clone()), variable(datastore::ENV_CA, ca.clone())]);
     }
     if settings.runner_require_confinement {
-        env.push(value(pod_env::ENV_REQUIRE_CONFINEMENT, "true".into()));
+        env.push(variable(pod_env::ENV_REQUIRE_CONFINEMENT, "true"));
     }
     env.extend(network(settings));
     env
@@ -54,21 +53,19 @@ fn network(settings: &Settings) -> Vec<EnvVar> {
     let proxies = proxies.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let proxies = proxies.flat_map(|(name, value)| [(name.to_owned(), value.clone()), (name.to_ascii_lowercase(), value)]);
     let authorities = said(settings.runner_ca.as_ref()).map(|pem| (pod_env::ENV_CA.to_owned(), pem));
-    proxies.chain(authorities).map(|(name, value)| EnvVar { name, value: Some(value), value_from: None }).collect()
+    proxies.chain(authorities).map(|(name, value)| variable(name, value)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        runner_pod::{runner_pod, tests::spec_of},
+        runner_pod::tests::{built, spec_of, value},
         testing,
     };
-    use crds::Attempt;
 
     fn told(settings: &Settings) -> Vec<(String, String)> {
-        let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, settings, None);
-        let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
+        let env = built(&testing::run(), settings).spec.unwrap().containers[0].env.clone().unwrap();
         let is_ours = |env: &EnvVar| env.name == pod_env::ENV_CA || env.name.to_ascii_lowercase().ends_with("_proxy");
         env.into_iter().filter(is_ours).map(|env| (env.name, env.value.unwrap())).collect()
     }
@@ -106,24 +103,22 @@ mod tests {
             assert!(direct.contains(&name), "{name}: {direct:?}");
         }
     }
+
     #[test]
     fn environment_has_the_attempts_identity() {
         let run = testing::run();
-        let env = spec_of(&run).containers[0].env.clone().unwrap();
-        let value = |name: &str| env.iter().find(|e| e.name == name).unwrap().value.clone();
-        assert_eq!(value(pod_env::ENV_RUN), Some(run.name_any()));
-        assert_eq!(value(pod_env::ENV_ATTEMPT), Some("1".into()));
-        assert_eq!(value(pod_env::ENV_GRACE), Some("600".into()));
-        assert_eq!(value(pod_env::ENV_POD_UID), None, "by downward API");
+        let spec = spec_of(&run);
+        let named = [pod_env::ENV_RUN, pod_env::ENV_ATTEMPT, pod_env::ENV_GRACE].map(|name| value(&spec, name));
+        assert_eq!(named, [Some(run.name_any()), Some("1".into()), Some("600".into())]);
+        let uid = spec.containers[0].env.iter().flatten().find(|env| env.name == pod_env::ENV_POD_UID).unwrap();
+        assert!(uid.value.is_none() && uid.value_from.is_some(), "by downward API");
     }
 
     #[test]
     fn confinement_is_required_only_if_configured() {
         let said = |runner_require_confinement| {
             let settings = Settings { runner_require_confinement, ..Settings::default() };
-            let pod = runner_pod(&testing::run(), &Attempt { number: 1, ..Attempt::default() }, &settings, None);
-            let env = pod.spec.unwrap().containers[0].env.clone().unwrap();
-            env.into_iter().find(|e| e.name == pod_env::ENV_REQUIRE_CONFINEMENT).and_then(|e| e.value)
+            value(&built(&testing::run(), &settings).spec.unwrap(), pod_env::ENV_REQUIRE_CONFINEMENT)
         };
         assert_eq!((said(false), said(true).as_deref()), (None, Some("true")));
     }

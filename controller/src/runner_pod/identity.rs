@@ -1,9 +1,9 @@
 //! Tokens of the run's account for clouds and Vault.
 
 use crds::{Attempt, TerraformRun, datastore};
-use k8s_openapi::api::core::v1::{ProjectedVolumeSource, Volume};
+use k8s_openapi::api::core::v1::Volume;
 
-use super::{FILE_MODE, token_of};
+use super::{projected, token_of};
 
 pub(super) const VOLUME: &str = "identity";
 
@@ -14,11 +14,7 @@ pub(super) fn volume(run: &TerraformRun, attempt: &Attempt) -> Option<Volume> {
     // The schema rejects it as well: with a token for the datastore, code of the stack could write its own plans.
     let tokens = run.spec.credentials.tokens().into_iter().filter(|token| token.audience != datastore::AUDIENCE);
     let sources: Vec<_> = tokens.map(|token| token_of(format!("{}/token", token.field), Some(&token.audience))).collect();
-    (!sources.is_empty()).then(|| Volume {
-        name: VOLUME.into(),
-        projected: Some(ProjectedVolumeSource { default_mode: Some(FILE_MODE), sources: Some(sources) }),
-        ..Volume::default()
-    })
+    (!sources.is_empty()).then(|| projected(VOLUME, sources))
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::SignedDuration;
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, Container, LocalObjectReference, Pod, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
-        SecurityContext, ServiceAccountTokenProjection, VolumeMount, VolumeProjection,
+        Capabilities, Container, EnvVar, LocalObjectReference, Pod, PodSecurityContext, PodSpec, ProjectedVolumeSource,
+        ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount,
+        VolumeProjection,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
@@ -188,6 +189,22 @@ fn token_of(path: String, audience: Option<&str>) -> VolumeProjection {
     }
 }
 
+/// A volume of tokens and other projections.
+fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
+    let projected = ProjectedVolumeSource { default_mode: Some(FILE_MODE), sources: Some(sources) };
+    Volume { name: name.into(), projected: Some(projected), ..Volume::default() }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    let read_only = read_only.then_some(true);
+    VolumeMount { name: name.into(), mount_path: path.into(), read_only, ..VolumeMount::default() }
+}
+
+/// A variable with a value.
+fn variable(name: impl Into<String>, value: impl Into<String>) -> EnvVar {
+    EnvVar { name: name.into(), value: Some(value.into()), value_from: None }
+}
+
 /// Default resources of a run. There is no disk limit, because exceeding it would kill an apply.
 fn default_resources(settings: &Settings) -> ResourceRequirements {
     let disk = settings.runner_ephemeral_storage.as_deref().filter(|quantity| !quantity.is_empty());
@@ -209,14 +226,19 @@ mod tests {
     use super::*;
     use crate::testing;
     use crds::{PlanStatus, TerraformRunStatus};
-    use k8s_openapi::api::core::v1::Volume;
 
     pub(super) fn spec_of(run: &TerraformRun) -> PodSpec {
-        built(run).spec.unwrap()
+        built(run, &Settings::default()).spec.unwrap()
     }
 
-    fn built(run: &TerraformRun) -> Pod {
-        runner_pod(run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None)
+    /// The pod of a first attempt.
+    pub(super) fn built(run: &TerraformRun, settings: &Settings) -> Pod {
+        runner_pod(run, &Attempt { number: 1, ..Attempt::default() }, settings, None)
+    }
+
+    /// The value of a variable of the pod's container.
+    pub(super) fn value(spec: &PodSpec, name: &str) -> Option<String> {
+        spec.containers[0].env.as_ref().unwrap().iter().find(|env| env.name == name)?.value.clone()
     }
 
     #[test]
@@ -245,10 +267,10 @@ mod tests {
         let of = |name: String| crds::ValueFrom { secret_key_ref: Some(secret(name)), ..crds::ValueFrom::default() };
         let variable = |n: u8| crds::Variable { name: format!("v{n}"), value: None, value_from: Some(of(format!("s{n}"))) };
         run.spec.variables = (0..20).map(variable).collect();
-        let first = built(&run);
+        let first = built(&run, &Settings::default());
         assert!(first.spec.as_ref().unwrap().volumes.as_ref().unwrap().len() > 20);
         for _ in 0..5 {
-            assert_eq!(built(&run), first);
+            assert_eq!(built(&run, &Settings::default()), first);
         }
     }
 
@@ -256,8 +278,7 @@ mod tests {
     fn the_disk_is_requested_and_not_limited() {
         let resources = |run: &TerraformRun, disk: Option<&str>| {
             let settings = Settings { runner_ephemeral_storage: disk.map(ToOwned::to_owned), ..Settings::default() };
-            let pod = runner_pod(run, &Attempt { number: 1, ..Attempt::default() }, &settings, None);
-            pod.spec.unwrap().containers[0].resources.clone().unwrap()
+            built(run, &settings).spec.unwrap().containers[0].resources.clone().unwrap()
         };
         let mut run = testing::run();
         let of = |resources: &ResourceRequirements| resources.requests.as_ref().unwrap().get("ephemeral-storage").cloned();
@@ -274,7 +295,7 @@ mod tests {
         let mut run = testing::run();
         run.spec.runner.labels = BTreeMap::from([(names::LABEL_RUN.into(), "forged".into()), ("team".into(), "a".into())]);
         run.spec.runner.annotations = BTreeMap::from([("karpenter.sh/do-not-disrupt".into(), "false".into())]);
-        let pod = built(&run);
+        let pod = built(&run, &Settings::default());
         let labels = pod.metadata.labels.unwrap();
         assert_eq!(labels[names::LABEL_RUN], run.name_any());
         assert_eq!(labels["team"], "a");

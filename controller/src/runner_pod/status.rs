@@ -167,9 +167,10 @@ fn trouble(status: &PodStatus) -> Option<Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
-    fn pod(value: &serde_json::Value) -> Option<PodView> {
-        let mut pod = serde_json::json!({
+    fn pod(value: &Value) -> Option<PodView> {
+        let mut pod = json!({
             "metadata": {"name": "p", "uid": "u", "labels": {"pawl.run/attempt": "3"}, "finalizers": ["pawl.run/attempt"]},
             "spec": {"nodeName": "n", "containers": []},
         });
@@ -177,54 +178,56 @@ mod tests {
         PodView::of(&serde_json::from_value(pod).unwrap())
     }
 
-    fn runner(state: &serde_json::Value) -> serde_json::Value {
-        serde_json::json!({"status": {"phase": "Pending", "containerStatuses": [{
+    fn runner(state: &Value) -> Value {
+        json!({"status": {"phase": "Pending", "containerStatuses": [{
             "name": "runner", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state}]}})
     }
 
     #[test]
-    fn a_running_pod_has_not_ended() {
-        let view = pod(&runner(&serde_json::json!({"running": {}}))).unwrap();
-        assert_eq!((view.attempt, view.held, view.deleting), (3, true, false));
-        assert!(view.started && view.ended.is_none() && view.trouble.is_none());
-    }
-
-    #[test]
-    fn a_pod_has_started_when_its_node_says_so() {
-        let waits = serde_json::json!({"waiting": {"reason": "ImagePullBackOff"}});
-        assert!(!pod(&runner(&waits)).unwrap().started);
-        assert!(!pod(&serde_json::json!({})).unwrap().started, "no node has it yet");
-        assert!(pod(&runner(&serde_json::json!({"terminated": {"exitCode": 0}}))).unwrap().started);
-        // Reported for a lost node; it may have started.
-        assert!(pod(&serde_json::json!({"status": {"phase": "Unknown"}})).unwrap().started);
-    }
-
-    #[test]
-    fn ended_pods_have_reasons() {
-        let killed = serde_json::json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
-        assert_eq!(pod(&runner(&killed)).unwrap().ended.unwrap().reason, reason::OUT_OF_MEMORY);
-        let lost = serde_json::json!({"terminated": {"exitCode": 1, "reason": "Error"}});
-        assert_eq!(pod(&runner(&lost)).unwrap().ended.unwrap().reason, reason::POD_LOST);
-        let evicted = serde_json::json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "disk"}});
-        assert_eq!(pod(&evicted).unwrap().ended.unwrap().reason, reason::EVICTED);
-        let mut deleted = runner(&lost);
-        deleted["metadata"] = serde_json::json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
-        assert_eq!(pod(&deleted).unwrap().ended.unwrap().reason, reason::TERMINATED);
+    fn a_pod_has_started_when_its_node_says_so_and_ends_with_a_reason() {
+        let running = pod(&runner(&json!({"running": {}}))).unwrap();
+        assert_eq!((running.attempt, running.held, running.deleting), (3, true, false));
+        assert!(running.trouble.is_none());
+        let exited = |code: i32, reason: &str| runner(&json!({"terminated": {"exitCode": code, "reason": reason}}));
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let mut deleted_and_exited = exited(1, "Error");
+        crate::testing::merge(&mut deleted_and_exited, &deleted);
+        let mut deleted_without_node = deleted.clone();
+        deleted_without_node["spec"] = json!({"nodeName": null});
+        for (case, value, started, ended) in [
+            ("it runs", runner(&json!({"running": {}})), true, None),
+            ("its image is missing", runner(&json!({"waiting": {"reason": "ImagePullBackOff"}})), false, None),
+            ("no node has it yet", json!({}), false, None),
+            ("of a lost node, it may have started", json!({"status": {"phase": "Unknown"}}), true, None),
+            ("killed for memory", exited(137, "OOMKilled"), true, Some(reason::OUT_OF_MEMORY)),
+            ("exited", exited(1, "Error"), true, Some(reason::POD_LOST)),
+            (
+                "evicted",
+                json!({"status": {"phase": "Failed", "reason": "Evicted", "message": "disk"}}),
+                true,
+                Some(reason::EVICTED),
+            ),
+            ("deleted and exited", deleted_and_exited, true, Some(reason::TERMINATED)),
+            ("deleted, and its node still has it", deleted, false, None),
+            ("deleted before it had a node", deleted_without_node, false, Some(reason::TERMINATED)),
+        ] {
+            let view = pod(&value).unwrap();
+            assert_eq!((view.started, view.ended.map(|ended| ended.reason)), (started, ended), "{case}");
+        }
     }
 
     #[test]
     fn failed_phase_of_a_lost_node_is_not_an_end() {
         for reason in ["DeletionByPodGC", "DeletionByTaintManager"] {
-            let conditions =
-                serde_json::json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]);
-            let mut lost = runner(&serde_json::json!({"running": {}}));
+            let conditions = json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]);
+            let mut lost = runner(&json!({"running": {}}));
             lost["status"]["phase"] = "Failed".into();
             assert!(pod(&lost).unwrap().ended.is_none(), "its container was seen to run");
             lost["status"]["conditions"] = conditions.clone();
             assert!(pod(&lost).unwrap().ended.is_none(), "{reason}");
-            let unseen = serde_json::json!({"status": {"phase": "Failed", "conditions": conditions}});
+            let unseen = json!({"status": {"phase": "Failed", "conditions": conditions}});
             assert!(pod(&unseen).unwrap().ended.is_none(), "{reason}: it may have been begun and not yet told");
-            let mut told = runner(&serde_json::json!({"terminated": {"exitCode": 143}}));
+            let mut told = runner(&json!({"terminated": {"exitCode": 143}}));
             told["status"]["conditions"] = conditions;
             assert_eq!(pod(&told).unwrap().ended.unwrap().reason, reason::EVICTED);
         }
@@ -232,21 +235,12 @@ mod tests {
 
     #[test]
     fn tolerations_give_the_time_on_a_lost_node() {
-        let tolerations = serde_json::json!([
+        let tolerations = json!([
             {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
             {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
             {"key": "other", "operator": "Exists", "tolerationSeconds": 1}, {"operator": "Exists"}]);
-        assert_eq!(pod(&serde_json::json!({"spec": {"tolerations": tolerations}})).unwrap().tolerates, Some(5));
-        assert_eq!(pod(&serde_json::json!({})).unwrap().tolerates, None);
-    }
-
-    #[test]
-    fn deleted_pod_ends_with_its_container_or_without_a_node() {
-        let deleted = serde_json::json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        assert!(pod(&deleted).unwrap().ended.is_none(), "its node still has it");
-        let mut unscheduled = deleted;
-        unscheduled["spec"] = serde_json::json!({"nodeName": null});
-        assert!(pod(&unscheduled).unwrap().ended.is_some());
+        assert_eq!(pod(&json!({"spec": {"tolerations": tolerations}})).unwrap().tolerates, Some(5));
+        assert_eq!(pod(&json!({})).unwrap().tolerates, None);
     }
 
     #[test]
@@ -259,17 +253,16 @@ mod tests {
             ("CreateContainerConfigError", Some(reason::POD_NOT_STARTED)),
             ("ContainerCreating", None),
         ] {
-            let found = pod(&runner(&serde_json::json!({"waiting": {"reason": why}}))).unwrap().trouble;
+            let found = pod(&runner(&json!({"waiting": {"reason": why}}))).unwrap().trouble;
             assert_eq!(found.map(|t| t.reason), expected, "{why}");
         }
-        let conditions =
-            serde_json::json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
-        let found = pod(&serde_json::json!({"status": {"phase": "Pending", "conditions": conditions}})).unwrap().trouble.unwrap();
+        let conditions = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
+        let found = pod(&json!({"status": {"phase": "Pending", "conditions": conditions}})).unwrap().trouble.unwrap();
         assert_eq!((found.reason, found.text.as_str()), (reason::UNSCHEDULABLE, "0/1 nodes"));
     }
 
     #[test]
     fn pod_of_others_is_ignored() {
-        assert!(pod(&serde_json::json!({"metadata": {"labels": {"pawl.run/attempt": null}}})).is_none());
+        assert!(pod(&json!({"metadata": {"labels": {"pawl.run/attempt": null}}})).is_none());
     }
 }

@@ -2,9 +2,11 @@
 
 use crds::{pod_env, tools::ToolSettings};
 use k8s_openapi::api::core::v1::{
-    EnvVar, HostPathVolumeSource, Namespace, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec,
-    SecretVolumeSource, Volume, VolumeMount,
+    HostPathVolumeSource, Namespace, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec, SecretVolumeSource,
+    Volume,
 };
+
+use super::{mount, variable};
 
 /// The Pod Security level that permits mounting a directory of the node.
 const PRIVILEGED: &str = "privileged";
@@ -22,13 +24,13 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
     let Some(spec) = &mut pod.spec else { return };
     let mut env = Vec::new();
     if *settings != ToolSettings::default() {
-        env.push((pod_env::ENV_TOOL_SETTINGS, settings.to_json()));
+        env.push(variable(pod_env::ENV_TOOL_SETTINGS, settings.to_json()));
     }
     if let Some(volume) = cache(settings, nodes) {
-        mount(spec, volume, pod_env::CACHE_DIR, false);
-        env.push((pod_env::ENV_TOOLS_CACHE, pod_env::CACHE_DIR.to_owned()));
+        add(spec, volume, pod_env::CACHE_DIR, false);
+        env.push(variable(pod_env::ENV_TOOLS_CACHE, pod_env::CACHE_DIR));
         if settings.cache.providers {
-            env.push((pod_env::ENV_PROVIDERS_CACHE, format!("{}/providers", pod_env::CACHE_DIR)));
+            env.push(variable(pod_env::ENV_PROVIDERS_CACHE, format!("{}/providers", pod_env::CACHE_DIR)));
         }
         let security = spec.security_context.get_or_insert_with(PodSecurityContext::default);
         if let (None, Some(group)) = (security.fs_group, settings.cache.fs_group) {
@@ -48,9 +50,8 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
             ..SecretVolumeSource::default()
         };
         let volume = Volume { name: format!("mirror-{name}"), secret: Some(source), ..Volume::default() };
-        mount(spec, volume, &format!("{}/{name}", pod_env::MIRRORS_DIR), true);
+        add(spec, volume, &format!("{}/{name}", pod_env::MIRRORS_DIR), true);
     }
-    let env = env.into_iter().map(|(name, value)| EnvVar { name: name.into(), value: Some(value), value_from: None });
     if let Some(container) = spec.containers.first_mut() {
         container.env.get_or_insert_default().extend(env);
     }
@@ -73,13 +74,8 @@ fn cache(settings: &ToolSettings, nodes: bool) -> Option<Volume> {
     }
 }
 
-fn mount(spec: &mut PodSpec, volume: Volume, path: &str, read_only: bool) {
-    let mount = VolumeMount {
-        name: volume.name.clone(),
-        mount_path: path.into(),
-        read_only: read_only.then_some(true),
-        ..VolumeMount::default()
-    };
+fn add(spec: &mut PodSpec, volume: Volume, path: &str, read_only: bool) {
+    let mount = mount(&volume.name, path, read_only);
     spec.volumes.get_or_insert_default().push(volume);
     if let Some(container) = spec.containers.first_mut() {
         container.volume_mounts.get_or_insert_default().push(mount);
@@ -89,13 +85,15 @@ fn mount(spec: &mut PodSpec, volume: Volume, path: &str, read_only: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{runner_pod::runner_pod, settings::Settings, testing};
-    use crds::Attempt;
+    use crate::{
+        runner_pod::tests::{built, spec_of, value},
+        settings::Settings,
+        testing,
+    };
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     fn equipped(settings: &str, nodes: bool) -> PodSpec {
-        let run = testing::run();
-        let mut pod = runner_pod(&run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None);
+        let mut pod = built(&testing::run(), &Settings::default());
         equip(&mut pod, &settings.parse().unwrap(), nodes);
         pod.spec.unwrap()
     }
@@ -104,15 +102,9 @@ mod tests {
         spec.volumes.as_ref().unwrap().iter().find(|volume| volume.name == name)
     }
 
-    fn value(spec: &PodSpec, name: &str) -> Option<String> {
-        spec.containers[0].env.as_ref().unwrap().iter().find(|env| env.name == name)?.value.clone()
-    }
-
     #[test]
     fn pod_without_tool_settings_is_unchanged() {
-        let run = testing::run();
-        let plain = runner_pod(&run, &Attempt { number: 1, ..Attempt::default() }, &Settings::default(), None);
-        assert_eq!(equipped("", true), plain.spec.unwrap());
+        assert_eq!(equipped("", true), spec_of(&testing::run()));
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Credentials {
 }
 
 /// The credentials for one host.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Login {
     /// `https://HOST:PORT/`, the only destination of the HTTP credentials.
     pub origin: String,

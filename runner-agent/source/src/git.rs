@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn login(origin: &str, http: Credentials) -> Login {
-        Login { origin: origin.into(), host: "h".into(), http: Some(http), identity: None, known_hosts: None, authority: None }
+        Login { origin: origin.into(), http: Some(http), ..Login::default() }
     }
 
     #[test]

@@ -165,14 +165,7 @@ mod tests {
 
     fn login(host: &str) -> Login {
         let identity = Identity::parse("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----").ok();
-        Login {
-            origin: format!("https://{host}/"),
-            host: host.into(),
-            http: None,
-            identity,
-            known_hosts: Some("h k x".into()),
-            authority: None,
-        }
+        Login { host: host.into(), identity, known_hosts: Some("h k x".into()), ..Login::default() }
     }
 
     #[test]

@@ -40,54 +40,36 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// The name in logs and metrics.
+    /// The name in logs and metrics; the maximum size of the body, in bytes; and whether the claiming process may do this
+    /// after its attempt was closed, since evidence of an apply's outcome arrives late.
+    const fn facts(self) -> (&'static str, u64, bool) {
+        const fn is_outcome(kind: ObjectKind) -> bool {
+            matches!(kind, ObjectKind::Result | ObjectKind::ErroredState)
+        }
+        match self {
+            Self::Put(kind) => ("put_object", kind.limit(), is_outcome(kind)),
+            Self::Get(_) => ("get_object", 0, false),
+            Self::Digest(kind) => ("digest", 0, is_outcome(kind)),
+            Self::Log(stream) => ("append_log", MAX_APPEND, matches!(stream.as_bytes(), b"apply" | b"journal")),
+            Self::Recover => ("recover", 0, false),
+            Self::Intent => ("intent", 0, false),
+            Self::Claim => ("claim", MAX_SMALL, false),
+            Self::Publish => ("publish_outputs", MAX_OUTPUTS, true),
+            Self::Outputs => ("read_outputs", 0, false),
+            Self::Source => ("read_source", 0, false),
+            Self::ReadState => ("read_state", 0, true),
+            Self::WriteState => ("write_state", MAX_STATE, true),
+            Self::Lock => ("lock", MAX_SMALL, false),
+            Self::Unlock => ("unlock", 0, true),
+        }
+    }
+
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Put(_) => "put_object",
-            Self::Get(_) => "get_object",
-            Self::Digest(_) => "digest",
-            Self::Log(_) => "append_log",
-            Self::Recover => "recover",
-            Self::Intent => "intent",
-            Self::Claim => "claim",
-            Self::Publish => "publish_outputs",
-            Self::Outputs => "read_outputs",
-            Self::Source => "read_source",
-            Self::ReadState => "read_state",
-            Self::WriteState => "write_state",
-            Self::Lock => "lock",
-            Self::Unlock => "unlock",
-        }
+        self.facts().0
     }
 
-    /// Maximum size of the request's body, in bytes.
     pub const fn limit(self) -> u64 {
-        match self {
-            Self::Put(kind) => kind.limit(),
-            Self::Log(_) => MAX_APPEND,
-            Self::Claim | Self::Lock => MAX_SMALL,
-            Self::Publish => MAX_OUTPUTS,
-            Self::WriteState => MAX_STATE,
-            Self::Get(_)
-            | Self::Digest(_)
-            | Self::Recover
-            | Self::Intent
-            | Self::Outputs
-            | Self::Source
-            | Self::ReadState
-            | Self::Unlock => 0,
-        }
-    }
-
-    /// Whether the claiming process may do this after its attempt was closed. Evidence of an apply's outcome arrives
-    /// late this way.
-    const fn is_proof(self) -> bool {
-        match self {
-            Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
-            Self::Log(stream) => matches!(stream.as_bytes(), b"apply" | b"journal"),
-            Self::Publish | Self::ReadState | Self::WriteState | Self::Unlock => true,
-            Self::Get(_) | Self::Recover | Self::Intent | Self::Claim | Self::Outputs | Self::Source | Self::Lock => false,
-        }
+        self.facts().1
     }
 }
 
@@ -133,7 +115,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return forbidden("the attempt was not adopted by this process");
     }
     let claimed = holds_claim(run, pod, nonce);
-    let late = claimed && ask.is_proof();
+    let late = claimed && ask.facts().2;
     if !(*open || late) {
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
@@ -264,15 +246,7 @@ mod tests {
             let proof = match ask {
                 Ask::Put(kind) => kind != ObjectKind::Bundle,
                 Ask::Log(stream) => stream != "plan",
-                Ask::Publish | Ask::ReadState | Ask::WriteState | Ask::Unlock => true,
-                Ask::Get(_)
-                | Ask::Digest(_)
-                | Ask::Recover
-                | Ask::Intent
-                | Ask::Claim
-                | Ask::Outputs
-                | Ask::Source
-                | Ask::Lock => false,
+                other => [Ask::Publish, Ask::ReadState, Ask::WriteState, Ask::Unlock].contains(&other),
             };
             assert_eq!(reason(decide(&closed, &pod(&closed, 2), 2, NONCE, ask)), REPLACED, "{ask:?}");
             assert_eq!(reason(decide(&claimed, &pod(&closed, 2), 2, NONCE, ask)), if proof { "" } else { REPLACED }, "{ask:?}");

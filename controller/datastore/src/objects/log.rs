@@ -83,14 +83,13 @@ impl Tail {
     }
 }
 
-struct Active {
-    tail: tokio::sync::Mutex<Option<Tail>>,
-    used: Mutex<Instant>,
-}
+/// The cached last segment of a log; `None` while it is changed or unknown.
+type Active = Arc<tokio::sync::Mutex<Option<Tail>>>;
 
 pub struct Logs {
     sealed: Sealed,
-    active: Mutex<HashMap<LogKey, Arc<Active>>>,
+    /// With the time of the last use.
+    active: Mutex<HashMap<LogKey, (Instant, Active)>>,
     grown: watch::Sender<u64>,
 }
 
@@ -117,7 +116,7 @@ impl Logs {
         let upto = offset.checked_add(piece.len() as u64).filter(|upto| *upto <= MAX_LOG);
         let upto = upto.ok_or_else(|| problem(TOO_LARGE, format!("a log has at most {MAX_LOG} bytes")))?;
         let active = self.active(key);
-        let mut guard = active.tail.lock().await;
+        let mut guard = active.lock().await;
         // Take the cache entry out during the change. If the change is interrupted, the next append reads the store.
         let mut tail = match guard.take() {
             Some(tail) if tail.length() == offset => tail,
@@ -231,14 +230,7 @@ impl Logs {
         let state = (logs, key, segments.into_iter(), from);
         futures::stream::try_unfold(state, |(logs, key, mut segments, at)| async move {
             let Some((start, end)) = segments.next() else { return Ok(None) };
-            let bytes = match logs.segment(&key, start, end).await {
-                Ok(bytes) => bytes,
-                // A longer segment replaced this one between the list and the read.
-                Err(problem) => match logs.longer(&key, start, end).await? {
-                    Some(bytes) => bytes,
-                    None => return Err(problem),
-                },
-            };
+            let bytes = logs.bytes(&key, start, end).await?;
             let skip = usize::try_from(at.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
             Ok(Some((bytes.slice(skip..), (logs, key, segments, end))))
         })
@@ -255,10 +247,7 @@ impl Logs {
             return Ok(index.length);
         }
         for &(start, end) in index.segments.iter().rev() {
-            let bytes = match self.segment(key, start, end).await {
-                Ok(bytes) => bytes,
-                Err(problem) => self.longer(key, start, end).await?.ok_or(problem)?,
-            };
+            let bytes = self.bytes(key, start, end).await?;
             // A line feed at the end of the log starts no further line.
             let upto = if end == index.length && bytes.ends_with(b"\n") { bytes.len() - 1 } else { bytes.len() };
             for (at, _) in bytes[..upto].iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
@@ -271,18 +260,17 @@ impl Logs {
         Ok(0)
     }
 
-    async fn longer(&self, key: &LogKey, start: u64, end: u64) -> Result<Option<Bytes>, Problem> {
+    /// The bytes of a listed segment, from a longer one if that replaced it between the list and the read.
+    async fn bytes(&self, key: &LogKey, start: u64, end: u64) -> Result<Bytes, Problem> {
+        let mut found = self.segment(key, start, end).await;
         for _ in 0..8 {
+            let Err(problem) = found else { break };
             let index = self.index(key).await?;
-            let Some(&(first, last)) = index.segments.iter().find(|(first, last)| *first == start && *last > end) else {
-                return Ok(None);
-            };
-            if let Ok(bytes) = self.segment(key, first, last).await {
-                let length = usize::try_from(end - start).unwrap_or(usize::MAX);
-                return Ok(Some(bytes.slice(..length.min(bytes.len()))));
-            }
+            let longer = index.segments.iter().find(|(first, last)| *first == start && *last > end);
+            found = self.segment(key, start, longer.ok_or(problem)?.1).await;
         }
-        Ok(None)
+        let length = usize::try_from(end - start).unwrap_or(usize::MAX);
+        found.map(|bytes| bytes.slice(..length.min(bytes.len())))
     }
 
     /// Drops the cached segments of a deleted run.
@@ -290,29 +278,21 @@ impl Logs {
         self.active.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| key.run != *run);
     }
 
-    fn active(&self, key: &LogKey) -> Arc<Active> {
+    fn active(&self, key: &LogKey) -> Active {
         let now = Instant::now();
         let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = active.get(key) {
-            *found.used.lock().unwrap_or_else(PoisonError::into_inner) = now;
-            return found.clone();
-        }
-        if active.len() >= ACTIVE {
-            let last_used = |entry: &Arc<Active>| *entry.used.lock().unwrap_or_else(PoisonError::into_inner);
-            active.retain(|_, entry| {
-                Arc::strong_count(entry) > 1 || now.duration_since(last_used(entry)) < Duration::from_secs(60)
-            });
+        if active.len() >= ACTIVE && !active.contains_key(key) {
+            active.retain(|_, (used, tail)| Arc::strong_count(tail) > 1 || now.duration_since(*used) < Duration::from_secs(60));
             while active.len() >= ACTIVE {
                 // Dropping an entry in use is safe: two writers of one log synchronize through the store.
-                let Some(oldest) = active.iter().min_by_key(|(_, entry)| last_used(entry)).map(|(key, _)| key.clone()) else {
-                    break;
-                };
+                let oldest = active.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| key.clone());
+                let Some(oldest) = oldest else { break };
                 active.remove(&oldest);
             }
         }
-        let entry = Arc::new(Active { tail: tokio::sync::Mutex::new(None), used: Mutex::new(now) });
-        active.insert(key.clone(), entry.clone());
-        entry
+        let (used, tail) = active.entry(key.clone()).or_insert_with(|| (now, Active::default()));
+        *used = now;
+        tail.clone()
     }
 }
 

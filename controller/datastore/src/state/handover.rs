@@ -1,14 +1,13 @@
 //! Ownership of a state. Namespaces have names, and names are reused: a state belongs to the namespace that existed
 //! when it was first used. Only a person can hand it over to another.
 
-use bytes::Bytes;
-use jiff::Timestamp;
+use std::ops::ControlFlow::{Break, Continue};
 
 use crds::datastore::Problem;
 
 use crate::{blob::store::ByteStream, names::StateKey};
 
-use super::{Head, Note, States, TRIES, Version, lock::busy};
+use super::{Head, States, Version};
 
 impl States {
     /// Reads the newest version for a run in the namespace with this UID; `None` before the first version.
@@ -26,20 +25,15 @@ impl States {
     /// # Errors
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn hand_over(&self, key: &StateKey, namespace_uid: &str, user: &str, reason: &str) -> Result<bool, Problem> {
-        for attempt in 0..TRIES {
-            let newest = self.newest(key).await?;
-            if newest.head.namespace_uid.as_deref() == Some(namespace_uid) {
-                return Ok(false);
+        let change = |head: &mut Head| {
+            if head.namespace_uid.as_deref() == Some(namespace_uid) {
+                return Ok(Break(false));
             }
-            let former = newest.head.namespace_uid.clone();
-            let mut head = Head { namespace_uid: Some(namespace_uid.to_owned()), ..newest.head.clone() };
+            let former = head.namespace_uid.replace(namespace_uid.to_owned());
             let what = format!("handed over to the namespace {namespace_uid}, from {}", former.as_deref().unwrap_or("none"));
-            head.note(Note { at: Timestamp::now(), what, by: user.to_owned(), reason: reason.to_owned() });
-            if self.append(key, &newest, head, &Bytes::new()).await? {
-                return Ok(true);
-            }
-            Self::back_off(attempt).await;
-        }
-        Err(busy())
+            head.note(what, user.to_owned(), reason.to_owned());
+            Ok(Continue(true))
+        };
+        self.change(key, change).await
     }
 }

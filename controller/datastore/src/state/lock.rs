@@ -1,6 +1,8 @@
 //! The lock of a state: taken for a run and attempt, released by the same pod, taken over only from a holder that can
 //! no longer write.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,7 +17,7 @@ use crate::{
     objects::claim,
 };
 
-use super::{Head, Held, Note, States, TRIES};
+use super::{Head, Held, States, TRIES};
 
 /// Whether the holder of a lock may still write. `run` is the run with the holder's name, read live; `recorded` tells
 /// whether the store has a claim of the holder's run.
@@ -91,7 +93,7 @@ impl States {
                 }
                 let reason = format!("attempt {} of run {} can write no more", held.attempt, held.run);
                 tracing::info!(state = %key.prefix(), reason, run = holder.run.name, "a lock is taken over");
-                head.note(Note { at: Timestamp::now(), what: format!("lock {} taken over", held.id), by: name(holder), reason });
+                head.note(format!("lock {} taken over", held.id), name(holder), reason);
             }
             head.lock = Some(Held {
                 id: id.clone(),
@@ -115,26 +117,19 @@ impl States {
     /// # Errors
     /// `Locked` when it has another holder; `Unavailable`.
     pub async fn unlock(&self, key: &StateKey, holder: &Holder<'_>, id: &str) -> Result<(), Problem> {
-        for attempt in 0..TRIES {
-            let newest = self.newest(key).await?;
-            if newest.head.lock.is_none() {
-                return Ok(());
+        let change = |head: &mut Head| {
+            let Some(held) = &head.lock else { return Ok(Break(())) };
+            let is_left = held.id == id && holder.may_release(held);
+            if !is_left && !holder.holds(head, id) {
+                return Err(head.locked());
             }
-            let left = newest.head.lock.as_ref().filter(|held| held.id == id && holder.may_release(held));
-            if left.is_none() && !holder.holds(&newest.head, id) {
-                return Err(newest.head.locked());
-            }
-            let mut head = Head { lock: None, ..newest.head.clone() };
-            if let Some(held) = left {
+            if let Some(held) = head.lock.take().filter(|_| is_left) {
                 let reason = format!("the controller says that attempt {} of run {} has ended", held.attempt, held.run);
-                head.note(Note { at: Timestamp::now(), what: format!("lock {id} released"), by: name(holder), reason });
+                head.note(format!("lock {id} released"), name(holder), reason);
             }
-            if self.append(key, &newest, head, &Bytes::new()).await? {
-                return Ok(());
-            }
-            Self::back_off(attempt).await;
-        }
-        Err(busy())
+            Ok(Continue(()))
+        };
+        self.change(key, change).await
     }
 
     /// Releases the lock that a run left, after the controller has confirmed that nothing of the run writes any more. A
@@ -143,21 +138,15 @@ impl States {
     /// # Errors
     /// `Unavailable`.
     pub async fn release(&self, key: &StateKey, run_uid: &str) -> Result<(), Problem> {
-        for attempt in 0..TRIES {
-            let newest = self.newest(key).await?;
-            let Some(held) = newest.head.lock.as_ref().filter(|held| held.uid == run_uid) else { return Ok(()) };
+        let change = |head: &mut Head| {
+            let Some(held) = head.lock.take_if(|held| held.uid == run_uid) else { return Ok(Break(())) };
             let reason =
                 format!("the controller says that attempt {} of run {} has ended or was given up", held.attempt, held.run);
             tracing::info!(state = %key.prefix(), reason, run = held.run, "a lock is released");
-            let what = format!("lock {} released", held.id);
-            let mut head = Head { lock: None, ..newest.head.clone() };
-            head.note(Note { at: Timestamp::now(), what, by: "controller".to_owned(), reason });
-            if self.append(key, &newest, head, &Bytes::new()).await? {
-                return Ok(());
-            }
-            Self::back_off(attempt).await;
-        }
-        Err(busy())
+            head.note(format!("lock {} released", held.id), "controller".to_owned(), reason);
+            Ok(Continue(()))
+        };
+        self.change(key, change).await
     }
 
     /// Removes the lock from any holder, on a person's request; returns the former holder.
@@ -165,18 +154,13 @@ impl States {
     /// # Errors
     /// `Unavailable`.
     pub async fn force_unlock(&self, key: &StateKey, user: &str, reason: &str) -> Result<Option<Held>, Problem> {
-        for attempt in 0..TRIES {
-            let newest = self.newest(key).await?;
-            let Some(held) = newest.head.lock.clone() else { return Ok(None) };
-            let mut head = Head { lock: None, ..newest.head.clone() };
+        let change = |head: &mut Head| {
+            let Some(held) = head.lock.take() else { return Ok(Break(None)) };
             let what = format!("lock {} of run {} attempt {} removed", held.id, held.run, held.attempt);
-            head.note(Note { at: Timestamp::now(), what, by: user.to_owned(), reason: reason.to_owned() });
-            if self.append(key, &newest, head, &Bytes::new()).await? {
-                return Ok(Some(held));
-            }
-            Self::back_off(attempt).await;
-        }
-        Err(busy())
+            head.note(what, user.to_owned(), reason.to_owned());
+            Ok(Continue(Some(held)))
+        };
+        self.change(key, change).await
     }
 }
 

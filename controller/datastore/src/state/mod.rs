@@ -7,7 +7,10 @@ pub mod lock;
 pub mod serial;
 pub mod versions;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant, SystemTime},
+};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -102,16 +105,12 @@ pub struct Head {
     /// UID of the owning namespace, because names are reused. `None` before the first lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_uid: Option<String>,
-    #[serde(default)]
     pub lock: Option<Held>,
     /// The versions, oldest first; at most [`KEPT`].
-    #[serde(default)]
     pub versions: Vec<Version>,
     /// At most 16.
-    #[serde(default)]
     pub notes: Vec<Note>,
     /// Random value by which the writer recognizes its own record.
-    #[serde(default)]
     pub write: String,
 }
 
@@ -127,8 +126,8 @@ impl Head {
         self.versions.drain(..over);
     }
 
-    fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    fn note(&mut self, what: String, by: String, reason: String) {
+        self.notes.push(Note { at: Timestamp::now(), what, by, reason });
         let over = self.notes.len().saturating_sub(NOTES);
         self.notes.drain(..over);
     }
@@ -221,6 +220,24 @@ impl States {
             return Err(problem(UNAVAILABLE, "the write took too long and its outcome is unknown; read again"));
         }
         Ok(created)
+    }
+
+    /// Changes the newest record, again when another writer was first. `Break` is an answer without a change.
+    async fn change<T>(
+        &self,
+        key: &StateKey,
+        change: impl Fn(&mut Head) -> Result<ControlFlow<T, T>, Problem>,
+    ) -> Result<T, Problem> {
+        for attempt in 0..TRIES {
+            let newest = self.newest(key).await?;
+            let mut head = newest.head.clone();
+            match change(&mut head)? {
+                ControlFlow::Break(answer) => return Ok(answer),
+                ControlFlow::Continue(answer) if self.append(key, &newest, head, &Bytes::new()).await? => return Ok(answer),
+                ControlFlow::Continue(_) => Self::back_off(attempt).await,
+            }
+        }
+        Err(lock::busy())
     }
 
     /// Waits a short random time after a conflict.

@@ -16,7 +16,7 @@ use crate::{
 };
 
 use super::{
-    Head, Held, KEPT, MANY, Note, Place, States, TRIES, Version,
+    Head, Held, KEPT, MANY, Place, States, TRIES, Version,
     lock::{Holder, busy, name},
     serial,
 };
@@ -151,7 +151,7 @@ impl States {
             let version = version(&now.head, now.number + 1, &written, user.to_owned(), Some(reason.to_owned()));
             head.add(version.clone());
             let what = format!("version {} restored as version {}", old.number, version.number);
-            head.note(Note { at: Timestamp::now(), what, by: user.to_owned(), reason: reason.to_owned() });
+            head.note(what, user.to_owned(), reason.to_owned());
             if self.append(key, &now, head, inline(&written.content)).await? {
                 return Ok(version);
             }

@@ -1,4 +1,4 @@
-//! What the crate `source` fetches besides commits, with real git and real `git-lfs`; and whom it trusts meanwhile.
+//! Large files and certificate authorities, with real git and git-lfs.
 
 use std::{ffi::OsString, fs, io, net::SocketAddr, path::Path};
 
@@ -16,8 +16,8 @@ use servers::{
 const LOOPBACK: &str = "127.0.0.1:0";
 const ASKED: &[u8] = b"*.zip filter=lfs diff=lfs merge=lfs -text\n";
 
-/// The environment of git, with `git-lfs`: Debian's own, installed or unpacked into the cache. None where that cannot be had; under `CI`
-/// nothing is left out.
+/// The environment of git, with Debian's `git-lfs`, installed or unpacked into the cache. `None` without it; under `CI`
+/// that is an error.
 fn env() -> Option<Vec<(OsString, OsString)>> {
     let path = if Path::new("/usr/bin/git-lfs").exists() {
         "/usr/bin:/bin".to_owned()
@@ -35,16 +35,9 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
     Some([("PATH", path.as_str()), ("no_proxy", "*"), ("HOME", "/nowhere")].map(|(k, v)| (k.into(), v.into())).into())
 }
 
-/// What a server at an address is asked with.
-fn login(scheme: &str, addr: SocketAddr) -> Login {
-    Login {
-        origin: format!("{scheme}://{addr}/"),
-        host: "h".into(),
-        http: Some(Credentials::Bearer("t0ken".into())),
-        identity: None,
-        known_hosts: None,
-        authority: None,
-    }
+/// Credentials for a server.
+fn login(addr: SocketAddr) -> Login {
+    Login { origin: format!("http://{addr}/"), http: Some(Credentials::Bearer("t0ken".into())), ..Login::default() }
 }
 
 /// Fetches as the agent does, with the authorities of some origins.
@@ -69,7 +62,7 @@ fn left(root: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn contents_of_large_files_come_with_it() {
+async fn large_files_are_fetched() {
     let Some(env) = env() else { return };
     let (repos, into) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = GitServer::start(LOOPBACK.parse().unwrap(), repos.path()).await.unwrap();
@@ -80,7 +73,7 @@ async fn contents_of_large_files_come_with_it() {
     let text = pointer(part);
     let files = [Change::File(".gitattributes", ASKED), Change::File("part.zip", text.as_bytes())];
     let commit = module.commit_changes("main", &files).unwrap();
-    let (text, gone) = (pointer(code), pointer(b"nobody has it"));
+    let (text, gone) = (pointer(code), pointer(b"missing"));
     let stack = server.create("stack").unwrap();
     let files = [
         Change::File(".gitattributes", ASKED),
@@ -95,7 +88,7 @@ async fn contents_of_large_files_come_with_it() {
         server.set_access(repo, Access::Bearer("t0ken".into()));
     }
     let root = into.path();
-    let (fetched, contents) = fetch(&server.url("stack"), &[login("http", server.addr())], &[], &env, root).await;
+    let (fetched, contents) = fetch(&server.url("stack"), &[login(server.addr())], &[], &env, root).await;
     fetched.unwrap();
     let error = contents.unwrap_err().to_string();
     assert!(error.contains("does not exist"), "{error}");
@@ -106,7 +99,7 @@ async fn contents_of_large_files_come_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
+async fn hostile_lfs_settings_are_ignored() {
     let Some(env) = env() else { return };
     let (repos, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = GitServer::start(LOOPBACK.parse().unwrap(), repos.path()).await.unwrap();
@@ -114,15 +107,15 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     server.add_large(code);
     server.set_access("stack", Access::Bearer("t0ken".into()));
     let stack = server.create("stack").unwrap();
-    // A repository of this machine that has the contents: by a URL of `file:` git-lfs copies them.
+    // A local repository with the contents: for a `file:` URL, git-lfs copies them.
     let victim = Repo::create(&dir.path().join("victim.git")).unwrap();
     let object = victim.dir().join(format!("lfs/objects/{}/{}/{}", &oid(code)[..2], &oid(code)[2..4], oid(code)));
     fs::create_dir_all(object.parent().unwrap()).unwrap();
     fs::write(&object, code).unwrap();
-    // A host that has credentials sends whoever asks it to one that has none.
+    // A host with credentials redirects to one without.
     let (stranger, told) = redirecting("http://127.0.0.1:1".to_owned()).await;
     let (listener, asked) = redirecting(format!("http://{}", stranger.addr())).await;
-    let logins = [login("http", server.addr()), login("http", listener.addr())];
+    let logins = [login(server.addr()), login(listener.addr())];
     let pawned = dir.path().join("pawned");
     let touch = format!("touch {}", pawned.display());
     let agent = format!("[lfs \"customtransfer.x\"]\n path = sh\n args = -c '{touch}'\n concurrent = false\n");
@@ -148,7 +141,7 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
         fetched.unwrap();
         let Err(ContentsError::Fetch(error)) = contents else { panic!("{text}: {contents:?}") };
         let (refused, message) = refusal(Err(error));
-        // Nobody so much as looked there.
+        // It was rejected before any access.
         assert!(!text.contains("file:") || refused == Refusal::Invalid, "{text}: {message}");
         assert_eq!(left(into.path()), ["code.zip"], "{text}");
     }
@@ -156,17 +149,17 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     assert!(asked.lock().unwrap().iter().any(|sent| sent == "Bearer t0ken"));
     let told = told.lock().unwrap().clone();
     assert!(!told.is_empty() && told.iter().all(String::is_empty), "{told:?}");
-    // What it may say: programs and their settings are passed over, and the server has what it has.
+    // Programs and their settings are ignored, and the rest is fetched.
     let text = format!("[lfs]\n standaloneTransferAgent = x\n{agent}");
     stack.commit_changes("main", &[Change::File(".lfsconfig", text.as_bytes())]).unwrap();
     let into = tempfile::tempdir().unwrap();
-    let (_, contents) = fetch(&server.url("stack"), &[login("http", server.addr())], &[], &env, into.path()).await;
+    let (_, contents) = fetch(&server.url("stack"), &[login(server.addr())], &[], &env, into.path()).await;
     contents.unwrap();
     assert!(left(into.path()).is_empty() && !pawned.exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_authority_is_believed_of_its_host_alone() {
+async fn authority_applies_to_its_host() {
     let Some(env) = env() else { return };
     let (repos, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let start = async |name: &str| {
@@ -199,7 +192,7 @@ async fn an_authority_is_believed_of_its_host_alone() {
     let (refused, message) = refusal(fetch(&[(origin(&b), &of_a)], None).await);
     assert!(refused == Refusal::Invalid && message.contains("certificate that is not trusted"), "{message}");
     fetch(&[(origin(&a), &of_a)], None).await.unwrap();
-    // Those of everybody count where a host has none of its own, and there alone.
+    // The common authorities apply only to hosts without their own.
     fetch(&[(origin(&b), &of_b)], Some(&of_a)).await.unwrap();
     assert_eq!(refusal(fetch(&[(origin(&a), &of_b)], Some(&of_a)).await).0, Refusal::Invalid);
 

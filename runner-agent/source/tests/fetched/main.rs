@@ -47,7 +47,7 @@ impl Git for Real {
 
 pub(crate) type Fetched = Result<String, FetchError<io::Error>>;
 
-/// Fetches as the agent does; where it was fetched to.
+/// Fetches as the agent does; returns the directory too.
 async fn fetch(url: &str, revision: &str, secret: &[(&str, String)]) -> (Fetched, tempfile::TempDir) {
     let (into, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keys = keys.path().join("keys");
@@ -63,7 +63,7 @@ async fn fetch(url: &str, revision: &str, secret: &[(&str, String)]) -> (Fetched
     (fetched, into)
 }
 
-/// A server, which needs root; under `CI` nothing is left out.
+/// A server. Needs root; under `CI` it is always started.
 fn server(repos: &Path) -> Option<SshServer> {
     let may = nix::unistd::geteuid().is_root() || std::env::var_os("CI").is_some();
     may.then(|| SshServer::start("127.0.0.1".parse().unwrap(), repos).unwrap())
@@ -77,7 +77,7 @@ pub(crate) fn refusal(fetched: Fetched) -> (Refusal, String) {
 }
 
 #[tokio::test]
-async fn a_repository_is_fetched_from_the_host_that_is_known_and_from_no_other() {
+async fn only_a_known_host_is_fetched_from() {
     let repos = tempfile::tempdir().unwrap();
     let Some(server) = server(repos.path()) else { return };
     let repo = server.create("team/stack").unwrap();
@@ -113,7 +113,7 @@ async fn a_repository_is_fetched_from_the_host_that_is_known_and_from_no_other()
 }
 
 #[tokio::test]
-async fn submodules_come_with_it_and_lead_nowhere_else() {
+async fn submodules_are_fetched_and_hostile_urls_refused() {
     let repos = tempfile::tempdir().unwrap();
     let Some(server) = server(repos.path()) else { return };
     let secret = [("identity", server.key("identity").unwrap()), ("known_hosts", server.known_hosts().unwrap())];
@@ -157,7 +157,7 @@ async fn submodules_come_with_it_and_lead_nowhere_else() {
     assert!(!Path::new("/tmp/pawned").exists());
 }
 
-/// A server that redirects every request to another, and what it was told.
+/// A server that redirects every request to another, and the credentials that it received.
 pub(crate) async fn redirecting(to: String) -> (Listener, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let seen = told.clone();
@@ -174,19 +174,12 @@ pub(crate) async fn redirecting(to: String) -> (Listener, Arc<Mutex<Vec<String>>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
+async fn credentials_are_not_sent_to_redirect_targets() {
     let repos = tempfile::tempdir().unwrap();
     let server = GitServer::start("127.0.0.1:0".parse().unwrap(), repos.path()).await.unwrap();
     server.create("stack").unwrap().commit("main", &[("main.tf", "# one\n")]).unwrap();
     let fetch = async |url: &str, origin: &str, http: &Credentials| {
-        let login = Login {
-            origin: origin.to_owned(),
-            host: "h".into(),
-            http: Some(http.clone()),
-            identity: None,
-            known_hosts: None,
-            authority: None,
-        };
+        let login = Login { origin: origin.to_owned(), http: Some(http.clone()), ..Login::default() };
         let into = tempfile::tempdir().unwrap();
         let repository = Repository::new::<io::Error>(url, "main").unwrap().with_logins::<io::Error>(&[login]).unwrap();
         let env: Vec<(OsString, OsString)> =
@@ -205,7 +198,7 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
         let (refused, message) = refusal(fetch(&url, &format!("http://{}/", listener.addr()), &http).await);
         assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
         assert_eq!(*told.lock().unwrap(), [sent]);
-        // Who asks without credentials of his own is redirected, and does not become somebody else by that.
+        // A request without credentials for this host is redirected without any.
         let (refused, message) = refusal(fetch(&url, &own, &http).await);
         assert_eq!(refused, Refusal::Unauthorized, "{message}");
         assert_eq!(told.lock().unwrap()[1], "");
