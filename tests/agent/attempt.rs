@@ -149,20 +149,45 @@ async fn a_phase_that_hangs_meets_its_deadline() {
     );
     assert_eq!((a.ran("sigint"), a.ran("apply")), (1, 0));
     assert_eq!(a.api.status().result, Some(RunResult::Failed));
+    // A Git server that accepts a connection and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let git = json!({"url": format!("http://{}/stack.git", silent.local_addr().unwrap()), "revision": "main"});
+    let mut a = start(&json!({"stack": "a", "source": {"git": git}, "timeouts": {"setup": "3s"}}), &[], |_, _| {});
+    let failure = a.fails(1).await;
+    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Timeout, reason::DEADLINE_EXCEEDED), "{failure:?}");
+    assert!(a.ledger().is_empty());
+}
+
+/// A script of the tool that prints an error, with further fields, and ends.
+fn error(summary: &str, detail: &str, more: &str) -> String {
+    let diagnostic = format!("{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{more}}}");
+    format!("echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{diagnostic}}}'; exit 1")
+}
+
+/// The standard input of the tool is empty, so no question waits for an answer.
+#[tokio::test]
+async fn prompt_ends_its_phase_and_is_not_retried() {
+    let eof = error("Error asking for input to configure the provider", "provider.x.token: EOF", "");
+    let asks = format!("printf 'provider.x.token\\n  Enter a value: \\n'; read answer && echo answered >> $LEDGER; {eof}");
+    for at in ["PLAN", "APPLY"] {
+        let mut a = start(&json!({}), &[(at, &asks)], |_, _| {});
+        let status = a.ends(1).await;
+        let failure = status.failure.unwrap();
+        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::INPUT_REQUIRED), "{at}");
+        assert!(failure.message.contains("provider.x.token"), "{}", failure.message);
+        assert_eq!((status.result, a.ran("answered")), (Some(RunResult::Failed), 0), "{at}");
+        assert!(a.log().contains("provider.x.token\n  Enter a value: \n"), "{}", a.log());
+    }
 }
 
 #[tokio::test]
 async fn failures_say_their_class() {
-    let error = |summary: &str, detail: &str, range: &str| {
-        format!(
-            "echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{range}}}}}'; exit 1"
-        )
-    };
     let range = ",\"range\":{\"filename\":\"main.tf\",\"start\":{\"line\":7}}";
-    let (network, code, kill) = (
+    let (network, code, kill, exists) = (
         error("Failed to query", "dial tcp: no such host", ""),
         error("Unsupported argument", "No.", range),
         "kill -9 $$".to_owned(),
+        error("creating IAM Role: EntityAlreadyExists: Role with name web already exists.", "", ",\"address\":\"a.b\""),
     );
     // (where, what, class, reason, whether the run ends)
     let rows = [
@@ -171,6 +196,8 @@ async fn failures_say_their_class() {
         ("PLAN", &code, FailureClass::Configuration, reason::INVALID_CONFIGURATION, true),
         ("PLAN", &kill, FailureClass::Interrupted, reason::TOOL_KILLED, false),
         ("APPLY", &network, FailureClass::Transient, reason::PROVIDER_UNREACHABLE, true),
+        ("APPLY", &kill, FailureClass::Interrupted, reason::TOOL_KILLED, true),
+        ("APPLY", &exists, FailureClass::Configuration, reason::ALREADY_EXISTS, true),
     ];
     for (at, script, class, reason, ends) in rows {
         let mut a = start(&json!({}), &[(at, script)], |_, _| {});
@@ -180,6 +207,10 @@ async fn failures_say_their_class() {
         assert_eq!(status.result.is_some(), ends, "{at} {reason}");
         assert_eq!(status.phase.unwrap().is_terminal(), ends);
         assert_eq!(failure.changes, if at == "APPLY" { Changed::Unknown } else { Changed::None });
+        if script == &exists {
+            assert!(failure.message.contains(r#"{"import":{"to":"a.b","id":"web"}}"#), "{}", failure.message);
+            assert!(a.log().contains("to = a.b\n  id = \"web\""), "{}", a.log());
+        }
         if script == &code {
             assert_eq!((failure.diagnostics[0].file.as_deref(), failure.diagnostics[0].line), (Some("main.tf"), Some(7)));
             // The code is in the spec.

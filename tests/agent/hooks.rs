@@ -78,6 +78,8 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
+        ("echo hunter22\nrm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"", 1, "hands over what cannot be read"),
+        ("echo hunter22\nhead -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"", 1, "hands over what cannot be read"),
     ] {
         let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[], |_, _| {});
         assert_eq!(a.end().await, code, "{script}: {:#?}", a.api.status());
@@ -148,8 +150,11 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         ("BeforePlan", "init BeforePlan"),
         ("AfterPlan", "init plan AfterPlan"),
         ("BeforeApply", "init plan show show BeforeApply"),
+        ("BeforeDestroy", "init plan show show BeforeDestroy"),
     ] {
-        let mut spec = hooks(&[(when, "echo it is not to be; exit 3")]);
+        let is_late = wanted.contains("show");
+        let operation = if when == "BeforeDestroy" { "Destroy" } else { "Apply" };
+        let mut spec = with(hooks(&[(when, "echo it is not to be; exit 3")]), "operation", json!(operation));
         let mut a = start(&spec, &[], |_, _| {});
         assert_eq!(a.end().await, 1, "{when}");
         let status = a.api.status();
@@ -157,7 +162,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         let said = format!("hook {} ({when}) failed with 3: it is not to be", when.to_lowercase());
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::HOOK_FAILED), "{when}");
         assert_eq!((failure.message, failure.changes), (said.clone(), Changed::None));
-        assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), when == "BeforeApply"));
+        assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), is_late));
         assert!(status.next_step.unwrap().starts_with("see in the log what the hook printed"));
         assert_eq!(ran(&a), wanted);
 
@@ -334,6 +339,7 @@ async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
     for (when, value, said) in [
         ("BeforeInit", "TF_CLI_ARGS_plan=-destroy", "it hands over TF_CLI_ARGS_plan, which would steer"),
         ("BeforeInit", "LD_PRELOAD=/evil.so", "it hands over LD_PRELOAD, which would steer"),
+        ("BeforeInit", "PAWL_HOOK_WHEN=x", "it hands over PAWL_HOOK_WHEN, which would steer"),
         ("BeforeApply", "BASH_ENV=/evil.sh", "it hands over BASH_ENV, which would bring other code than is approved"),
         ("BeforeApply", "TF_REATTACH_PROVIDERS={}", "it hands over TF_REATTACH_PROVIDERS, which would bring other code"),
         ("AfterPlan", "TF_VAR_a=1", "it hands over TF_VAR_a, but a variable of the stack counts only before the plan"),

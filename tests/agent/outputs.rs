@@ -66,4 +66,12 @@ async fn a_run_that_changes_nothing_or_only_plans_reads_none() {
         assert_eq!(a.end().await, 0);
         assert_eq!(a.ran("state"), 0);
     }
+    // With a datastore, whose objects the next apply writes.
+    let lab = crate::repository::Lab::start();
+    let backend = json!({"type": "http", "config": {"address": "http://state/x"}});
+    let more = json!({"outputs": {"configMap": {"name": "net"}}, "backend": backend});
+    let env = [("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")];
+    let mut a = start_at(tempfile::tempdir().unwrap(), &more, &env, |settings, api| lab.give(settings, api));
+    let outputs = a.ends(0).await.outputs.unwrap();
+    assert!(outputs.message.ends_with("the next apply publishes them") && a.ran("state") == 0, "{outputs:?}");
 }

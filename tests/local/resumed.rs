@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
-use crds::{Changed, Phase, RunResult};
+use anyhow::{Context as _, Result, ensure};
+use crds::{Changed, Phase, RunResult, reason};
 use harness::wait;
 use nix::sys::signal::Signal;
 
 use crate::{
     interrupts::reading,
-    place::{Lab, Test, approval, holds},
+    place::{End as _, Lab, Test, approval, ended, holds},
     stalled::Stalled,
     terminal::PATIENCE,
 };
@@ -54,6 +54,12 @@ fn overtaken(lab: &Lab) -> Result<()> {
     // A new plan waits for its own answer.
     let text = place.ends(2, &["destroy"])?;
     place.came_to(RunResult::Destroyed, place.paste(&approval(&text)?)?)?;
+    // A person who uses the tool by hand is in no record, and the tool refuses the plan.
+    let line = approval(&place.ends(2, &["apply"])?)?;
+    ended(&mut place.program("tofu", &["apply", "-auto-approve", "-no-color"]))?.with(0)?;
+    let text = place.came_to(RunResult::Failed, place.paste(&line)?)?;
+    let failure = place.record()?.failure.context("no failure")?;
+    ensure!(failure.reason == reason::STALE_PLAN && failure.changes == Changed::None, "{failure:?}: {text}");
     Ok(())
 }
 
