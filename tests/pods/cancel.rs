@@ -6,24 +6,13 @@ use crds::{Changed, FailureClass, RunResult, names, reason};
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::suite::{SOON, Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("cancel::before_the_plan", before_the_plan),
         Test::new("cancel::in_mid_apply_means_one_interrupt", in_mid_apply),
         Test::new("cancel::before_its_pod_starts", before_the_pod),
     ]
-}
-
-async fn before_the_plan(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"commands": {"init": ["hang"]}}), json!({})).await?;
-    scene.until_ledger("a", what::COMMAND_START, Some("init")).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("not today"))]).await?;
-    let status = scene.ends("a", RunResult::Canceled).await?;
-    holds(&status.message.unwrap_or_default(), "not today")?;
-    ensure!(scene.starts("a", "plan") == 0);
-    Ok(())
 }
 
 async fn in_mid_apply(scene: Scene) -> Result<()> {

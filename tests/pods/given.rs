@@ -198,6 +198,7 @@ async fn terraform(scene: Scene) -> Result<()> {
     ensure!(status.failed_hook.is_none(), "{status:?}");
     let plan = status.plan.context("no plan")?;
     ensure!(plan.tool.starts_with("Terraform "), "{plan:?}");
+    // The state is with a backend, so the tool reads them.
     let outputs = status.outputs.context("no outputs")?;
     // A value handed over by a hook is masked everywhere.
     ensure!(outputs.values["said"] == "(sensitive value) 3" && outputs.message.contains("Secret word (1 key)"), "{outputs:?}");

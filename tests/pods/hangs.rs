@@ -10,12 +10,11 @@ use jiff::Timestamp;
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{LATER, SOON, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("hangs::an_apply_whose_provider_hangs_on_expired_credentials", behind_the_claim),
-        Test::new("hangs::a_tool_that_asks_is_not_answered", question),
         Test::new("hangs::a_daemon_that_keeps_the_output_open_keeps_nobody", daemon),
     ]
 }
@@ -76,27 +75,6 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
     let log = scene.log("a").await?;
     ensure!(log.matches("terraform_data.b: Still creating...").count() > 30, "there were no heartbeats:\n{log}");
     clean(&scene).await
-}
-
-async fn question(scene: Scene) -> Result<()> {
-    let question = "provider.scripted.token";
-    // Each run is named after the command that asks: before and after the claim.
-    let names = ["plan", "apply"];
-    for name in names {
-        let script = json!({"commands": {name: [{"ask": question}]}});
-        scene.scripted(name, script, json!({"approval": {"mode": "Automatic"}})).await?;
-    }
-    for name in names {
-        // Not `Transient`, despite the end of file in its message: the next attempt would be asked the same.
-        let status = scene.fails(name, FailureClass::Configuration, reason::INPUT_REQUIRED, SOON).await?;
-        holds(&status.failure.context("no failure")?.message, question)?;
-        ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, name) == 1, "it was tried again");
-        let ledger = scene.ledger(name);
-        let marks = ledger::select(&ledger, what::MARK, Some(name));
-        ensure!(marks.len() == 1 && marks[0].text("text") == Some("no terminal"), "{marks:?}");
-        holds(&scene.log(name).await?, &format!("{question}\n  Enter a value: \n"))?;
-    }
-    Ok(())
 }
 
 async fn daemon(scene: Scene) -> Result<()> {

@@ -20,7 +20,6 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("outputs::they_are_published_repaired_and_gone_with_their_stack", published),
         Test::new("outputs::a_plan_made_on_an_older_value_is_stale", taken),
-        Test::new("outputs::those_of_a_backend_are_read_by_the_tool", backend),
     ]
 }
 
@@ -127,17 +126,6 @@ async fn taken(scene: Scene) -> Result<()> {
         holds(&format!("{:?}", status.failure), "vpc_id")?;
     }
     Ok(())
-}
-
-async fn backend(scene: Scene) -> Result<()> {
-    let more = |mode: &str| json!({"approval": {"mode": mode}, "backend": scene.backend("network")});
-    create(&scene, "network.yaml", "first", more("Automatic")).await?;
-    let outputs = said(&scene.ends_within("first", RunResult::Applied, LATER).await?)?;
-    ensure!(outputs.reason == reason::PUBLISHED, "{outputs:?}");
-    becomes(&scene, &json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"})).await?;
-    create(&scene, "network.yaml", "again", more("Automatic")).await?;
-    let outputs = said(&scene.ends_within("again", RunResult::NoChanges, LATER).await?)?;
-    holds(&outputs.message, "the next apply publishes them")
 }
 
 const BINDING: &str = "pawl-datastore-outputs";
