@@ -3,23 +3,18 @@
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
 use harness::wait;
+use kube::ResourceExt;
 use ledger::what;
 use serde_json::{Value, json};
 
-use crate::suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, holds};
+use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, gate, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("managed::the_next_run_finds_the_state", next_run),
-        Test::new("managed::a_rerun_finds_the_state", rerun),
-        Test::new("managed::terraform_with_a_backend_in_a_comment", terraform),
-        Test::new("managed::the_lock_names_who_holds_it", lock),
         Test::new("managed::plans_and_an_apply_that_race_for_one_lock_see_each_other_whole", race),
-        Test::new("managed::workspaces_are_kept_apart", workspaces),
-        Test::new("managed::a_state_in_the_source_is_not_left_behind", committed_state),
         Test::new("managed::people_list_read_and_restore", people),
         Test::new("managed::a_person_unlocks_with_a_reason", unlock),
-        Test::new("managed::code_of_the_stack_reaches_no_state", hostile),
         Test::new("managed::a_namespace_made_again_is_not_given_the_former_state", made_again),
     ]
 }
@@ -45,56 +40,15 @@ async fn next_run(scene: Scene) -> Result<()> {
     run(&scene, "third", json!({"stack": "words", "variables": [{"name": "words", "value": "two"}]})).await?;
     let status = scene.ends("third", RunResult::Applied).await?;
     ensure!(status.plan.context("no plan")?.summary == "+0 ~1 -0, 1 output");
+    run(&scene, "prod", json!({"stack": "words", "workspace": "prod"})).await?;
+    let status = scene.ends("prod", RunResult::Applied).await?;
+    ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0, 1 output", "workspaces have states of their own");
     run(&scene, "gone", json!({"stack": "words", "operation": "Destroy"})).await?;
     scene.ends("gone", RunResult::Destroyed).await?;
     run(&scene, "another", json!({"stack": "other"})).await?;
     let status = scene.ends("another", RunResult::Applied).await?;
     ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0, 1 output");
     Ok(())
-}
-
-async fn rerun(scene: Scene) -> Result<()> {
-    run(&scene, "a", json!({})).await?;
-    scene.ends("a", RunResult::Applied).await?;
-    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
-    let answered = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(|s| s.rerun.is_some());
-    let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
-    scene.ends(&again, RunResult::NoChanges).await.map(drop)
-}
-
-async fn terraform(scene: Scene) -> Result<()> {
-    let files = json!({"main.tf": format!("# no backend here\n{STACK}")});
-    let more = json!({"source": {"inline": {"files": files}}, "tool": {"name": "Terraform", "version": null}, "stack": "words"});
-    for (name, result) in [("first", RunResult::Applied), ("second", RunResult::NoChanges)] {
-        run(&scene, name, more.clone()).await?;
-        scene.ends_within(name, result, LATER).await?;
-    }
-    Ok(())
-}
-
-async fn lock(scene: Scene) -> Result<()> {
-    let slow =
-        format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{GATE}\"\n  }}\n}}\n");
-    let more = json!({"stack": "words", "source": {"inline": {"files": {"main.tf": slow}}}});
-    run(&scene, "holder", more.clone()).await?;
-    scene.phase("holder", crds::Phase::Apply).await?;
-    let state = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words", scene.namespace);
-    let held = |text: String| serde_json::from_str::<Value>(&text).is_ok_and(|state| !state["lock"].is_null());
-    let look = async || Ok(scene.kubectl(&["get", "--raw", &state]).is_ok_and(held));
-    wait::until("the apply takes the lock", SOON, look).await?;
-    // A plan-only run needs no lease, and so meets the lock.
-    let plan = json!({"operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}});
-    let mut second = more;
-    crate::suite::merge(&mut second, plan);
-    run(&scene, "second", second).await?;
-    let status = scene.fails("second", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
-    let said = format!("{:?}", status.failure);
-    holds(
-        &said,
-        &format!("holder-{}-a1", names::short_hash(&kube::ResourceExt::uid(&scene.get("holder").await?).unwrap_or_default())),
-    )?;
-    scene.open("holder").await?;
-    scene.ends_within("holder", RunResult::Applied, LATER).await.map(drop)
 }
 
 /// An apply that writes its state after each object, and plans of the same state that start with it. In any order, each plan sees a state
@@ -137,21 +91,6 @@ async fn race(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn workspaces(scene: Scene) -> Result<()> {
-    for workspace in ["default", "prod"] {
-        run(&scene, workspace, json!({"stack": "words", "workspace": workspace})).await?;
-        scene.ends(workspace, RunResult::Applied).await?;
-    }
-    run(&scene, "again", json!({"stack": "words", "workspace": "prod"})).await?;
-    scene.ends("again", RunResult::NoChanges).await.map(drop)
-}
-
-async fn committed_state(scene: Scene) -> Result<()> {
-    let files = json!({"main.tf": STACK, "terraform.tfstate": "{\"version\":4}"});
-    run(&scene, "a", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
-    scene.fails("a", FailureClass::Configuration, reason::NO_DURABLE_STATE, SOON).await.map(drop)
-}
-
 async fn people(scene: Scene) -> Result<()> {
     for (name, words) in [("first", "one"), ("second", "two")] {
         run(&scene, name, json!({"stack": "words", "variables": [{"name": "words", "value": words}]})).await?;
@@ -180,6 +119,11 @@ async fn unlock(scene: Scene) -> Result<()> {
     let state = || -> Result<Value> { Ok(serde_json::from_str(&scene.read("states/words")?)?) };
     let look = async || Ok(state().is_ok_and(|state| !state["lock"].is_null()));
     wait::until("the plan takes the lock", SOON, look).await?;
+    // Another run meets the lock, and names its holder.
+    run(&scene, "b", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}}))
+        .await?;
+    let status = scene.fails("b", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
+    holds(&format!("{:?}", status.failure), &scene.pod("a").await?.name_any())?;
     for body in [json!({}), json!({"reason": " "})] {
         scene.refused(&scene.post("states/words/unlock", &body)).context("an unlock without a reason")?;
     }
@@ -189,53 +133,6 @@ async fn unlock(scene: Scene) -> Result<()> {
     ensure!(after["lock"].is_null(), "{after}");
     holds(&after["notes"].to_string(), "nobody works on it")?;
     scene.annotate("a", &[(names::CANCEL, Some("seen enough"))]).await?;
-    Ok(())
-}
-
-/// Attacks the agent's endpoint for the managed state from a process of the stack's code.
-const ATTACK: &str = r#"
-ask() {
-  exec 3<>/dev/tcp/127.0.0.1/9417
-  printf '%s %s HTTP/1.0\r\nContent-Length: %s\r\n\r\n%s' "$1" "$2" "${#3}" "$3" >&3
-  echo "answer to $1 ${2%%[?]*}: $(tr -d '\r' <&3 | tr '\n' ' ')"
-  exec 3>&-
-}
-ask GET /state/a/b/c ''
-ask PUT /lock/a/b/c '{"ID":"mine"}'
-ask PUT '/state/a/b/c?ID=mine' '{"version":4,"serial":99,"lineage":"planted"}'
-ask DELETE /lock/a/b/c '{"ID":"mine"}'
-"#;
-
-/// Checks that the attack was refused every time, `times` times.
-fn refused(log: &str, times: usize) -> Result<()> {
-    let answers: Vec<&str> = log.lines().filter(|line| line.contains("answer to ")).collect();
-    let is_refusal = |line: &&str| line.contains(" 403 ") && line.contains("content-length: 0") && !line.contains("mine");
-    ensure!(answers.len() == 4 * times && answers.iter().all(is_refusal), "{answers:#?}");
-    let told = "a process that is not the tool's own asked for the managed state and was refused";
-    ensure!(log.matches(told).count() == 1, "it is said once:\n{log}");
-    Ok(())
-}
-
-async fn hostile(scene: Scene) -> Result<()> {
-    // After the claim, in parallel with a tool that reads, locks and writes that state.
-    let main = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"bash attack.sh\"\n  }\n}\n";
-    let files = json!({"main.tf": main, "attack.sh": ATTACK});
-    run(&scene, "first", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
-    scene.ends("first", RunResult::Applied).await?;
-    refused(&scene.log("first").await?, 1)?;
-    let before = scene.read("states/words")?;
-    holds(&before, "\"number\"")?;
-    // In a plan-only run, before the tool takes the lock and after it released it.
-    let attack = json!({"exec": ["bash", "attack.sh"]});
-    let script = json!({"commands": {"init": [attack, "default"], "plan": [attack, "default", attack]}});
-    let spec =
-        json!({"stack": "words", "operation": "Plan", "backend": null, "source": {"inline": {"files": {"attack.sh": ATTACK}}}});
-    scene.scripted("second", script, spec).await?;
-    scene.ends("second", RunResult::Planned).await?;
-    refused(&scene.log("second").await?, 3)?;
-    // The same head: the same versions and notes, and no lock.
-    let after = scene.read("states/words")?;
-    ensure!(after == before, "{before}\nbecame\n{after}");
     Ok(())
 }
 
