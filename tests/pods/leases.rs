@@ -1,7 +1,7 @@
 //! One apply at a time on a state, in a namespace and in those that share its states. The others queue visibly.
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
+use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, reason};
 use harness::wait;
 use kube::ResourceExt;
 use ledger::what;
@@ -13,7 +13,6 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("leases::two_namespaces_that_share_apply_to_one_state_one_after_the_other", sharing),
         Test::new("leases::two_namespaces_that_do_not_share_know_nothing_of_each_other", apart),
-        Test::new("leases::three_in_the_order_of_their_creation", three),
         Test::new("leases::an_approved_plan_waits_for_its_turn", approved),
         Test::new("leases::a_run_that_was_removed_by_force_is_waited_for_as_long_as_its_pod_runs", removed),
     ]
@@ -82,34 +81,6 @@ async fn apart(scene: Scene) -> Result<()> {
     scene.ends("a", RunResult::Applied).await?;
     other.open("b").await?;
     other.fails("b", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await.map(drop)
-}
-
-async fn three(scene: Scene) -> Result<()> {
-    let backend = scene.backend("shared");
-    scene.scripted("c", json!({"resources": gated(8)}), automatic(&backend)).await?;
-    scene.until_ledger("c", what::RESOURCE, None).await?;
-    // Names in reverse order of creation, which is in whole seconds.
-    for name in ["b", "a"] {
-        scene.scripted(name, json!({"resources": 8}), automatic(&backend)).await?;
-        scene.until(name, "queued", SOON, |run| queued(run, "/c")).await?;
-        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-    }
-    let place = scene.get("a").await?.status.context("no status")?.message.unwrap_or_default();
-    holds(&place, "in place 2")?;
-    // The middle one is cancelled, and the queue moves on.
-    scene.scripted("d", json!({"resources": 9}), automatic(&backend)).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("not needed"))]).await?;
-    scene.ends("a", RunResult::Canceled).await?;
-    scene.open("c").await?;
-    let mut ended = Vec::new();
-    for name in ["c", "b", "d"] {
-        let result = if name == "b" { RunResult::NoChanges } else { RunResult::Applied };
-        let status = scene.ends_within(name, result, LATER).await?;
-        ended.push(status.completion_time.context("no time")?.0);
-    }
-    ensure!(ended.is_sorted(), "{ended:?}");
-    ensure!(scene.pod_names("a").await?.is_empty() && scene.starts("a", "plan") == 0);
-    Ok(())
 }
 
 async fn approved(scene: Scene) -> Result<()> {

@@ -18,7 +18,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("locks::one_on_the_kubernetes_backend_is_released_by_terraform", |scene| kubernetes(scene, "Terraform")),
         Test::new("locks::one_of_a_pod_that_lives_is_waited_for", alive),
         Test::new("locks::somebodys_is_waited_for_and_left_alone", strangers),
-        Test::new("locks::an_apply_waits_for_one_and_its_plan_is_not_spent", applies),
     ]
 }
 
@@ -149,18 +148,4 @@ async fn strangers(scene: Scene) -> Result<()> {
     ensure!(scene.suite.state.lock(&path(&scene, "in-vain")).is_some_and(|l| l.who == "carol@laptop"), "it was removed");
     ensure!(scene.suite.state.force_unlock(&path(&scene, "in-time")));
     scene.phase("in-time", Phase::AwaitingApproval).await.map(drop)
-}
-
-async fn applies(scene: Scene) -> Result<()> {
-    scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"approval": {"holdFor": "1h"}})).await?;
-    scene.phase("a", Phase::AwaitingApproval).await?;
-    ensure!(scene.suite.state.hold_lock(&path(&scene, "a"), LockInfo::stranger("33333333-4444", "carol@laptop")));
-    scene.approve("a").await?;
-    let waits = scene.until("a", "waiting for the lock", LATER, waits_for("carol@laptop")).await?.status.unwrap_or_default();
-    ensure!(waits.phase == Some(Phase::Apply) && waits.claim.is_some(), "{waits:?}");
-    holds(waits.message.as_deref().unwrap_or_default(), "apply waits for the state, which is locked by carol@laptop")?;
-    ensure!(scene.suite.state.force_unlock(&path(&scene, "a")));
-    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    ensure!(status.state_lock.is_none(), "{status:?}");
-    Ok(())
 }

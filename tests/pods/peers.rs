@@ -1,18 +1,4 @@
-//! Bugs that users of other projects met, played against Pawl. Each has its row in `design/peers-bugs.md`. Where a test of another file
-//! covers one exactly, the table cites it:
-//!
-//! | bug | test |
-//! |---|---|
-//! | tofu-controller #1129: an approval that fits more than one plan | `peers::tofu_1129_*`, `approval::what_is_not_this_plan_is_refused_in_the_terminal`, `fences::a_claim_is_the_adopted_process_own` |
-//! | tofu-controller #1876: a dead runner's lock looks like a live one's | `locks::one_left_by_a_dead_pod_of_another_run_is_released`, `locks::one_left_by_an_earlier_attempt_is_released`, `locks::one_of_a_pod_that_lives_is_waited_for`, `run::tests::left` |
-//! | tofu-controller #531: the end of the controller ends its runners | `peers::tofu_531_*`, `kills::the_controller_killed_at_any_time` |
-//! | Burrito: runs without a lock that it cannot create | `peers::burrito_a_lock_*`, `run::tests::leases` |
-//! | Burrito: the end of any run frees the lock of another | `peers::burrito_who_*`, `leases::three_in_the_order_of_their_creation` |
-//! | Burrito: a commit during a plan is lost, or applied by another's plan | `peers::burrito_a_commit_*`, `stored::real_opentofu_applies_the_planned_bytes_whatever_moved` |
-//! | Tekton #4358: two pods of one attempt | `sim::tekton_4358_*`, `kills::a_second_process_of_the_pod_cannot_apply` |
-//! | Tekton #9467: a failure from a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::nothing_final_is_decided_on_the_cache` |
-//! | Argo #13581: a drained node leaves workflows that never end | `peers::argo_13581_*`, `kills::a_pod_force_deleted_in_*` |
-//! | gardener #426: a second pod applies over the state of the first | `peers::gardener_426_*`, `kills::a_pod_force_deleted_in_apply_is_never_followed` |
+//! Bugs that users of other projects met, played against Pawl. Each has its row in `design/peers-bugs.md`.
 
 mod controller;
 
@@ -149,6 +135,10 @@ async fn first_end(scene: Scene) -> Result<()> {
         let queued = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::QUEUED);
         scene.until(name, "queued", SOON, queued).await?;
     }
+    let third = |run: &TerraformRun| {
+        run.status.as_ref().and_then(|status| status.message.as_ref()).is_some_and(|message| message.contains("in place 3"))
+    };
+    scene.until("next", "third in line", SOON, third).await?;
     scene.annotate("cancelled", &[(names::CANCEL, Some("not needed"))]).await?;
     scene.ends("cancelled", RunResult::Canceled).await?;
     scene.kubectl(&["delete", "tfrun", "deleted", "--wait=false"])?;

@@ -13,24 +13,18 @@ use harness::wait;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds, merge};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, holds, merge};
 
 pub(crate) fn tests() -> Vec<Test> {
     let table = |name, tool: &'static str, fault: Fault| Test::new(name, move |scene| row(scene, tool, fault));
     vec![
         table("recovery::opentofu_whose_pod_was_force_deleted", "OpenTofu", Fault::ForceDeleted),
-        table("recovery::opentofu_whose_pod_was_deleted", "OpenTofu", Fault::Deleted),
         table("recovery::opentofu_whose_agent_was_killed", "OpenTofu", Fault::Killed),
-        table("recovery::terraform_whose_pod_was_force_deleted", "Terraform", Fault::ForceDeleted),
         table("recovery::terraform_whose_pod_was_deleted", "Terraform", Fault::Deleted),
         table("recovery::terraform_whose_agent_was_killed", "Terraform", Fault::Killed),
-        Test::new("recovery::the_journal_is_outside_of_the_pod_while_the_apply_runs", outside),
         Test::new("recovery::what_cannot_be_imported_is_left_out_and_named", not_importable),
-        Test::new("recovery::a_run_that_asks_nobody_creates_nothing_that_may_exist", automatic),
         Test::new("recovery::of_another_state_or_of_nothing_is_refused", refused),
         Test::new("recovery::a_state_that_could_not_be_saved_is_kept", errored_state),
-        Test::new("recovery::an_object_that_exists_is_named_with_its_import_block", exists),
-        Test::new("recovery::a_transient_failure_after_the_claim_says_what_was_done", transient),
     ]
 }
 
@@ -106,7 +100,7 @@ async fn ended(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
 }
 
 /// Waits until the status accounts for the objects.
-async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
+pub(crate) async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
     let said = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.journal.is_some());
     let run = scene.until(name, "accounted for", LATER, said).await?;
     run.status.and_then(|s| s.journal).context("no journal")
@@ -230,19 +224,6 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     scene.ends_within("last", RunResult::NoChanges, LATER).await.map(drop)
 }
 
-/// `cargo bench-run --only journal` measures the delay.
-async fn outside(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": gated(4)}), json!({"approval": {"mode": "Automatic"}})).await?;
-    // The agent is killed before the fourth is created, so the first three were sent before the end of the apply.
-    until_created(&scene, "a", 3).await?;
-    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
-    let said = accounted(&scene, "a").await?;
-    ensure!(!said.compared && said.uncertain.len() >= 3, "{said:?}");
-    holds(&said.summary, "a recovery run reads it")?;
-    ensure!(said.wants_recovery());
-    Ok(())
-}
-
 /// A resource of the `time` provider that cannot be imported by the ID that it prints.
 const NOT_IMPORTABLE: &str = r#"
 terraform {
@@ -272,17 +253,17 @@ resource "terraform_data" "slow" {
 }
 "#;
 
-async fn cut_off(scene: &Scene, name: &str, main: &str, objects: usize) -> Result<()> {
-    managed(scene, name, "OpenTofu", main, json!({})).await?;
-    until_created(scene, name, objects).await?;
-    Scene::kill(&scene.pod(name).await?, "runner-agent")?;
-    scene.ends_within(name, RunResult::Indeterminate, LATER).await?;
-    accounted(scene, name).await?;
-    Ok(())
-}
-
 async fn not_importable(scene: Scene) -> Result<()> {
-    cut_off(&scene, "a", NOT_IMPORTABLE, 3).await?;
+    managed(&scene, "a", "OpenTofu", NOT_IMPORTABLE, json!({})).await?;
+    until_created(&scene, "a", 3).await?;
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
+    scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    accounted(&scene, "a").await?;
+    // An automatic run creates nothing that may exist.
+    managed(&scene, "automatic", "OpenTofu", NOT_IMPORTABLE, json!({"recover": {"fromRun": "a"}})).await?;
+    let status = scene.fails("automatic", FailureClass::Policy, reason::RECOVERY_UNCERTAIN, LATER).await?;
+    ensure!(status.claim.is_none(), "it was applied");
+    holds(&status.failure.context("no failure")?.message, "terraform_data.slow (may exist already")?;
     let more =
         json!({"recover": {"fromRun": "a"}, "approval": {"mode": "Manual"}, "variables": [{"name": "with", "value": false}]});
     managed(&scene, "b", "OpenTofu", NOT_IMPORTABLE, more).await?;
@@ -298,15 +279,6 @@ async fn not_importable(scene: Scene) -> Result<()> {
         "{plan:?}"
     );
     holds(status.message.as_deref().unwrap_or_default(), "may exist already")?;
-    Ok(())
-}
-
-async fn automatic(scene: Scene) -> Result<()> {
-    cut_off(&scene, "a", NOT_IMPORTABLE, 3).await?;
-    managed(&scene, "b", "OpenTofu", NOT_IMPORTABLE, json!({"recover": {"fromRun": "a"}})).await?;
-    let status = scene.fails("b", FailureClass::Policy, reason::RECOVERY_UNCERTAIN, LATER).await?;
-    ensure!(status.claim.is_none(), "it was applied");
-    holds(&status.failure.context("no failure")?.message, "terraform_data.slow (may exist already")?;
     Ok(())
 }
 
@@ -350,36 +322,5 @@ async fn errored_state(scene: Scene) -> Result<()> {
     let journal = status.journal.context("no journal")?;
     ensure!(journal.compared && journal.not_recorded.len() == 2, "{journal:?}");
     ensure!(status.next_step == Some(names::recover_command(&scene.namespace, "a")));
-    Ok(())
-}
-
-async fn exists(scene: Scene) -> Result<()> {
-    let told = json!({"summary": "creating IAM Role: EntityAlreadyExists: Role with name web already exists.", "address": "terraform_data.b"});
-    let resources = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"diagnostic": told}]}]);
-    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
-    let status = scene.fails("a", FailureClass::Configuration, reason::ALREADY_EXISTS, SOON).await?;
-    let failure = status.failure.context("no failure")?;
-    holds(&failure.message, r#"{"import":{"to":"terraform_data.b","id":"web"}}"#)?;
-    ensure!(failure.changes == Changed::Some, "{failure:?}");
-    let journal = status.journal.context("no journal")?;
-    ensure!(journal.compared && journal.recorded == 1 && !journal.wants_recovery(), "{journal:?}");
-    holds(&scene.log("a").await?, "to = terraform_data.b\n  id = \"web\"")?;
-    Ok(())
-}
-
-async fn transient(scene: Scene) -> Result<()> {
-    let told = json!({"summary": "reading thing: read tcp 10.0.0.1: connection reset by peer", "address": "terraform_data.b"});
-    let resources = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"diagnostic": told}]},
-        {"address": "terraform_data.c"}]);
-    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
-    let status = scene.fails("a", FailureClass::Transient, reason::PROVIDER_UNREACHABLE, SOON).await?;
-    let message = status.message.context("no message")?;
-    holds(&message, "2 of 3 operations succeeded")?;
-    holds(&message, "2 created and recorded; state serial 1")?;
-    // At once, and without a second attempt of the same plan.
-    let next = status.next_step.context("no next step")?;
-    holds(&next, "see that the cluster can reach the host that the message names, then: ")?;
-    ensure!(next.ends_with(&names::rerun_command(&scene.namespace, "a")), "{next}");
-    ensure!(scene.starts("a", "apply") == 1 && status.attempt.context("no attempt")?.number == 1);
     Ok(())
 }
