@@ -7,10 +7,7 @@ use serde_json::{Value, json};
 use crate::suite::{LATER, SOON, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("again::a_run_out_of_a_backup_applies_nothing_by_itself", backup),
-        Test::new("again::a_run_that_a_tool_keeps_outlives_its_time", kept),
-    ]
+    vec![Test::new("again::a_run_out_of_a_backup_applies_nothing_by_itself", backup)]
 }
 
 /// Creates an object like a backup tool: without its status and the fields that the API server sets.
@@ -42,16 +39,4 @@ async fn backup(scene: Scene) -> Result<()> {
     let named = scene.until("a", "answered", SOON, |run| run.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
     let again = named.status.and_then(|status| status.rerun).context("no rerun")?;
     scene.ends_within(&again, RunResult::NoChanges, LATER).await.map(drop)
-}
-
-async fn kept(scene: Scene) -> Result<()> {
-    // Manual, so that it cannot end before the tool has set its label.
-    scene.scripted("kept", json!({}), json!({"ttlSecondsAfterFinished": 2})).await?;
-    scene.kubectl(&["label", "tfrun", "kept", "kustomize.toolkit.fluxcd.io/name=team"])?;
-    scene.approved("kept").await?;
-    scene.scripted("goes", json!({}), json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 2})).await?;
-    scene.gone("goes").await?;
-    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
-    ensure!(scene.get("kept").await?.metadata.deletion_timestamp.is_none());
-    Ok(())
 }

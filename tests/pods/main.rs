@@ -32,7 +32,6 @@ mod outages;
 mod output;
 mod outputs;
 mod peers;
-mod pruning;
 mod reading;
 mod recovery;
 mod releases;
@@ -123,7 +122,6 @@ fn main() -> Result<ExitCode> {
         managed::tests(),
         operations::tests(),
         peers::tests(),
-        pruning::tests(),
         reading::tests(),
         restored::tests(),
         ssh::tests(),
@@ -134,7 +132,6 @@ fn main() -> Result<ExitCode> {
     ];
     // Tests that remove something from the whole cluster run alone; those that remove Pawl itself run last.
     let alone = [
-        approval::alone(),
         caches::alone(),
         kills::alone(),
         nodes::alone(),
