@@ -1,6 +1,6 @@
 //! Layers of repositories: real git, `controller sources`, real OpenTofu, and manual changes.
 
-use std::{ops::Deref, time::Duration};
+use std::ops::Deref;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{LayerState, RunResult, TerraformLayer, TerraformLayerStatus, TerraformRepository, names};
@@ -22,11 +22,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("layers::drift_is_found_shown_and_applied_when_approved", drift),
         Test::new("layers::relevant_commits_are_planned_and_others_are_not", commits),
         Test::new("layers::an_automatic_one_keeps_up_and_prunes_its_history", automatic),
-        Test::new("layers::a_deleted_branch_stops_no_other", branches),
-        Test::new("layers::the_younger_of_two_on_one_state_is_refused", one_state),
-        Test::new("layers::nothing_begins_while_suspended_or_frozen", held_up),
-        Test::new("layers::what_it_made_is_destroyed_with_it", deleted),
-        Test::new("layers::large_files_come_with_the_revision", large_files),
     ]
 }
 
@@ -200,11 +195,21 @@ async fn commits(scene: Scene) -> Result<()> {
     let runs = stage.run_names().await?;
     ensure!(runs.len() == 1, "{runs:?}");
 
+    // A suspended layer is told of a commit, and plans it when it is resumed.
+    stage.does("suspend layer")?;
+    let next = stage.push("main", &[("app/main.tf", &format!("{}# two\n", stage.app("app")))]).await?;
+    let told = |s: &TerraformLayerStatus| s.source.as_ref().is_some_and(|source| source.revision == next);
+    let rests = stage.until("app", "told of a commit", |s| told(s) && s.state == Some(LayerState::PlanNeeded)).await?;
+    ensure!(rests.current_run.is_none() && stage.run_names().await? == runs, "a suspended layer made a run: {rests:?}");
+    stage.do_next(&rests)?;
+    stage.until("app", "planned", |s| revision(s) == Some(&next) && s.current_run.is_none()).await?;
+    let runs = stage.run_names().await?;
+
     // Changes outside of the layer's directory are not relevant.
     let beside = stage.push("main", &[("docs/a.md", "b"), ("app-old/main.tf", "# not this one\n")]).await?;
     stage.seen("main", &beside).await?;
     let source = stage.layers().get("app").await?.status.and_then(|status| status.source).context("no source")?;
-    ensure!(source.revision == first && stage.run_names().await? == runs, "a commit beside it made a run: {source:?}");
+    ensure!(source.revision == next && stage.run_names().await? == runs, "a commit beside it made a run: {source:?}");
 
     // Changes of a module that it uses are relevant.
     let module_changed = stage.push("main", &[("modules/text/main.tf", &module("two"))]).await?;
@@ -247,7 +252,7 @@ fn revision(status: &TerraformLayerStatus) -> Option<&String> {
 async fn drift(scene: Scene) -> Result<()> {
     let stage = Stage::set(&scene).await?;
     let first = stage.repo.resolve("main")?.context("no commit")?;
-    stage.layer("app", json!({"drift": {"interval": "1m"}})).await?;
+    stage.layer("app", json!({"drift": {"interval": "1m"}, "deletionPolicy": "Destroy"})).await?;
     stage.approve("app", &first).await?;
     scene.suite.objects.put(&stage.object("app"), "by hand");
     let drifted = stage.until("app", "drifted", |s| s.drift.is_some() && s.pending.is_some()).await?;
@@ -267,6 +272,14 @@ async fn drift(scene: Scene) -> Result<()> {
     stage.does("wait for layer")?;
     stage.until("app", "as it was", |s| s.drift.is_none() && s.pending.is_none() && s.state == Some(LayerState::Idle)).await?;
     ensure!(stage.text("app").as_deref() == Some("one"));
+
+    // The layer is deleted when its destruction is approved.
+    stage.layers().delete("app", &DeleteParams::default()).await?;
+    let waits = stage.until("app", "waiting with its destruction", |s| s.pending.is_some()).await?;
+    ensure!(stage.text("app").is_some());
+    stage.do_next(&waits)?;
+    wait::gone(&stage.layers(), "app", LATER).await?;
+    ensure!(stage.text("app").is_none(), "it went without what it made");
     Ok(())
 }
 
@@ -287,72 +300,7 @@ async fn automatic(scene: Scene) -> Result<()> {
         Ok(if runs.len() <= 2 { Ok(()) } else { Err(format!("{runs:?}")) })
     };
     wait::until("two runs are kept", LATER, kept).await?;
-    // Dry: the plan is shown and cannot be applied.
-    stage.layer("dry", json!({"remediation": {"onCommit": "Dry"}, "template": {"stack": "dry"}, "path": "dry"})).await?;
-    let commit = stage.push("main", &[("dry/main.tf", &stage.app("dry"))]).await?;
-    let shown = stage.until("dry", "planned", |s| revision(s) == Some(&commit) && s.current_run.is_none()).await?;
-    ensure!(shown.pending.is_none() && stage.text("dry").is_none(), "{shown:?}");
-    Ok(())
-}
-
-async fn branches(scene: Scene) -> Result<()> {
-    let stage = Stage::set(&scene).await?;
-    let first = stage.repo.resolve("main")?.context("no commit")?;
-    stage.repo.reset("other", Some(&first))?;
-    stage.layer("app", json!({})).await?;
-    stage.layer("other", json!({"ref": "other", "template": {"stack": "other"}})).await?;
-    stage.until("other", "planned", |s| s.pending.is_some()).await?;
-    stage.repo.reset("other", None)?;
-    let next = stage.push("main", &[("modules/text/main.tf", &module("two"))]).await?;
-    stage.approve("app", &next).await?;
-    let status = stage.repositories().get("infrastructure").await?.status.unwrap_or_default();
-    let failure = status.refs.iter().find(|of| of.name == "other").and_then(|of| of.failure.as_ref());
-    ensure!(failure.is_some_and(|failure| !failure.next_step.is_empty()), "nobody says that the branch went: {:?}", status.refs);
-    Ok(())
-}
-
-async fn one_state(scene: Scene) -> Result<()> {
-    let stage = Stage::set(&scene).await?;
-    stage.layer("elder", json!({})).await?;
-    stage.until("elder", "planned", |s| s.pending.is_some()).await?;
-    // Creation times are in whole seconds.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    stage.layer("younger", json!({})).await?;
-    let refused = |s: &TerraformLayerStatus| s.conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "StateOwned");
-    let status = stage.until("younger", "refused", refused).await?;
-    let message = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| c.message.clone()).unwrap_or_default();
-    ensure!(message.contains("elder") && status.current_run.is_none() && status.pending.is_none(), "{status:?}");
-    stage.layers().delete("elder", &DeleteParams::default()).await?;
-    stage.until("younger", "planned", |s| s.pending.is_some()).await.map(drop)
-}
-
-async fn held_up(scene: Scene) -> Result<()> {
-    let stage = Stage::set(&scene).await?;
-    stage.layer("app", json!({"suspend": true})).await?;
-    let first = stage.repo.resolve("main")?.context("no commit")?;
-    stage.seen("main", &first).await?;
-    stage.until("app", "suspended", |s| s.waits_for.as_ref().is_some_and(|why| why.contains("suspend"))).await?;
-    ensure!(stage.run_names().await?.is_empty());
-    scene.suite.cluster.kubectl(&["annotate", "namespace", &scene.namespace, "pawl.run/freeze=true"])?;
-    scene.kubectl(&["patch", "terraformlayer", "app", "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#])?;
-    stage
-        .until("app", "frozen", |s| s.waits_for.as_ref().is_some_and(|why| why.contains("freeze") || why.contains("frozen")))
-        .await?;
-    let begun = scene.pods().list(&ListParams::default()).await?.items.len();
-    ensure!(begun == 0, "something began in a frozen namespace");
-    scene.suite.cluster.kubectl(&["annotate", "namespace", &scene.namespace, "pawl.run/freeze-"])?;
-    stage.approve("app", &first).await?;
-    stage.does("suspend layer")?;
-    let next = stage.push("main", &[("app/main.tf", &format!("{}# two\n", stage.app("app")))]).await?;
-    let told = |s: &TerraformLayerStatus| s.source.as_ref().is_some_and(|source| source.revision == next);
-    let rests = stage.until("app", "told of a commit", |s| told(s) && s.state == Some(LayerState::PlanNeeded)).await?;
-    ensure!(rests.current_run.is_none(), "a suspended layer made a run: {rests:?}");
-    stage.do_next(&rests)?;
-    stage.until("app", "planned", |s| revision(s) == Some(&next) && s.current_run.is_none()).await.map(drop)
-}
-
-async fn large_files(scene: Scene) -> Result<()> {
-    let stage = Stage::set(&scene).await?;
+    // A stack whose only input is a large file, fetched with the `git-lfs` of the image of `sources`.
     let contents = "what git has a pointer to";
     scene.suite.git.add_large(contents.as_bytes());
     let main = stage.kept("large", 0).replace("\"round 0\"", "file(\"${path.module}/large.bin\")");
@@ -361,23 +309,15 @@ async fn large_files(scene: Scene) -> Result<()> {
         ("large/large.bin", &large::pointer(contents.as_bytes())),
         ("large/main.tf", &main),
     ];
-    stage.commit("main", &files)?;
-    stage.layer("large", json!({"path": "large", "remediation": {"onCommit": "Automatic"}})).await?;
+    stage.push("main", &files).await?;
+    let automatic = json!({"path": "large", "remediation": {"onCommit": "Automatic"}, "template": {"stack": "large"}});
+    stage.layer("large", automatic).await?;
     stage.until("large", "applied", |s| s.last_apply.is_some() && s.state == Some(LayerState::Idle)).await?;
     ensure!(stage.text("large").as_deref() == Some(contents), "{:?}", stage.text("large"));
-    Ok(())
-}
-
-async fn deleted(scene: Scene) -> Result<()> {
-    let stage = Stage::set(&scene).await?;
-    let first = stage.repo.resolve("main")?.context("no commit")?;
-    stage.layer("app", json!({"deletionPolicy": "Destroy"})).await?;
-    stage.approve("app", &first).await?;
-    stage.layers().delete("app", &DeleteParams::default()).await?;
-    let waits = stage.until("app", "waiting with its destruction", |s| s.pending.is_some()).await?;
-    ensure!(stage.text("app").is_some());
-    stage.do_next(&waits)?;
-    wait::gone(&stage.layers(), "app", LATER).await?;
-    ensure!(stage.text("app").is_none(), "it went without what it made");
+    // Dry: the plan is shown and cannot be applied.
+    stage.layer("dry", json!({"remediation": {"onCommit": "Dry"}, "template": {"stack": "dry"}, "path": "dry"})).await?;
+    let commit = stage.push("main", &[("dry/main.tf", &stage.app("dry"))]).await?;
+    let shown = stage.until("dry", "planned", |s| revision(s) == Some(&commit) && s.current_run.is_none()).await?;
+    ensure!(shown.pending.is_none() && stage.text("dry").is_none(), "{shown:?}");
     Ok(())
 }

@@ -21,11 +21,9 @@ pub(crate) fn alone() -> Vec<Test> {
     vec![
         Test::new("outages::away_for_a_while_before_the_plan_waits", for_a_while),
         Test::new("outages::away_too_long_before_at_and_behind_the_claim", too_long),
-        Test::new("outages::away_when_a_managed_state_is_written", state_writes),
-        Test::new("outages::away_when_a_plan_is_taken_back", restore),
-        Test::new("outages::proof_that_comes_with_its_end_is_written_beside_the_result", proof),
+        Test::new("outages::away_when_a_state_is_written_and_a_plan_restored", short),
+        Test::new("outages::away_when_an_end_is_proven_and_a_namespace_deleted", unproven),
         Test::new("outages::controller_and_datastore_restarted_before_the_approval", restarted),
-        Test::new("outages::a_namespace_is_deleted_while_it_is_away", namespace),
         Test::new("outages::with_another_key_it_is_not_ready_and_says_so", another_key),
     ]
 }
@@ -162,56 +160,54 @@ async fn too_long(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn state_writes(scene: Scene) -> Result<()> {
+/// A managed state waits for the datastore, and so does the pod that restores a plan.
+async fn short(scene: Scene) -> Result<()> {
     let main =
         format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{GATE}\"\n  }}\n}}\n");
-    let spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "approval": {"mode": "Automatic"}, "backend": null,
-        "stack": "a", "tool": {"name": "OpenTofu", "version": "1.10.6"}});
-    scene.create("a", spec.clone()).await?;
-    scene.phase("a", Phase::Apply).await?;
+    let spec = json!({"approval": {"mode": "Automatic"}, "backend": null, "stack": "a"});
+    scene.real("writes", &main, spec.clone()).await?;
+    scene.scripted("restored", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+    let kept = released(&scene, "restored").await?;
+    scene.phase("writes", Phase::Apply).await?;
     away(&scene).await?;
-    scene.open("a").await?;
-    // The tool ends meanwhile, and its state waits for the datastore.
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let meanwhile = scene.status("a").await?;
-    back(&scene)?;
-    ensure!(meanwhile.phase == Some(Phase::Apply), "it ended without its state: {meanwhile:?}");
-    scene.ends_within("a", RunResult::Applied, LATER).await?;
-    scene.create("b", spec).await?;
-    scene.ends("b", RunResult::NoChanges).await.map(drop)
-}
-
-async fn restore(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
-    let waiting = released(&scene, "a").await?;
-    away(&scene).await?;
-    approve_waiting(&scene, &waiting)?;
+    scene.open("writes").await?;
+    approve_waiting(&scene, &kept)?;
     let adopted =
         |r: &crds::TerraformRun| r.status.as_ref().and_then(|s| s.adopted.as_ref()).is_some_and(|adopted| adopted.attempt == 2);
-    let begun = scene.until("a", "taken up again", SOON, adopted).await;
-    tokio::time::sleep(Duration::from_secs(6)).await;
-    let meanwhile = scene.status("a").await?;
+    let begun = scene.until("restored", "taken up again", SOON, adopted).await;
+    // The tool ends meanwhile.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (writes, restored) = (scene.status("writes").await?, scene.status("restored").await?);
     back(&scene)?;
     begun?;
-    ensure!(meanwhile.phase == Some(Phase::AwaitingApproval) && meanwhile.claim.is_none(), "{meanwhile:?}");
-    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 2) && scene.starts("a", "plan") == 1);
-    Ok(())
+    ensure!(writes.phase == Some(Phase::Apply), "it ended without its state: {writes:?}");
+    ensure!(restored.phase == Some(Phase::AwaitingApproval) && restored.claim.is_none(), "{restored:?}");
+    let status = scene.ends_within("restored", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 2) && scene.starts("restored", "plan") == 1);
+    scene.ends_within("writes", RunResult::Applied, LATER).await?;
+    scene.real("again", &main, spec).await?;
+    scene.ends("again", RunResult::NoChanges).await.map(drop)
 }
 
-/// The pod is deleted with its termination message, and the datastore, which has it as well, is down: the result is unknown until it
-/// returns.
-async fn proof(scene: Scene) -> Result<()> {
+/// A pod is deleted with its termination message, and the datastore, which has the result as well, is down: the result is unknown until it
+/// returns. Meanwhile a namespace can be deleted, although the API server has no endpoint of the read API.
+async fn unproven(scene: Scene) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
+    let name = format!("{}-gone", scene.namespace);
+    scene.suite.cluster.kubectl(&["create", "namespace", &name])?;
     hooks::endless(&scene, "a").await?;
     let pod = hooks::in_its_hook(&scene, "a").await?;
     away(&scene).await?;
-    let given_up = async {
+    let meanwhile = async {
         hooks::take_away(&scene, &pod)?;
+        scene.suite.cluster.kubectl(&["delete", "namespace", &name, "--wait=false"])?;
+        wait::gone(&namespaces, &name, LATER).await.context("the namespace cannot be deleted while the datastore is away")?;
         scene.ends_within("a", RunResult::Indeterminate, LATER).await
     }
     .await;
     back(&scene)?;
-    let given_up = given_up?;
+    let given_up = meanwhile?;
+    served(&scene).await?;
     ensure!(given_up.settled.is_none(), "{given_up:?}");
     let settled = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.settled.is_some());
     let status = scene.until("a", "settled", LATER, settled).await?.status.unwrap_or_default();
@@ -229,22 +225,6 @@ async fn restarted(scene: Scene) -> Result<()> {
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
     back(&scene)
-}
-
-async fn namespace(scene: Scene) -> Result<()> {
-    let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
-    let name = format!("{}-gone", scene.namespace);
-    scene.suite.cluster.kubectl(&["create", "namespace", &name])?;
-    away(&scene).await?;
-    let deleted = async {
-        scene.suite.cluster.kubectl(&["delete", "namespace", &name, "--wait=false"])?;
-        wait::gone(&namespaces, &name, LATER).await.context("the namespace cannot be deleted while the datastore is away")
-    }
-    .await;
-    back(&scene)?;
-    deleted?;
-    // The read API works again afterwards.
-    served(&scene).await
 }
 
 async fn another_key(scene: Scene) -> Result<()> {
