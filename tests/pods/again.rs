@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test, automatic, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("again::a_run_out_of_a_backup_applies_nothing_by_itself", backup)]
@@ -23,7 +23,7 @@ fn restore(scene: &Scene, mut object: Value) -> Result<()> {
 }
 
 async fn backup(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", json!({}), automatic()).await?;
     scene.ends("a", RunResult::Applied).await?;
     let saved: Value = serde_json::from_str(&scene.kubectl(&["get", "tfrun", "a", "-o", "json"])?)?;
     let uid = saved["metadata"]["uid"].as_str().context("no UID")?;
@@ -36,7 +36,6 @@ async fn backup(scene: Scene) -> Result<()> {
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.is_empty());
     // The next step is one command that reruns it.
     scene.paste(&status.next_step.context("no next step")?)?;
-    let named = scene.until("a", "answered", SOON, |run| run.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
-    let again = named.status.and_then(|status| status.rerun).context("no rerun")?;
+    let again = scene.rerun_of("a").await?;
     scene.ends_within(&again, RunResult::NoChanges, LATER).await.map(drop)
 }

@@ -44,9 +44,9 @@ async fn withdrawal(scene: Scene) -> Result<()> {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
     let result = async {
         scene.annotate("a", &approve).await?;
-        scene.until("a", "recorded as approved", SOON, |r| r.status.as_ref().is_some_and(|s| s.approval.is_some())).await?;
+        scene.until("a", "recorded as approved", SOON, |s| s.approval.is_some()).await?;
         scene.annotate("a", &[(names::APPROVE, None), (names::APPROVED_BY, None)]).await?;
-        scene.until("a", "withdrawn", SOON, |r| r.status.as_ref().is_some_and(|s| s.approval.is_none())).await
+        scene.until("a", "withdrawn", SOON, |s| s.approval.is_none()).await
     }
     .await;
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;

@@ -10,7 +10,7 @@ use tool_versions::Digest;
 
 use crate::{
     guide::Reader,
-    suite::{Scene, Test, holds, merge, stderr},
+    suite::{Scene, Test, automatic, holds, stderr, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -45,11 +45,10 @@ async fn artifact(scene: Scene) -> Result<()> {
     let authority = scene.suite.releases.open.authority().context("the server has no authority")?;
     scene.kubectl(&["create", "secret", "generic", "server", &format!("--from-literal=ca.crt={authority}")])?;
     let run: Value = serde_saphyr::from_str(&guide::block("artifact.yaml")?)?;
-    let mut spec = run["spec"].clone();
     let artifact = json!({"url": url, "digest": digest, "secretRef": {"name": "server"}});
     let tool = json!({"name": "OpenTofu", "version": "1.10.6"});
-    merge(&mut spec, json!({"source": {"artifact": artifact}, "tool": tool, "approval": {"mode": "Automatic"}}));
-    scene.create("a", spec).await?;
+    let more = with(automatic(), json!({"source": {"artifact": artifact}, "tool": tool}));
+    scene.create("a", with(run["spec"].clone(), more)).await?;
     let plan = scene.ends("a", RunResult::Applied).await?.plan.context("no plan")?;
     ensure!(plan.revision.as_ref() == Some(&digest) && plan.counts.add == 1, "{plan:?}");
     Ok(())

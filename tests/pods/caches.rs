@@ -159,7 +159,7 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
     let (tools, provider) = (Toolset::ensure(IN_PODS)?, "terraform-provider-time");
     let (version, folder) = (tools.version(provider)?, tempfile::tempdir()?);
     stack(folder.path(), version, tools.path(provider)?)?;
-    let name = format!("{}/cached", scene.namespace);
+    let name = scene.path("cached");
     scene.suite.git.create(&name)?.commit_folder("main", folder.path())?;
     let spec = json!({"source": {"git": {"url": scene.suite.git.url(&name), "revision": "main"}},
         "approval": {"mode": "Automatic"},

@@ -1,13 +1,13 @@
 //! Deletes a run: before the claim this cancels it, after the claim it waits for the end of the apply.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use crds::Phase;
 use harness::wait;
 use kube::{ResourceExt, api::PostParams};
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, gated};
+use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, automatic, gated};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -22,7 +22,7 @@ async fn deleted(scene: Scene) -> Result<()> {
     let cascades = ["background", "foreground", "orphan"];
     scene.scripted("waits", json!({}), json!({})).await?;
     for name in cascades {
-        scene.scripted(name, json!({"resources": gated(4)}), json!({"approval": {"mode": "Automatic"}})).await?;
+        scene.scripted(name, json!({"resources": gated(4)}), automatic()).await?;
     }
     for name in cascades {
         scene.until_ledger(name, what::RESOURCE, None).await?;
@@ -43,9 +43,7 @@ async fn deleted(scene: Scene) -> Result<()> {
         let entries = scene.ledger(name);
         ensure!(ledger::select(&entries, what::SIGNAL, None).is_empty(), "the deletion interrupted the apply");
         ensure!(ledger::select(&entries, what::RESOURCE, None).len() == 4, "the apply did not come to its end");
-        let path = format!("{}/{name}", scene.namespace);
-        ensure!(ledger::forgotten(&entries, &scene.suite.state.current(&path).context("no state")?).is_empty());
-        ensure!(scene.suite.state.lock(&path).is_none(), "the lock is still held");
+        scene.saved(name)?;
     }
     Ok(())
 }
@@ -55,7 +53,7 @@ async fn late(scene: Scene) -> Result<()> {
     // An existing account: that of an attempt is deleted by then, and the API server refuses a pod without its account.
     let spec = json!({"runner": {"nodeSelector": {"no": "such-node"}, "serviceAccountName": "default"}});
     scene.scripted("a", json!({}), spec).await?;
-    scene.until("a", "attempted", LATER, |r| r.status.as_ref().is_some_and(|s| s.attempt.is_some())).await?;
+    scene.until("a", "attempted", LATER, |s| s.attempt.is_some()).await?;
     let mut pod = wait::until("it has a pod", SOON, async || Ok(scene.pod("a").await)).await?;
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
     scene.gone("a").await?;
@@ -69,13 +67,13 @@ async fn late(scene: Scene) -> Result<()> {
 
 async fn namespace(scene: Scene) -> Result<()> {
     // Far more than can be created before the interrupt.
-    scene.scripted("a", json!({"resources": 90, "apply_ms": 1000}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", json!({"resources": 90, "apply_ms": 1000}), automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     // The namespace controller retries after half the grace period of a remaining pod.
     scene.suite.cluster.kubectl(&["delete", "namespace", &scene.namespace, "--wait=true", TIMEOUT])?;
     let entries = scene.ledger("a");
     ensure!(ledger::select(&entries, what::SIGNAL, None).len() == 1, "exactly one signal reaches the tool");
-    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state was written")?;
+    let state = scene.state("a")?;
     ensure!(ledger::forgotten(&entries, &state).is_empty());
     Ok(())
 }

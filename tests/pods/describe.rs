@@ -32,7 +32,7 @@ output "vpc_id" {
 async fn texts(scene: Scene) -> Result<()> {
     let (url, sha) = scene.repository("stacks", &[("network/main.tf", MAIN), ("network/.opentofu-version", "1.10.6\n")])?;
     let broken = MAIN.replace("var.zone}", "var.zones}");
-    let repo = scene.suite.git.create(&format!("{}/broken", scene.namespace))?;
+    let repo = scene.suite.git.create(&scene.path("broken"))?;
     let broken_sha = repo.commit("main", &[("network/main.tf", &broken), ("network/.opentofu-version", "1.10.6\n")])?;
     let spec = |url: &str| json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "variables": [{"name": "zone", "value": "north"}]});
     scene.create("network", spec(&url)).await?;
@@ -56,7 +56,7 @@ async fn texts(scene: Scene) -> Result<()> {
     for part in ["Result:", "Applied", "By:", "admin"] {
         holds(&applied, part)?;
     }
-    scene.create("network-2", spec(&scene.suite.git.url(&format!("{}/broken", scene.namespace)))).await?;
+    scene.create("network-2", spec(&scene.suite.git.url(&scene.path("broken")))).await?;
     scene.ends_within("network-2", RunResult::Failed, SOON).await?;
     scene.kubectl(&["wait", "--for=condition=Finished", TIMEOUT, "tfrun/network-2"])?;
     let failed = scene.kubectl(&["describe", "terraformrun", "network-2"])?;

@@ -1,10 +1,10 @@
 //! Users' mistakes and other failures: each gets a named reason within its deadline, and nothing is applied.
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, conditions, reason};
+use crds::{FailureClass, TerraformRunStatus, conditions, reason};
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::suite::{SOON, Scene, Test, condition, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -31,14 +31,10 @@ async fn image(scene: Scene) -> Result<()> {
     let spec =
         json!({"runner": {"image": "localhost/no-such-image:1", "imagePullPolicy": "Never"}, "timeouts": {"start": "30s"}});
     scene.scripted("a", json!({}), spec).await?;
-    let named = |r: &crds::TerraformRun| {
-        r.status.as_ref().is_some_and(|s| {
-            s.is_terminal()
-                || s.failure.as_ref().is_some_and(|failure| failure.reason == reason::IMAGE_NOT_AVAILABLE)
-                    && s.conditions
-                        .iter()
-                        .any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::IMAGE_NOT_AVAILABLE)
-        })
+    let named = |s: &TerraformRunStatus| {
+        s.is_terminal()
+            || s.failure.as_ref().is_some_and(|failure| failure.reason == reason::IMAGE_NOT_AVAILABLE)
+                && condition(s, conditions::STALLED, "True", reason::IMAGE_NOT_AVAILABLE).is_some()
     };
     scene.until("a", "named as stalled", SOON, named).await?;
     scene.fails("a", FailureClass::Configuration, reason::IMAGE_NOT_AVAILABLE, SOON).await.map(drop)
@@ -49,8 +45,7 @@ async fn account(scene: Scene) -> Result<()> {
     let spec =
         json!({"runner": {"serviceAccountName": "deployer"}, "approval": {"mode": "Automatic"}, "timeouts": {"start": "24h"}});
     scene.scripted("a", json!({}), spec).await?;
-    let named = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
-    let status = scene.until("a", "named as held up", SOON, named).await?.status.context("no status")?;
+    let status = scene.until("a", "named as held up", SOON, |s| s.failure.is_some()).await?;
     let failure = status.failure.context("no failure")?;
     ensure!(failure.reason == reason::SERVICE_ACCOUNT_NOT_FOUND && failure.class == FailureClass::Configuration, "{failure:?}");
     ensure!(status.result.is_none() && failure.changes == crds::Changed::None);

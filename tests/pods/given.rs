@@ -14,7 +14,7 @@ use harness::{
 use serde_json::{Value, json};
 use servers::{auth::Access, git::GitServer, registry::Registry};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
+use crate::suite::{LATER, SOON, Scene, Test, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -31,9 +31,7 @@ const REPOSITORY: &str = "https://git.example.com/platform/stacks.git";
 async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], more: Value) -> Result<()> {
     let text = texts.iter().fold(guide::block(file)?, |text, (from, to)| text.replace(from, to));
     let manifest: Value = serde_saphyr::from_str(&text)?;
-    let mut spec = manifest["spec"].clone();
-    merge(&mut spec, more);
-    scene.create_bare(name, spec).await.map(drop)
+    scene.create_bare(name, with(manifest["spec"].clone(), more)).await.map(drop)
 }
 
 /// Creates a Secret or a ConfigMap from literals.
@@ -130,14 +128,13 @@ async fn life(scene: Scene) -> Result<()> {
     object(&scene, "ConfigMap", "zones", &[("zone", "of a map")])?;
     // All runs of the stack have the same inputs.
     let given = |more: Value| {
-        let mut given = json!({
+        let given = json!({
             "tool": {"name": "OpenTofu", "version": "1.10.6"},
             "envFrom": [{"prefix": "TF_VAR_", "configMapRef": {"name": "settings"}}],
             "files": [{"path": "conf/zone", "in": "Source", "overwrite": true, "configMapKeyRef": {"name": "zones", "key": "zone"}}],
             "outputs": {"configMap": {"name": "network"}, "onDestroy": "Keep"},
         });
-        merge(&mut given, more);
-        given
+        with(given, more)
     };
     let texts = [(REPOSITORY, url.as_str())];
     let plain = json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "stack": "network",

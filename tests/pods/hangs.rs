@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{LATER, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test, automatic, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -25,10 +25,8 @@ const EXPIRED: &str = "ExpiredToken: the security token included in the request 
 /// Waits until the status reports a quiet apply, and checks the output of `describe`.
 async fn silent(scene: &Scene) -> Result<()> {
     let says = |status: &TerraformRunStatus| status.progress.as_ref().and_then(|progress| progress.quiet_since.clone());
-    let run =
-        scene.until("a", "silent", LATER, |r| r.status.as_ref().is_some_and(|s| says(s).is_some() || s.is_terminal())).await?;
+    let status = scene.until("a", "silent", LATER, |s| says(s).is_some() || s.is_terminal()).await?;
     let seen = Timestamp::now();
-    let status = run.status.unwrap_or_default();
     let since = says(&status).with_context(|| format!("it ended and was never silent: {:?}", status.failure))?.0;
     let lasted = seen.duration_since(since).as_secs();
     ensure!((60..90).contains(&lasted), "said after {lasted} s");
@@ -69,9 +67,7 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
     ensure!(all.len() == 1 && own.first().and_then(|signal| signal.text("signal")) == Some("SIGINT"), "{all:?}");
     // The tool was not killed: it recorded the created objects and released its lock.
     ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed");
-    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
-    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
-    ensure!(ledger::forgotten(&ledger, &state).is_empty(), "{:?}", ledger::forgotten(&ledger, &state));
+    scene.saved("a")?;
     let log = scene.log("a").await?;
     ensure!(log.matches("terraform_data.b: Still creating...").count() > 30, "there were no heartbeats:\n{log}");
     clean(&scene).await
@@ -83,7 +79,7 @@ async fn daemon(scene: Scene) -> Result<()> {
     let commands = json!({"plan": [spawn, "default", {"print": "last words of plan"}],
         "apply": [spawn, "default", {"print": "last words of apply"}]});
     let script = json!({"resources": 1, "commands": commands});
-    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", script, automatic()).await?;
     let status = scene.ends("a", RunResult::Applied).await?;
     for name in ["plan", "apply"] {
         let step = status.steps.iter().find(|step| step.name == name).with_context(|| format!("no step {name}"))?;

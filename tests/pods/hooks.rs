@@ -1,7 +1,7 @@
 //! Hooks in real pods: the guide's, and after an apply whose pod dies. `inputs` covers hooks of a plan that another pod applies.
 
 use anyhow::{Context, Result, ensure};
-use crds::{RunResult, TerraformRun};
+use crds::{RunResult, TerraformRunStatus};
 use harness::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -63,10 +63,7 @@ pub(crate) async fn endless(scene: &Scene, name: &str) -> Result<()> {
 
 /// Waits until its hook runs, and returns its pod. By then the datastore has the result, and the run's status does not.
 pub(crate) async fn in_its_hook(scene: &Scene, name: &str) -> Result<Pod> {
-    let runs = |run: &TerraformRun| {
-        let message = run.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default();
-        message.ends_with("the hooks after it run")
-    };
+    let runs = |s: &TerraformRunStatus| s.message.as_ref().is_some_and(|message| message.ends_with("the hooks after it run"));
     scene.until(name, "in its hook", LATER, runs).await?;
     // The message precedes the hook, so check for its process.
     let look = async || {

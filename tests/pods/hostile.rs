@@ -13,7 +13,7 @@ use tool_versions::Platform;
 use crate::{
     releases::{CREDENTIALS, SECRET},
     stored::{approve_waiting, released},
-    suite::{LATER, Scene, Test, holds, merge},
+    suite::{LATER, Scene, Test, holds, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -163,7 +163,7 @@ fn commit(scene: &Scene) -> Result<String> {
     let real = std::fs::read(tools.path("terraform-provider-time")?)?;
     // The tool's default directory for providers next to the stack.
     let package = format!("terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}", Platform::here());
-    let name = format!("{}/hostile", scene.namespace);
+    let name = scene.path("hostile");
     scene.suite.git.create(&name)?.commit_changes(
         "main",
         &[
@@ -188,14 +188,13 @@ fn secrets(scene: &Scene) -> Result<()> {
 
 /// A run of the hostile stack with a managed state, in the image without tools: the pod downloads OpenTofu and the provider.
 async fn run(scene: &Scene, url: &str, name: &str, more: Value) -> Result<()> {
-    let mut spec = json!({
+    let spec = json!({
         "source": {"git": {"url": url, "revision": "main", "secretRef": {"name": "source"}}},
         "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "backend": null,
         "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"},
     });
-    merge(&mut spec, more);
-    scene.create(name, spec).await.map(drop)
+    scene.create(name, with(spec, more)).await.map(drop)
 }
 
 async fn attacks(scene: Scene) -> Result<()> {

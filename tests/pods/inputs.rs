@@ -118,7 +118,7 @@ async fn restored(scene: Scene) -> Result<()> {
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.as_ref().is_some_and(|attempt| attempt.restores == Some(1)), "{status:?}");
     ensure!(status.failed_hook.is_none(), "{status:?}");
-    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    let state = scene.state("a")?;
     let (said, sum) = (&state["outputs"]["said"]["value"], &state["outputs"]["sum"]["value"]);
     ensure!(said == "north 13 env west true" && sum == 42, "{state}");
 

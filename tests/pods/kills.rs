@@ -4,11 +4,11 @@ use anyhow::{Context, Result, ensure};
 use crds::{Changed, Phase, RunResult, names, reason};
 use kube::ResourceExt;
 use ledger::forgotten;
-use serde_json::{Value, json};
+use serde_json::json;
 use servers::git::Failure;
 
 use crate::recovery::{accounted, until_created};
-use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, gate, gated, holds};
+use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, automatic, gate, gated, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -28,27 +28,16 @@ pub(crate) fn alone() -> Vec<Test> {
 /// More resources than any apply makes before it is cut off.
 const MANY: u32 = 150;
 
-fn automatic() -> Value {
-    json!({"approval": {"mode": "Automatic"}})
-}
-
-async fn delete_by_force(scene: &Scene, name: &str) -> Result<()> {
-    let pod = scene.pod(name).await?.name_any();
-    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
-    Ok(())
-}
-
 async fn deleted_in_setup(scene: Scene) -> Result<()> {
     let (url, _) = scene.repository("stack", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
-    let repository = format!("{}/stack", scene.namespace);
+    let repository = scene.path("stack");
     scene.suite.git.fail(&repository, Failure::Hang);
     let spec = json!({"source": {"git": {"url": url, "revision": "main"}}, "approval": {"mode": "Automatic"}});
     scene.create("a", spec).await?;
     scene.phase("a", Phase::Setup).await?;
-    delete_by_force(&scene, "a").await?;
+    scene.delete_by_force("a").await?;
     // The process may live a moment longer, and must not succeed meanwhile.
-    let second = |r: &crds::TerraformRun| r.status.iter().flat_map(|s| &s.attempt).any(|attempt| attempt.number == 2);
-    scene.until("a", "a second attempt", LATER, second).await?;
+    scene.until("a", "at its second attempt", LATER, |s| s.attempt.as_ref().is_some_and(|a| a.number == 2)).await?;
     scene.suite.git.fail(&repository, Failure::None);
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.context("no attempt")?.number == 2);
@@ -57,7 +46,7 @@ async fn deleted_in_setup(scene: Scene) -> Result<()> {
 
 /// Objects that were created and are not in the state. All must be in the journal, except the last `late` ones.
 fn journaled(scene: &Scene, name: &str, late: usize) -> Result<Vec<String>> {
-    let state = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).unwrap_or_default();
+    let state = scene.state(name).unwrap_or_default();
     let (lost, journal) = (forgotten(&scene.ledger(name), &state), scene.read(&format!("terraformruns/{name}/journal"))?);
     for object in lost.iter().take(lost.len().saturating_sub(late)) {
         let id = object.rsplit_once("[id=").and_then(|(_, id)| id.strip_suffix(']')).context("no ID")?;
@@ -69,9 +58,8 @@ fn journaled(scene: &Scene, name: &str, late: usize) -> Result<Vec<String>> {
 async fn deleted_in_apply(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": MANY, "apply_ms": 1500}), automatic()).await?;
     until_created(&scene, "a", 2).await?;
-    delete_by_force(&scene, "a").await?;
-    let ended = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-    let status = scene.until("a", "ended", LATER, ended).await?.status.context("no status")?;
+    scene.delete_by_force("a").await?;
+    let status = scene.ended("a").await?;
     // The kubelet gives even this pod a moment, in which the agent may have reported the result.
     ensure!(matches!(status.result, Some(RunResult::Indeterminate | RunResult::Failed)), "{:?}", status.result);
     let failure = status.failure.context("no failure")?;

@@ -14,14 +14,14 @@ use servers::{large, repo::Repo};
 
 use crate::{
     guide::Reader,
-    suite::{LATER, Scene, Test, merge},
+    suite::{LATER, Scene, Test, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("layers::drift_is_found_shown_and_applied_when_approved", drift),
         Test::new("layers::relevant_commits_are_planned_and_others_are_not", commits),
-        Test::new("layers::an_automatic_one_keeps_up_and_prunes_its_history", automatic),
+        Test::new("layers::an_automatic_one_keeps_up_and_prunes_its_history", keeps_up),
     ]
 }
 
@@ -59,9 +59,8 @@ impl Layers {
     }
 
     pub(crate) async fn layer(&self, name: &str, spec: Value) -> Result<()> {
-        let mut whole = json!({"repository": {"name": "infrastructure"}, "path": "app"});
-        merge(&mut whole, spec);
-        objects::create(&self.layers(), json!({"metadata": {"name": name}, "spec": whole})).await?;
+        let spec = with(json!({"repository": {"name": "infrastructure"}, "path": "app"}), spec);
+        objects::create(&self.layers(), json!({"metadata": {"name": name}, "spec": spec})).await?;
         Ok(())
     }
 
@@ -136,7 +135,7 @@ impl Deref for Stage {
 impl Stage {
     /// A repository with one stack, which stores a text at a URL by means of a module next to it.
     pub(crate) async fn set(scene: &Scene) -> Result<Self> {
-        let name = format!("{}/infrastructure", scene.namespace);
+        let name = scene.path("infrastructure");
         let repo = scene.suite.git.create(&name)?;
         let stage = Self { layers: Layers::of(scene), repo };
         stage.commit(
@@ -283,7 +282,7 @@ async fn drift(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn automatic(scene: Scene) -> Result<()> {
+async fn keeps_up(scene: Scene) -> Result<()> {
     let stage = Stage::set(&scene).await?;
     let spec = json!({"remediation": {"onCommit": "Automatic"}, "runHistory": 1});
     stage.layer("app", spec).await?;

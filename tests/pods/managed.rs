@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use ledger::what;
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, gate, holds};
+use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, automatic, gate, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -24,11 +24,7 @@ const STACK: &str = "variable \"words\" {\n  default = \"one\"\n}\nresource \"te
 
 /// A run of a stack without a backend.
 pub(crate) async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
-    let mut spec = json!({"source": {"inline": {"files": {"main.tf": STACK}}}, "approval": {"mode": "Automatic"},
-        "tool": {"name": "OpenTofu", "version": "1.10.6"}, "backend": null});
-    crate::suite::merge(&mut spec, more);
-    scene.create(name, spec).await?;
-    Ok(())
+    scene.real(name, STACK, with(with(automatic(), json!({"backend": null})), more)).await.map(drop)
 }
 
 async fn next_run(scene: Scene) -> Result<()> {
@@ -57,13 +53,9 @@ async fn race(scene: Scene) -> Result<()> {
     const OBJECTS: u32 = 4;
     let gated =
         |command: &str| json!({"resources": OBJECTS, "apply_ms": 700, "persist": "each", "commands": {command: [gate()]}});
-    let spec = |more: Value| {
-        let mut spec = json!({"stack": "words", "backend": null});
-        crate::suite::merge(&mut spec, more);
-        spec
-    };
+    let spec = |more: Value| with(json!({"stack": "words", "backend": null}), more);
     let plans = ["p1", "p2", "p3"];
-    scene.scripted("a", gated("apply"), spec(json!({"approval": {"mode": "Automatic"}}))).await?;
+    scene.scripted("a", gated("apply"), spec(automatic())).await?;
     for name in plans {
         scene.scripted(name, gated("plan"), spec(json!({"operation": "Plan"}))).await?;
     }
@@ -76,8 +68,7 @@ async fn race(scene: Scene) -> Result<()> {
     tokio::try_join!(scene.open(p1), scene.open("a"), scene.open(p2), scene.open(p3))?;
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     for name in plans {
-        let ended = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-        let status = scene.until(name, "ended", LATER, ended).await?.status.unwrap_or_default();
+        let status = scene.ended(name).await?;
         let add = status.plan.as_ref().map(|plan| plan.counts.add);
         match status.result {
             Some(RunResult::Planned) => ensure!(add == Some(OBJECTS), "{name} saw a part of the apply: {:?}", status.plan),

@@ -1,29 +1,28 @@
 //! Successful runs: with the scripted tool to count executions, with real OpenTofu and Terraform to check output.
 
 use anyhow::{Context, Result, ensure};
-use crds::RunResult;
+use crds::{RunResult, names};
 use harness::wait;
+use kube::{ResourceExt as _, api::ListParams};
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, TIMEOUT, Test, holds};
+use crate::suite::{SOON, Scene, TIMEOUT, Test, automatic, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", automatic),
+        Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", once),
         Test::new("operations::a_rerun_makes_one_fresh_run", rerun),
     ]
 }
 
-const AUTOMATIC: &str = "Automatic";
-
-async fn automatic(scene: Scene) -> Result<()> {
+async fn once(scene: Scene) -> Result<()> {
     // One that a tool of GitOps keeps, and one that is deleted after its time with all that was made for it. The first is Manual, so that it
     // cannot end before its label is set.
     scene.scripted("kept", json!({}), json!({"ttlSecondsAfterFinished": 2})).await?;
     scene.kubectl(&["label", "tfrun", "kept", "kustomize.toolkit.fluxcd.io/name=team"])?;
     scene.approved("kept").await?;
-    scene.scripted("goes", json!({}), json!({"approval": {"mode": AUTOMATIC}, "ttlSecondsAfterFinished": 2})).await?;
-    scene.scripted("a", json!({"resources": 3, "apply_ms": 100}), json!({"approval": {"mode": AUTOMATIC}})).await?;
+    scene.scripted("goes", json!({}), with(automatic(), json!({"ttlSecondsAfterFinished": 2}))).await?;
+    scene.scripted("a", json!({"resources": 3, "apply_ms": 100}), automatic()).await?;
     let status = scene.ends("a", RunResult::Applied).await?;
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1 && scene.starts("a", "init") == 1);
     ensure!(scene.pod_names("a").await?.len() == 1);
@@ -58,24 +57,21 @@ async fn automatic(scene: Scene) -> Result<()> {
 
 async fn rerun(scene: Scene) -> Result<()> {
     // With a managed state, which the fresh run finds.
-    scene.scripted("a", json!({"resources": 1}), json!({"approval": {"mode": AUTOMATIC}, "backend": null})).await?;
+    scene.scripted("a", json!({"resources": 1}), with(automatic(), json!({"backend": null}))).await?;
     scene.ends("a", RunResult::Applied).await?;
     let uid = scene.get("a").await?.metadata.uid.context("no uid")?;
-    scene.annotate("a", &[(crds::names::RERUN, Some("true"))]).await?;
-    let name = crds::names::rerun_name("a", &uid);
-    let taken_off = |run: &crds::TerraformRun| run.metadata.annotations.iter().all(|all| !all.contains_key(crds::names::RERUN));
-    scene.until("a", "ready to be asked once more", SOON, taken_off).await?;
-    let once_more = scene.annotate("a", &[(crds::names::RERUN, Some("true"))]).await;
+    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
+    let name = names::rerun_name("a", &uid);
+    let taken_off = |run: &crds::TerraformRun| !run.annotations().contains_key(names::RERUN);
+    wait::object(&scene.runs(), "a", "ready to be asked once more", SOON, taken_off).await?;
+    let once_more = scene.annotate("a", &[(names::RERUN, Some("true"))]).await;
     ensure!(once_more.is_err_and(|error| format!("{error:#}").contains(&format!("run {name} answered this already"))));
-    let found = scene.until("a", "answered", SOON, |r| r.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
-    ensure!(found.status.and_then(|s| s.rerun).as_deref() == Some(name.as_str()));
-    let fresh =
-        scene.until(&name, "ended", SOON, |r| r.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal)).await?;
+    ensure!(scene.rerun_of("a").await? == name);
+    scene.ends(&name, RunResult::NoChanges).await?;
     // The same spec with the stack name that an inline source gets from its first run.
     let mut same = scene.get("a").await?.spec;
     same.stack = Some("a".to_owned());
-    ensure!(fresh.spec == same);
-    ensure!(fresh.status.is_some_and(|s| s.result == Some(RunResult::NoChanges)));
-    ensure!(scene.runs().list(&kube::api::ListParams::default()).await?.items.len() == 2);
+    ensure!(scene.get(&name).await?.spec == same);
+    ensure!(scene.runs().list(&ListParams::default()).await?.items.len() == 2);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, Phase, RunResult, reason};
+use crds::{FailureClass, Phase, RunResult, TerraformRunStatus, reason};
 use harness::wait;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -14,7 +14,7 @@ use crate::{
     guide::served,
     hooks,
     stored::{approve_waiting, released},
-    suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, gated, holds},
+    suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, automatic, gate, gated, holds},
 };
 
 pub(crate) fn alone() -> Vec<Test> {
@@ -59,7 +59,7 @@ async fn for_a_while(scene: Scene) -> Result<()> {
     scene.scripted("reads", json!({"commands": {"plan": [gate()]}}), managed("reads")).await?;
     let fails = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [gate(), {"diagnostic": {"summary": "no"}}]}]);
     scene.scripted("unlocks", json!({"resources": fails, "persist": "each"}), managed("unlocks")).await?;
-    scene.scripted("ended", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("ended", json!({}), automatic()).await?;
     scene.ends("ended", RunResult::Applied).await?;
     for name in ["a", "reads"] {
         scene.phase(name, Phase::Plan).await?;
@@ -106,16 +106,12 @@ async fn for_a_while(scene: Scene) -> Result<()> {
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;
-    scene.scripted("behind", json!({"resources": gated(2)}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("behind", json!({"resources": gated(2)}), automatic()).await?;
     scene.scripted("restored", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
     let kept = released(&scene, "restored").await?;
     scene.until_ledger("behind", what::RESOURCE, None).await?;
     away(&scene).await?;
-    let at = |number: u32| {
-        move |r: &crds::TerraformRun| {
-            r.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.number == number)
-        }
-    };
+    let at = |number: u32| move |s: &TerraformRunStatus| s.attempt.as_ref().is_some_and(|attempt| attempt.number == number);
     let ended = Box::pin(async {
         scene.open("behind").await?;
         approve_waiting(&scene, &waiting)?;
@@ -135,20 +131,15 @@ async fn too_long(scene: Scene) -> Result<()> {
     ensure!(before.claim.is_none() && scene.starts("before", "apply") == 0);
     holds(before.message.as_deref().unwrap_or_default(), "the datastore does not answer")?;
     // If the claim cannot be recorded, the approved plan is not claimed, and the approval is not lost.
-    let at = at.status.unwrap_or_default();
     ensure!(at.claim.is_none() && at.approval.is_some() && scene.starts("at", "apply") == 0, "{at:?}");
     holds(&at.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
     // The message and the log report which parts of journal and log are missing.
     let log = log?;
     holds(&log, "the end of the journal is not with the datastore")?;
     holds(&log, "of the log are not with the datastore")?;
-    let lost = |r: &crds::TerraformRun| {
-        r.status
-            .as_ref()
-            .is_some_and(|s| s.history.iter().any(|line| line.contains("Log") && line.contains("not with the datastore")))
-    };
+    let lost =
+        |s: &TerraformRunStatus| s.history.iter().any(|line| line.contains("Log") && line.contains("not with the datastore"));
     scene.until("behind", "said to lack the end of its log", SOON, lost).await?;
-    let restored = restored.status.unwrap_or_default();
     ensure!(restored.claim.is_none() && restored.approval.is_some(), "{restored:?}");
     holds(&restored.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
     ensure!(scene.starts("behind", "apply") == 1);
@@ -172,8 +163,7 @@ async fn short(scene: Scene) -> Result<()> {
     away(&scene).await?;
     scene.open("writes").await?;
     approve_waiting(&scene, &kept)?;
-    let adopted =
-        |r: &crds::TerraformRun| r.status.as_ref().and_then(|s| s.adopted.as_ref()).is_some_and(|adopted| adopted.attempt == 2);
+    let adopted = |s: &TerraformRunStatus| s.adopted.as_ref().is_some_and(|adopted| adopted.attempt == 2);
     let begun = scene.until("restored", "taken up again", SOON, adopted).await;
     // The tool ends meanwhile.
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -209,8 +199,7 @@ async fn unproven(scene: Scene) -> Result<()> {
     let given_up = meanwhile?;
     served(&scene).await?;
     ensure!(given_up.settled.is_none(), "{given_up:?}");
-    let settled = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.settled.is_some());
-    let status = scene.until("a", "settled", LATER, settled).await?.status.unwrap_or_default();
+    let status = scene.until("a", "settled", LATER, |s| s.settled.is_some()).await?;
     ensure!(status.settled.as_ref().is_some_and(|settled| settled.result == RunResult::Applied), "{:?}", status.settled);
     ensure!(status.result == Some(RunResult::Indeterminate) && status.message == given_up.message, "{status:?}");
     ensure!(scene.starts("a", "apply") == 1 && status.attempt.is_some_and(|attempt| attempt.number == 1));

@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -31,14 +31,8 @@ pub(crate) fn alone() -> Vec<Test> {
 /// Creates a run of the guide, with a spec merged over it.
 async fn create(scene: &Scene, file: &str, name: &str, more: Value) -> Result<()> {
     let manifest: Value = serde_saphyr::from_str(&guide::block(file)?)?;
-    let mut spec = json!({"tool": {"name": "OpenTofu"}});
-    merge(&mut spec, manifest["spec"].clone());
-    merge(&mut spec, more);
-    scene.create_bare(name, spec).await.map(drop)
-}
-
-fn automatic() -> Value {
-    json!({"approval": {"mode": "Automatic"}})
+    let spec = with(json!({"tool": {"name": "OpenTofu"}}), manifest["spec"].clone());
+    scene.create_bare(name, with(spec, more)).await.map(drop)
 }
 
 fn said(status: &TerraformRunStatus) -> Result<OutputsStatus> {

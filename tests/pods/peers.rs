@@ -5,7 +5,7 @@ mod controller;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use crds::{Changed, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason};
+use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, conditions, names, reason};
 use harness::wait;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, gate, gated, holds},
+    suite::{LATER, SOON, Scene, Test, automatic, condition, gate, gated, holds, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -38,21 +38,8 @@ pub(crate) fn alone() -> Vec<Test> {
 /// The namespace of the controller.
 const SYSTEM: &str = "pawl-system";
 
-fn automatic(more: Value) -> Value {
-    let mut spec = json!({"approval": {"mode": "Automatic"}});
-    crate::suite::merge(&mut spec, more);
-    spec
-}
-
-fn said(run: &TerraformRun, type_: &str, reason: &str) -> bool {
-    run.status.iter().flat_map(|status| &status.conditions).any(|c| c.type_ == type_ && c.status == "False" && c.reason == reason)
-}
-
-/// Waits until the attempt is closed: no process of the run works, and only the controller writes its fields.
-async fn closed(scene: &Scene, name: &str) -> Result<TerraformRun> {
-    let closed =
-        |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
-    scene.until(name, "closed", LATER, closed).await
+fn said(status: &TerraformRunStatus, type_: &str, reason: &str) -> bool {
+    condition(status, type_, "False", reason).is_some()
 }
 
 fn created(scene: &Scene, name: &str) -> usize {
@@ -102,10 +89,9 @@ async fn same_commit(scene: Scene) -> Result<()> {
     scene.refused(&annotate(&scene, "north", &old.checksum)).context("a plan that was superseded")?;
     let status = scene.status("south").await?;
     ensure!(status.phase == Some(Phase::AwaitingApproval) && status.approval.is_none() && status.claim.is_none(), "{status:?}");
-    let path = format!("{}/shared", scene.namespace);
-    ensure!(scene.suite.state.current(&path).is_none(), "something was applied");
+    ensure!(scene.state("shared").is_err(), "something was applied");
     scene.approved("south").await?;
-    let state = scene.suite.state.current(&path).context("no state was written")?.to_string();
+    let state = scene.state("shared")?.to_string();
     ensure!(state.contains("south") && !state.contains("north"), "{state}");
     Ok(())
 }
@@ -124,20 +110,17 @@ fn annotate(scene: &Scene, run: &str, id: &str) -> String {
 /// a waiting run may be cancelled or deleted with all its objects, and the lease stays with the applying run.
 async fn first_end(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared")});
-    scene.scripted("holds", json!({"resources": gated(2)}), automatic(backend.clone())).await?;
+    scene.scripted("holds", json!({"resources": gated(2)}), with(automatic(), backend.clone())).await?;
     scene.until_ledger("holds", what::RESOURCE, None).await?;
     let run = scene.get("holds").await?;
     let lease = run.status.as_ref().and_then(|status| status.lease.clone()).context("no lease")?;
     let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let holder = format!("{}/holds/{}", scene.namespace, run.uid().unwrap_or_default());
     for name in ["cancelled", "deleted", "next"] {
-        scene.scripted(name, json!({"resources": 3}), automatic(backend.clone())).await?;
-        let queued = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::QUEUED);
-        scene.until(name, "queued", SOON, queued).await?;
+        scene.scripted(name, json!({"resources": 3}), with(automatic(), backend.clone())).await?;
+        scene.until(name, "queued", SOON, |s| said(s, conditions::STATE_LEASED, reason::QUEUED)).await?;
     }
-    let third = |run: &TerraformRun| {
-        run.status.as_ref().and_then(|status| status.message.as_ref()).is_some_and(|message| message.contains("in place 3"))
-    };
+    let third = |s: &TerraformRunStatus| s.message.as_ref().is_some_and(|message| message.contains("in place 3"));
     scene.until("next", "third in line", SOON, third).await?;
     scene.annotate("cancelled", &[(names::CANCEL, Some("not needed"))]).await?;
     scene.ends("cancelled", RunResult::Canceled).await?;
@@ -161,11 +144,9 @@ async fn first_end(scene: Scene) -> Result<()> {
 /// unchanged; the next run plans the newer commit.
 async fn mid_plan(scene: Scene) -> Result<()> {
     let script = |name: &str, resources: u32, steps: &[Value]| {
-        json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": resources,
-            "commands": {"plan": steps}})
-        .to_string()
+        scene.script(name, json!({"resources": resources, "commands": {"plan": steps}})).to_string()
     };
-    let repository = format!("{}/stack", scene.namespace);
+    let repository = scene.path("stack");
     let repo = scene.suite.git.create(&repository)?;
     let commit = |script: &str| repo.commit("main", &[("main.tf", "# played by a script\n"), ("pawl-script.json", script)]);
     let spec = json!({"source": {"git": {"url": scene.suite.git.url(&repository), "revision": "main"}},
@@ -195,7 +176,7 @@ async fn mid_plan(scene: Scene) -> Result<()> {
 async fn drained(scene: Scene) -> Result<()> {
     for name in ["lost", "plans"] {
         let script = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
-        scene.scripted(name, script, automatic(json!({}))).await?;
+        scene.scripted(name, script, automatic()).await?;
     }
     scene.scripted("waits", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     for name in ["lost", "plans"] {
@@ -203,14 +184,13 @@ async fn drained(scene: Scene) -> Result<()> {
     }
     scene.phase("waits", Phase::AwaitingApproval).await?;
     // Far more than can be created before the pod is removed.
-    scene.scripted("applies", json!({"resources": 150, "apply_ms": 500}), automatic(json!({}))).await?;
+    scene.scripted("applies", json!({"resources": 150, "apply_ms": 500}), automatic()).await?;
     scene.until_ledger("applies", what::RESOURCE, None).await?;
     for name in ["plans", "waits", "applies"] {
         scene.pods().evict(&scene.pod(name).await?.name_any(), &EvictParams::default()).await?;
     }
     // As for a node that disappears at once.
-    let pod = scene.pod("lost").await?.name_any();
-    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
+    scene.delete_by_force("lost").await?;
     let waiting = released(&scene, "waits").await?;
     approve_waiting(&scene, &waiting)?;
     for (name, plans) in [("lost", 2), ("plans", 2), ("waits", 1)] {
@@ -221,8 +201,8 @@ async fn drained(scene: Scene) -> Result<()> {
     let failure = scene.ends_within("applies", RunResult::Failed, LATER).await?.failure.context("no failure")?;
     ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
     for name in ["lost", "plans", "waits", "applies"] {
-        closed(&scene, name).await?;
-        ensure!(scene.suite.state.lock(&format!("{}/{name}", scene.namespace)).is_none(), "the lock of {name} is still held");
+        scene.closed(name).await?;
+        ensure!(scene.lock(name).is_none(), "the lock of {name} is still held");
     }
     let look = async || {
         let pods = scene.pods().list(&ListParams::default()).await?;
@@ -236,23 +216,19 @@ async fn drained(scene: Scene) -> Result<()> {
 /// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over that of the
 /// first. In Pawl a claimed plan has exactly one pod; its state is saved, and only a new plan continues from there.
 async fn evicted(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
+    scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic()).await?;
     until_created(&scene, "a", 2).await?;
     let pod = scene.pod("a").await?.name_any();
     scene.pods().evict(&pod, &EvictParams::default()).await?;
-    closed(&scene, "a").await?;
+    scene.closed("a").await?;
     let status = scene.ends("a", RunResult::Failed).await?;
     let failure = status.failure.context("no failure")?;
     ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
-    let path = format!("{}/a", scene.namespace);
-    let state = scene.suite.state.current(&path).context("no state was written")?;
-    ensure!(ledger::forgotten(&scene.ledger("a"), &state).is_empty() && scene.suite.state.lock(&path).is_none());
+    scene.saved("a")?;
     let before = created(&scene, "a");
     ensure!((2..30).contains(&before), "the apply was not cut off: {before}");
     // The rerun is a run with its own plan. Until it has ended, a retry of the first would have begun.
-    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
-    let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
-    let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    let again = scene.rerun("a").await?;
     let status = scene.ends_within(&again, RunResult::Applied, LATER).await?;
     let left = u32::try_from(30 - before)?;
     ensure!(status.plan.as_ref().is_some_and(|plan| plan.counts.add == left), "{:?}", status.plan);
@@ -266,7 +242,7 @@ async fn evicted(scene: Scene) -> Result<()> {
         *times.entry(entry.text("address").unwrap_or_default()).or_default() += 1;
     }
     ensure!(times.len() == 30 && times.values().all(|made| *made == 1), "made more than once, or not at all: {times:?}");
-    let versions: Vec<Value> = scene.suite.state.versions(&path);
+    let versions: Vec<Value> = scene.suite.state.versions(&scene.path("a"));
     let lineages = versions.iter().filter(|version| version["lineage"] == versions[0]["lineage"]).count();
     ensure!(lineages == versions.len(), "a state was begun anew: {versions:?}");
     ensure!(versions.iter().map(|version| version["serial"].as_u64()).is_sorted_by(|a, b| a < b), "{versions:?}");

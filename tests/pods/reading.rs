@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{LATER, SOON, Scene, Test, gate, holds, stderr};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, gate, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -50,7 +50,7 @@ async fn outlive(scene: Scene) -> Result<()> {
 async fn followed(scene: Scene) -> Result<()> {
     let script =
         json!({"resources": [{"address": "terraform_data.first"}, {"address": "terraform_data.slow", "steps": [gate()]}]});
-    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", script, automatic()).await?;
     scene.phase("a", Phase::Apply).await?;
     let mut follow = scene
         .suite

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    Changed, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus,
+    Changed, FailureClass, Phase, RunResult, TerraformRunStatus,
     apply_log::{Line, state},
     names, reason,
 };
@@ -13,7 +13,7 @@ use harness::wait;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, holds, merge};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, automatic, gate, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     let table = |name, tool: &'static str, fault: Fault| Test::new(name, move |scene| row(scene, tool, fault));
@@ -57,11 +57,9 @@ resource "terraform_data" "slow" {
 async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value) -> Result<()> {
     let version = if tool == "OpenTofu" { json!("1.10.6") } else { Value::Null };
     let files = json!({"main.tf": main.replace("GATE", GATE)});
-    let mut spec = json!({"source": {"inline": {"files": files}}, "stack": "net", "backend": null,
-        "tool": {"name": tool, "version": version}, "approval": {"mode": "Automatic"}});
-    merge(&mut spec, more);
-    scene.create(name, spec).await?;
-    Ok(())
+    let spec = json!({"source": {"inline": {"files": files}}, "stack": "net", "backend": null,
+        "tool": {"name": tool, "version": version}});
+    scene.create(name, with(with(automatic(), spec), more)).await.map(drop)
 }
 
 fn raw(scene: &Scene, name: &str, rest: &str) -> Result<String> {
@@ -93,17 +91,9 @@ pub(crate) async fn until_created(scene: &Scene, name: &str, count: usize) -> Re
     wait::until(format!("the journal of {name} has {count} objects"), SOON, look).await
 }
 
-async fn ended(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
-    let ended =
-        |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
-    scene.until(name, "ended", LATER, ended).await?.status.context("no status")
-}
-
 /// Waits until the status accounts for the objects.
 pub(crate) async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
-    let said = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.journal.is_some());
-    let run = scene.until(name, "accounted for", LATER, said).await?;
-    run.status.and_then(|s| s.journal).context("no journal")
+    scene.until(name, "accounted for", LATER, |s| s.journal.is_some()).await?.journal.context("no journal")
 }
 
 /// Runs the command of the next step; returns the recovery run.
@@ -111,9 +101,7 @@ async fn recover(scene: &Scene, name: &str) -> Result<String> {
     let step = scene.status(name).await?.next_step.context("no next step")?;
     ensure!(step == names::recover_command(&scene.namespace, name), "{step}");
     scene.paste(&step)?;
-    let answered = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.recovery.is_some());
-    let run = scene.until(name, "answered", SOON, answered).await?;
-    run.status.and_then(|s| s.recovery).context("no recovery")
+    scene.until(name, "answered", SOON, |s| s.recovery.is_some()).await?.recovery.context("no recovery")
 }
 
 /// The lock of the managed state; null if free.
@@ -137,14 +125,14 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     let begun = Instant::now();
     match fault {
         Fault::ForceDeleted => {
-            scene.kubectl(&["delete", "pod", &pod.name_any(), "--force", "--grace-period=0", "--wait=false"])?;
+            scene.delete_by_force("a").await?;
         }
         Fault::Deleted => {
             scene.kubectl(&["delete", "pod", &pod.name_any(), "--wait=false"])?;
         }
         Fault::Killed => Scene::kill(&pod, "runner-agent")?,
     }
-    let status = ended(&scene, "a").await?;
+    let status = scene.closed("a").await?;
     let took = begun.elapsed();
     // A true result: it never claims that nothing happened, and gives an end only if the agent saw it.
     let failure = status.failure.clone().context("no failure")?;
@@ -160,8 +148,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     let said = accounted(&scene, "a").await?;
     if status.result == Some(RunResult::Indeterminate) {
         // Its writers are fenced: the lock on its state is released with its lease.
-        let free = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.lease.is_none());
-        scene.until("a", "without its lease", LATER, free).await?;
+        scene.until("a", "without its lease", LATER, |s| s.lease.is_none()).await?;
         ensure!(lock(&scene)?.is_null(), "the lock is held: {}", lock(&scene)?);
     }
     // Journal and log of the apply are complete.
@@ -185,10 +172,8 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     );
     let again = if said.wants_recovery() {
         let again = recover(&scene, "a").await?;
-        let waiting = scene.until(&again, "planned", LATER, |r| {
-            r.status.as_ref().is_some_and(|s| s.is_terminal() || s.phase == Some(Phase::AwaitingApproval))
-        });
-        let waiting = waiting.await?.status.context("no status")?;
+        let waits = |s: &TerraformRunStatus| s.is_terminal() || s.phase == Some(Phase::AwaitingApproval);
+        let waiting = scene.until(&again, "planned", LATER, waits).await?;
         let plan = waiting.plan.clone().with_context(|| format!("no plan: {:?}", waiting.failure))?;
         let imports = u32::try_from(said.not_recorded.len())?;
         ensure!(plan.counts.import == imports && plan.counts.destroy == 0, "{plan:?}");
@@ -283,15 +268,14 @@ async fn not_importable(scene: Scene) -> Result<()> {
 }
 
 async fn refused(scene: Scene) -> Result<()> {
-    let automatic = json!({"approval": {"mode": "Automatic"}});
-    scene.scripted("good", json!({}), automatic.clone()).await?;
+    scene.scripted("good", json!({}), automatic()).await?;
     scene.ends("good", RunResult::Applied).await?;
     let annotated = scene.annotate("good", &[(names::RECOVER, Some("true"))]).await;
     holds(&format!("{annotated:?}"), "only a run that failed after its apply had begun")?;
     scene.scripted("none", json!({}), json!({"recover": {"fromRun": "nobody"}})).await?;
     let status = scene.fails("none", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "there is no run nobody")?;
-    scene.scripted("busy", json!({"commands": {"apply": [gate()]}}), automatic).await?;
+    scene.scripted("busy", json!({"commands": {"apply": [gate()]}}), automatic()).await?;
     scene.phase("busy", Phase::Apply).await?;
     scene.scripted("early", json!({}), json!({"recover": {"fromRun": "busy"}})).await?;
     let status = scene.fails("early", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
@@ -305,9 +289,9 @@ async fn refused(scene: Scene) -> Result<()> {
 }
 
 async fn errored_state(scene: Scene) -> Result<()> {
-    let path = format!("{}/a", scene.namespace);
+    let path = scene.path("a");
     scene.suite.state.fail_writes(&path, 100);
-    scene.scripted("a", json!({"resources": 2}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", json!({"resources": 2}), automatic()).await?;
     let status = scene.fails("a", FailureClass::Transient, reason::STATE_NOT_SAVED, LATER).await?;
     let failure = status.failure.context("no failure")?;
     let command = names::errored_state_command(&scene.namespace, "a");

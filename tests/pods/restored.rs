@@ -57,10 +57,9 @@ async fn etcd(scene: Scene) -> Result<()> {
     approve_waiting(&scene, &waiting)?;
     let approved = approved_at(&scene, "a", &version).await?;
     scene.ends("a", RunResult::Applied).await?;
-    let closed = |run: &TerraformRun| {
-        run.status.as_ref().is_some_and(|s| s.lease.is_none() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open))
-    };
-    let uid = scene.until("a", "closed", SOON, closed).await?.uid().context("no UID")?;
+    scene.closed("a").await?;
+    scene.until("a", "without its lease", SOON, |s| s.lease.is_none()).await?;
+    let uid = scene.get("a").await?.uid().context("no UID")?;
     wait::until("the bundle goes", SOON, async || Ok(scene.suite.stored(&[&uid, "bundle"])?.is_empty())).await?;
     // At that version the applying pod did not exist.
     scene.kubectl(&["delete", "pods", "--all", TIMEOUT])?;
@@ -199,7 +198,7 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
     // The release was removed before this namespace's run, whose finalizer blocks the namespace.
     cluster.kubectl(&["delete", "namespace", &left.namespace, "--wait=false"])?;
     let deleted = |run: &TerraformRun| run.metadata.deletion_timestamp.is_some();
-    left.until("left", "being deleted", SOON, deleted).await?;
+    wait::object(&left.runs(), "left", "being deleted", SOON, deleted).await?;
     let here = format!(" -A --field-selector=metadata.namespace={}", left.namespace);
     // A pod may end by itself between two of the commands.
     run(scene, dir, &format!("set +e\n{}\ntrue", finalizers.join("\n").replace(" -A", &here)))?;
@@ -222,8 +221,7 @@ async fn old_plan(scene: &Scene, restored_at: jiff::Timestamp) -> Result<()> {
     let status = scene.fails("old", FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, LATER).await?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("before the restore of {restored_at}"))?;
     scene.paste(status.next_step.as_deref().context("no next step")?)?;
-    let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
-    let again = scene.until("old", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    let again = scene.rerun_of("old").await?;
     let waiting = released(scene, &again).await?;
     approve_waiting(scene, &waiting)?;
     scene.ends_within(&again, RunResult::Applied, LATER).await?;

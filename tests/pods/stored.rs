@@ -19,12 +19,10 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// Waits until the run waits without a pod.
 pub(crate) async fn released(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
-    let waits = |run: &TerraformRun| {
-        run.status.as_ref().is_some_and(|s| {
-            s.is_terminal() || s.phase == Some(Phase::AwaitingApproval) && s.attempt.as_ref().is_some_and(|a| !a.open)
-        })
+    let waits = |s: &TerraformRunStatus| {
+        s.is_terminal() || s.phase == Some(Phase::AwaitingApproval) && s.attempt.as_ref().is_some_and(|a| !a.open)
     };
-    let status = scene.until(name, "waiting without a pod", LATER, waits).await?.status.unwrap_or_default();
+    let status = scene.until(name, "waiting without a pod", LATER, waits).await?;
     ensure!(status.phase == Some(Phase::AwaitingApproval), "{name} ended: {:?} {:?}", status.result, status.failure);
     ensure!(status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some()), "{name} has no bundle: {:?}", status.plan);
     Ok(status)
@@ -65,16 +63,16 @@ resource "terraform_data" "words" {
 "#;
 
 async fn planned_bytes(scene: Scene) -> Result<()> {
-    let module = scene.suite.git.create(&format!("{}/module", scene.namespace))?;
+    let module = scene.suite.git.create(&scene.path("module"))?;
     module.commit("main", &[("main.tf", MODULE), ("words.sh", "echo module as planned\n")])?;
-    let module_url = scene.suite.git.url(&format!("{}/module", scene.namespace));
+    let module_url = scene.suite.git.url(&scene.path("module"));
     let main = format!(
         "module \"m\" {{\n  source = \"git::{module_url}?ref=main\"\n}}\n\
          resource \"terraform_data\" \"local\" {{\n  provisioner \"local-exec\" {{\n    command = \"sh ./local.sh\"\n  }}\n}}\n"
     );
-    let stack = scene.suite.git.create(&format!("{}/stack", scene.namespace))?;
+    let stack = scene.suite.git.create(&scene.path("stack"))?;
     stack.commit("main", &[("main.tf", &main), ("local.sh", "echo script as planned\n")])?;
-    let url = scene.suite.git.url(&format!("{}/stack", scene.namespace));
+    let url = scene.suite.git.url(&scene.path("stack"));
     let spec = json!({"source": {"git": {"url": url, "revision": "main"}}, "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "approval": {"holdFor": "1s"}});
     scene.create("a", spec).await?;

@@ -12,7 +12,7 @@ use tool_versions::Tool;
 use crate::{
     releases::{CREDENTIALS, SECRET},
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds, merge},
+    suite::{LATER, SOON, Scene, Test, automatic, holds, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -51,13 +51,11 @@ const MAIN: &str = "output \"made\" {\n  value = \"by the real tool\"\n}\n";
 
 /// An automatic run in the image without tools. `files` is the code; the scripted tool's script is added.
 async fn run(scene: &Scene, name: &str, files: Value, spec: Value) -> Result<()> {
-    let script = json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": 1});
-    let mut all = json!({"main.tf": MAIN, "pawl-script.json": script.to_string()});
-    merge(&mut all, files);
-    let mut whole = json!({"source": {"inline": {"files": all}}, "approval": {"mode": "Automatic"},
-        "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"}});
-    merge(&mut whole, spec);
-    scene.create(name, whole).await.map(drop)
+    let script = scene.script(name, json!({"resources": 1}));
+    let files = with(json!({"main.tf": MAIN, "pawl-script.json": script.to_string()}), files);
+    let image = json!({"image": scene.suite.releases.image, "imagePullPolicy": "Never"});
+    let whole = with(automatic(), json!({"source": {"inline": {"files": files}}, "runner": image}));
+    scene.create(name, with(whole, spec)).await.map(drop)
 }
 
 fn tool(status: &TerraformRunStatus) -> String {
@@ -83,7 +81,7 @@ async fn downloaded(scene: Scene) -> Result<()> {
         holds(&log, "is installed: ")?;
         holds(&log, "signed by ")?;
         ensure!(!log.contains(CREDENTIALS.1) && !described.contains(CREDENTIALS.1));
-        let state = scene.suite.state.current(&format!("{}/{name}", scene.namespace)).context("no state")?;
+        let state = scene.state(name)?;
         ensure!(state["outputs"]["made"]["value"] == "by the real tool", "{name}: {state}");
     }
     Ok(())
@@ -99,7 +97,7 @@ async fn terragrunt(scene: Scene) -> Result<()> {
     approve_waiting(&scene, &waits)?;
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.claim.is_some_and(|claim| claim.attempt == 2));
-    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
+    let state = scene.state("a")?;
     ensure!(state["outputs"]["made"]["value"] == "by the real tool", "{state}");
     ensure!(state["outputs"]["generated"]["value"] == "by Terragrunt", "{state}");
     // The managed state is served to the tool that Terragrunt runs.
@@ -115,10 +113,13 @@ async fn terragrunt_told(scene: Scene) -> Result<()> {
     // A stand-in (fixtures/terragrunt) plays Terragrunt, because versions before 1.0 have other options. The provider ignores the
     // interrupt, so the tool alone would wait for an hour. The stand-in forwards a signal after 15 s, and 10 s of the smallest grace period
     // are left for the provider.
-    let script = json!({"name": format!("{}/a", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": [
-        {"address": "terraform_data.a"},
-        {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
-    ]});
+    let script = scene.script(
+        "a",
+        json!({"resources": [
+            {"address": "terraform_data.a"},
+            {"address": "terraform_data.b", "steps": [{"provider": {"seconds": 3600, "ignore_signals": true}}]},
+        ]}),
+    );
     let files = json!({"terragrunt.hcl": "terraform_version_constraint = \"1.7.7\"\n", ".terragrunt-version": "0.93.0\n",
         "pawl-script.json": script.to_string()});
     run(&scene, "a", files, json!({"runner": {"terminationGracePeriodSeconds": 30}})).await?;
@@ -132,10 +133,7 @@ async fn terragrunt_told(scene: Scene) -> Result<()> {
     let signals = ledger::select(&ledger, what::SIGNAL, Some("apply"));
     ensure!(signals.len() == 1, "{signals:?}");
     ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed: {ledger:?}");
-    let state = format!("{}/a", scene.namespace);
-    ensure!(scene.suite.state.lock(&state).is_none(), "the lock is still held");
-    ensure!(ledger::forgotten(&ledger, &scene.suite.state.current(&state).context("no state was written")?).is_empty());
-    Ok(())
+    scene.saved("a")
 }
 
 async fn same_binary(scene: Scene) -> Result<()> {
@@ -172,9 +170,8 @@ async fn away(scene: Scene) -> Result<()> {
     let release = releases.publish("1.7.3")?;
     releases.open.fail(&release, StatusCode::SERVICE_UNAVAILABLE);
     run(&scene, "a", json!({".opentofu-version": "1.7.3\n"}), json!({})).await?;
-    let failed = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.failure.is_some());
-    let run = scene.until("a", "failed once", SOON, failed).await?;
-    let failure = run.status.and_then(|status| status.failure).context("no failure")?;
+    let status = scene.until("a", "failed once", SOON, |s| s.failure.is_some()).await?;
+    let failure = status.failure.context("no failure")?;
     ensure!((failure.class, failure.reason.as_str()) == (FailureClass::Transient, reason::TOOL_UNAVAILABLE), "{failure:?}");
     holds(&failure.message, "503")?;
     releases.open.heal(&release);
