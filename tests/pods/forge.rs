@@ -33,7 +33,7 @@ async fn pushed(scene: Scene) -> Result<()> {
     let spec = json!({"url": gitea.clone_url("infrastructure"), "interval": "30s", "secretRef": {"name": "gitea"},
         "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
     let hook = Hook::set(cluster, &scene.namespace, "infrastructure", spec).await?;
-    let layers = Layers::of(&scene);
+    let layers = Layers::of(&scene)?;
     layers.layer("app", json!({})).await?;
     let without = |source: &crds::LayerSource| source.missing.is_some();
     layers.until("app", "without its directory", |status| status.source.as_ref().is_some_and(without)).await?;

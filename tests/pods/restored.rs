@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::{
     guide::served,
-    layers::Stage,
+    layers::Layers,
     managed,
     outages::{away, back, no_pods, says},
     stored::{approve_waiting, released},
@@ -117,7 +117,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     team.ends("first", RunResult::Applied).await?;
     // A layer with a managed state, and one that the release leaves behind; both would destroy their objects on deletion.
     let destroys = json!({"deletionPolicy": "Destroy", "template": {"approval": {"holdFor": "0s"}}});
-    let (layers, behind) = (Stage::set(&team).await?, Stage::set(&left).await?);
+    let (layers, behind) = (Layers::followed(&team).await?, Layers::followed(&left).await?);
     for stage in [&layers, &behind] {
         stage.layer("app", destroys.clone()).await?;
     }

@@ -72,7 +72,7 @@ async fn as_the_guide_says(scene: Scene) -> Result<()> {
     let spec = json!({"url": server.url("platform/stacks"), "secretRef": {"name": "git-ssh"}});
     let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
     Api::namespaced(scene.suite.client.clone(), &scene.namespace).create(&PostParams::default(), &repository).await?;
-    let layers = Layers::of(&scene);
+    let layers = Layers::of(&scene)?;
     layers.layer("followed", json!({"path": "network"})).await?;
     let planned = layers.until("followed", "planned", |status| status.pending.is_some()).await?;
     ensure!(planned.pending.is_some_and(|pending| pending.summary.is_some_and(|text| text.starts_with("+2"))), "another plan");
