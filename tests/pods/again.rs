@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::suite::{LATER, Scene, Test, automatic, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("again::a_run_out_of_a_backup_applies_nothing_by_itself", backup)]
+    vec![Test::new("again::run_recreated_from_a_backup_applies_nothing", backup)]
 }
 
 /// Creates an object like a backup tool: without its status and the fields that the API server sets.

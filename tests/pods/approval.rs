@@ -9,9 +9,9 @@ use crate::suite::{LATER, SOON, Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("approval::the_pod_that_planned_applies_without_a_second_init", within_the_hold),
-        Test::new("approval::withdrawn_goes_back_to_waiting", withdrawal),
-        Test::new("approval::an_agent_killed_in_the_hold_leaves_its_plan", killed_in_the_hold),
+        Test::new("approval::pod_that_planned_applies_within_the_hold", within_the_hold),
+        Test::new("approval::withdrawal_before_the_claim_waits_again", withdrawal),
+        Test::new("approval::agent_killed_in_the_hold_leaves_its_plan", killed_in_the_hold),
     ]
 }
 

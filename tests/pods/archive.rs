@@ -16,8 +16,8 @@ use crate::{
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("archive::artifact_of_the_guide_is_applied", artifact),
-        Test::new("archive::a_config_map_and_a_secret_are_stacks", objects),
-        Test::new("archive::a_token_is_for_the_audience_that_the_run_names", identity),
+        Test::new("archive::config_map_and_secret_hold_stacks", objects),
+        Test::new("archive::token_has_the_audience_of_the_run", identity),
     ]
 }
 

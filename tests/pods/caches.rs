@@ -32,7 +32,7 @@ use crate::{
 
 /// The operator's settings affect the whole cluster.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("caches::a_claim_keeps_tools_and_providers_for_those_who_come_later_behind_a_proxy_and_on_a_bucket", claim)]
+    vec![Test::new("caches::claim_proxy_and_bucket_serve_tools_and_providers", claim)]
 }
 
 const CLAIM: &str = "tools";

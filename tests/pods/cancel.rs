@@ -10,8 +10,8 @@ use crate::suite::{SOON, Scene, Test, automatic};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("cancel::in_mid_apply_means_one_interrupt", in_mid_apply),
-        Test::new("cancel::before_its_pod_starts", before_the_pod),
+        Test::new("cancel::cancel_in_apply_sends_one_interrupt", in_mid_apply),
+        Test::new("cancel::cancel_before_the_pod_starts_ends_the_run", before_the_pod),
     ]
 }
 

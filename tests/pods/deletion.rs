@@ -11,9 +11,9 @@ use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, automatic, gated};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("deletion::applies_end_and_a_waiting_plan_goes", deleted),
-        Test::new("deletion::a_pod_that_comes_late_and_never_starts_goes", late),
-        Test::new("deletion::of_the_namespace_interrupts", namespace),
+        Test::new("deletion::deleted_applies_end_and_a_waiting_plan_goes", deleted),
+        Test::new("deletion::late_pod_of_a_deleted_run_is_deleted", late),
+        Test::new("deletion::deleted_namespace_interrupts_the_apply_once", namespace),
     ]
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::suite::{SOON, Scene, TIMEOUT, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("describe::the_texts_in_the_guide_are_of_real_runs", texts)]
+    vec![Test::new("describe::guide_shows_the_output_of_real_runs", texts)]
 }
 
 const MAIN: &str = r#"variable "zone" { type = string }

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::suite::{GATE, LATER, Scene, Test, automatic, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("disk::a_plan_without_room_is_made_again", plan), Test::new("disk::a_state_without_room_is_not_lost", apply)]
+    vec![Test::new("disk::plan_on_a_full_disk_is_retried", plan), Test::new("disk::state_on_a_full_disk_is_not_lost", apply)]
 }
 
 /// Mounts a full file system over a directory of a run's newest pod, until the pod ends.

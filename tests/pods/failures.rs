@@ -8,10 +8,10 @@ use crate::suite::{SOON, Scene, Test, condition, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("failures::a_secret_and_a_key_that_are_missing", secret),
-        Test::new("failures::an_image_that_is_not_to_be_had", image),
-        Test::new("failures::a_service_account_that_is_missing", account),
-        Test::new("failures::a_quota_that_is_exceeded", quota),
+        Test::new("failures::missing_secrets_are_named", secret),
+        Test::new("failures::missing_image_stalls_then_fails", image),
+        Test::new("failures::missing_account_is_named_and_waited_for", account),
+        Test::new("failures::exceeded_quota_fails_the_run", quota),
     ]
 }
 

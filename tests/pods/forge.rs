@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("forge::what_is_pushed_to_gitea_is_planned_approved_and_applied", pushed)]
+    vec![Test::new("forge::push_to_gitea_is_planned_and_applied", pushed)]
 }
 
 async fn pushed(scene: Scene) -> Result<()> {

@@ -18,9 +18,9 @@ use crate::suite::{LATER, SOON, Scene, Test, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("given::sources_modules_and_providers_of_private_places", private),
-        Test::new("given::a_stack_is_replaced_in_part_looked_at_taken_and_destroyed", life),
-        Test::new("given::terraform_is_given_the_same", terraform),
+        Test::new("given::private_sources_modules_and_providers_are_fetched", private),
+        Test::new("given::stack_is_replaced_refreshed_read_and_destroyed", life),
+        Test::new("given::terraform_has_the_same_inputs_hooks_and_outputs", terraform),
     ]
 }
 

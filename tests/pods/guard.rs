@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::suite::{LATER, Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("guard::only_the_run_s_own_pod_with_its_own_token", tokens)]
+    vec![Test::new("guard::only_the_own_pod_and_token_read_a_bundle", tokens)]
 }
 
 /// A run in its hold, its pod's account, and its nonce.

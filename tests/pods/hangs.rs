@@ -14,8 +14,8 @@ use crate::suite::{LATER, Scene, Test, automatic, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("hangs::an_apply_whose_provider_hangs_on_expired_credentials", behind_the_claim),
-        Test::new("hangs::a_daemon_that_keeps_the_output_open_keeps_nobody", daemon),
+        Test::new("hangs::hanging_provider_ends_the_apply_at_its_deadline", behind_the_claim),
+        Test::new("hangs::daemon_that_holds_the_output_delays_5_s_at_most", daemon),
     ]
 }
 

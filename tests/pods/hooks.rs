@@ -14,8 +14,8 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("hooks::those_of_the_guide_run_as_it_says", guided),
-        Test::new("hooks::a_pod_that_dies_in_a_hook_behind_its_apply_has_applied", died),
+        Test::new("hooks::hooks_of_the_guide_run_as_described", guided),
+        Test::new("hooks::pod_that_dies_in_a_hook_after_its_apply_has_applied", died),
     ]
 }
 

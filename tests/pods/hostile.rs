@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("hostile::code_that_attacks_at_plan_time_gains_nothing", attacks)]
+    vec![Test::new("hostile::attacks_of_the_stack_are_refused", attacks)]
 }
 
 const MAIN: &str = include_str!("../fixtures/hostile/main.tf");

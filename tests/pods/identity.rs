@@ -14,8 +14,8 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("identity::an_account_that_is_named_is_the_codes", named),
-        Test::new("identity::plan_and_apply_have_accounts_of_their_own", apart),
+        Test::new("identity::named_account_is_open_to_code", named),
+        Test::new("identity::plan_and_apply_have_separate_accounts", apart),
     ]
 }
 

@@ -12,17 +12,17 @@ use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, automatic, gate, gated, ho
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("kills::a_pod_force_deleted_in_setup_is_followed_by_another", deleted_in_setup),
-        Test::new("kills::a_pod_force_deleted_in_apply_is_never_followed", deleted_in_apply),
-        Test::new("kills::an_agent_killed_in_apply_is_indeterminate", agent_killed),
-        Test::new("kills::a_pod_out_of_memory_in_apply_is_indeterminate_and_says_why", out_of_memory),
-        Test::new("kills::a_second_process_of_the_pod_cannot_apply", second_process),
+        Test::new("kills::pod_force_deleted_in_setup_is_replaced", deleted_in_setup),
+        Test::new("kills::pod_force_deleted_in_apply_is_not_replaced", deleted_in_apply),
+        Test::new("kills::agent_killed_in_apply_is_indeterminate", agent_killed),
+        Test::new("kills::pod_out_of_memory_in_apply_is_indeterminate", out_of_memory),
+        Test::new("kills::second_process_of_the_pod_cannot_apply", second_process),
     ]
 }
 
 /// Tests that kill components that all runs share.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("kills::the_controller_killed_at_any_time", controller)]
+    vec![Test::new("kills::runs_survive_a_controller_killed_at_any_time", controller)]
 }
 
 /// More resources than any apply makes before it is cut off.

@@ -13,7 +13,7 @@ use servers::{
 use crate::suite::{SOON, Scene, Test, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("large::contents_are_planned_and_no_pointers", contents)]
+    vec![Test::new("large::large_files_are_planned_and_pointers_refused", contents)]
 }
 
 /// A stack that hashes a file.

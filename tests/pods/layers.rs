@@ -17,9 +17,9 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("layers::drift_is_found_shown_and_applied_when_approved", drift),
-        Test::new("layers::relevant_commits_are_planned_and_others_are_not", commits),
-        Test::new("layers::an_automatic_one_keeps_up_and_prunes_its_history", keeps_up),
+        Test::new("layers::drift_is_corrected_and_deletion_destroys", drift),
+        Test::new("layers::only_relevant_commits_are_planned", commits),
+        Test::new("layers::automatic_layer_applies_commits_and_prunes_runs", keeps_up),
     ]
 }
 

@@ -11,10 +11,10 @@ use crate::suite::{LATER, SOON, Scene, Test, automatic, condition, gate, gated, 
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("leases::two_namespaces_that_share_apply_to_one_state_one_after_the_other", sharing),
-        Test::new("leases::two_namespaces_that_do_not_share_know_nothing_of_each_other", apart),
-        Test::new("leases::an_approved_plan_waits_for_its_turn", approved),
-        Test::new("leases::a_run_that_was_removed_by_force_is_waited_for_as_long_as_its_pod_runs", removed),
+        Test::new("leases::sharing_namespaces_apply_one_after_the_other", sharing),
+        Test::new("leases::separate_namespaces_do_not_wait_for_each_other", apart),
+        Test::new("leases::approved_plan_waits_for_its_turn", approved),
+        Test::new("leases::pod_of_a_removed_run_is_waited_for", removed),
     ]
 }
 

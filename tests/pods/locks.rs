@@ -12,12 +12,12 @@ use crate::suite::{LATER, SOON, Scene, Test, automatic, gated, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("locks::one_left_by_an_earlier_attempt_is_released", earlier_attempt),
-        Test::new("locks::one_left_by_a_dead_pod_of_another_run_is_released", another_run),
-        Test::new("locks::one_on_the_kubernetes_backend_is_released_by_opentofu", |scene| kubernetes(scene, "OpenTofu")),
-        Test::new("locks::one_on_the_kubernetes_backend_is_released_by_terraform", |scene| kubernetes(scene, "Terraform")),
-        Test::new("locks::one_of_a_pod_that_lives_is_waited_for", alive),
-        Test::new("locks::somebodys_is_waited_for_and_left_alone", strangers),
+        Test::new("locks::lock_of_an_earlier_attempt_is_released", earlier_attempt),
+        Test::new("locks::lock_of_a_dead_pod_of_another_run_is_released", another_run),
+        Test::new("locks::lock_on_kubernetes_is_released_by_opentofu", |scene| kubernetes(scene, "OpenTofu")),
+        Test::new("locks::lock_on_kubernetes_is_released_by_terraform", |scene| kubernetes(scene, "Terraform")),
+        Test::new("locks::lock_of_a_living_pod_is_waited_for", alive),
+        Test::new("locks::lock_of_a_person_is_waited_for_and_kept", strangers),
     ]
 }
 

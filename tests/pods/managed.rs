@@ -7,15 +7,13 @@ use kube::ResourceExt;
 use ledger::what;
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, TIMEOUT, Test, automatic, gate, holds, with};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, gate, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("managed::the_next_run_finds_the_state", next_run),
-        Test::new("managed::plans_and_an_apply_that_race_for_one_lock_see_each_other_whole", race),
-        Test::new("managed::people_list_read_and_restore", people),
-        Test::new("managed::a_person_unlocks_with_a_reason", unlock),
-        Test::new("managed::a_namespace_made_again_is_not_given_the_former_state", made_again),
+        Test::new("managed::next_runs_find_the_state_and_people_restore_it", next_run),
+        Test::new("managed::racing_plans_see_a_whole_apply_or_none", race),
+        Test::new("managed::lock_names_its_holder_and_a_person_unlocks_it", unlock),
     ]
 }
 
@@ -27,6 +25,20 @@ pub(crate) async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
     scene.real(name, STACK, with(with(automatic(), json!({"backend": null})), more)).await.map(drop)
 }
 
+/// A person lists the states, reads both versions, and restores the first.
+fn people(scene: &Scene) -> Result<()> {
+    holds(&scene.read("states")?, "words")?;
+    let newest = scene.read("states/words/download")?;
+    ensure!(newest.contains("\"two\""), "{newest}");
+    let versions: Value = serde_json::from_str(&scene.read("states/words")?)?;
+    holds(&versions.to_string(), "version")?;
+    let first = scene.read("states/words/download?version=1")?;
+    ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
+    let restore = "states/words/restore";
+    scene.refused(&scene.post(restore, &json!({"version": 1}))).context("a restore without a reason")?;
+    scene.paste(&scene.post(restore, &json!({"version": 1, "reason": "the second was wrong"}))).map(drop)
+}
+
 async fn next_run(scene: Scene) -> Result<()> {
     run(&scene, "first", json!({"stack": "words"})).await?;
     let status = scene.ends("first", RunResult::Applied).await?;
@@ -36,6 +48,9 @@ async fn next_run(scene: Scene) -> Result<()> {
     run(&scene, "third", json!({"stack": "words", "variables": [{"name": "words", "value": "two"}]})).await?;
     let status = scene.ends("third", RunResult::Applied).await?;
     ensure!(status.plan.context("no plan")?.summary == "+0 ~1 -0, 1 output");
+    people(&scene)?;
+    run(&scene, "restored", json!({"stack": "words"})).await?;
+    scene.ends("restored", RunResult::NoChanges).await?;
     run(&scene, "prod", json!({"stack": "words", "workspace": "prod"})).await?;
     let status = scene.ends("prod", RunResult::Applied).await?;
     ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0, 1 output", "workspaces have states of their own");
@@ -82,27 +97,6 @@ async fn race(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn people(scene: Scene) -> Result<()> {
-    for (name, words) in [("first", "one"), ("second", "two")] {
-        run(&scene, name, json!({"stack": "words", "variables": [{"name": "words", "value": words}]})).await?;
-        scene.ends(name, RunResult::Applied).await?;
-    }
-    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states", scene.namespace);
-    let get = |rest: &str| scene.kubectl(&["get", "--raw", &format!("{base}{rest}")]);
-    holds(&get("")?, "words")?;
-    let newest = get("/words/download")?;
-    ensure!(newest.contains("\"two\""), "{newest}");
-    let versions: Value = serde_json::from_str(&get("/words")?)?;
-    holds(&versions.to_string(), "version")?;
-    let first = get("/words/download?version=1")?;
-    ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
-    let restore = "states/words/restore";
-    scene.refused(&scene.post(restore, &json!({"version": 1}))).context("a restore without a reason")?;
-    scene.paste(&scene.post(restore, &json!({"version": 1, "reason": "the second was wrong"})))?;
-    run(&scene, "third", json!({"stack": "words"})).await?;
-    scene.ends("third", RunResult::NoChanges).await.map(drop)
-}
-
 async fn unlock(scene: Scene) -> Result<()> {
     // A tool that takes the lock and never ends.
     let script = json!({"commands": {"plan": [{"hold_lock": true}]}});
@@ -125,20 +119,4 @@ async fn unlock(scene: Scene) -> Result<()> {
     holds(&after["notes"].to_string(), "nobody works on it")?;
     scene.annotate("a", &[(names::CANCEL, Some("seen enough"))]).await?;
     Ok(())
-}
-
-async fn made_again(scene: Scene) -> Result<()> {
-    let first = scene.suite.beside(&scene, "again").await?;
-    run(&first, "first", json!({"stack": "words"})).await?;
-    first.ends("first", RunResult::Applied).await?;
-    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, TIMEOUT])?;
-
-    let second = scene.suite.beside(&scene, "again").await?;
-    run(&second, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
-    let status = second.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
-    holds(&format!("{:?}", status.message), "states/words/handover")?;
-    ensure!(status.plan.is_none(), "{:?}", status.plan);
-    second.paste(&second.post("states/words/handover", &json!({"reason": "the same team"})))?;
-    run(&second, "heir", json!({"stack": "words"})).await?;
-    second.ends("heir", RunResult::NoChanges).await.map(drop)
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::suite::{LATER, Scene, TIMEOUT, Test, automatic, condition, gated, holds, with};
 
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("nodes::a_lost_node_is_told_of_fenced_before_the_claim_and_given_up_behind_it", lost)]
+    vec![Test::new("nodes::lost_node_is_reported_fenced_and_abandoned", lost)]
 }
 
 /// Time limits of the reports and results after the loss.

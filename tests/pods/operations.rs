@@ -10,8 +10,8 @@ use crate::suite::{SOON, Scene, TIMEOUT, Test, automatic, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("operations::an_automatic_run_is_applied_once_in_one_pod", once),
-        Test::new("operations::a_rerun_makes_one_fresh_run", rerun),
+        Test::new("operations::automatic_run_is_applied_once_and_pruned", once),
+        Test::new("operations::rerun_makes_one_fresh_run", rerun),
     ]
 }
 

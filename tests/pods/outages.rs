@@ -19,12 +19,12 @@ use crate::{
 
 pub(crate) fn alone() -> Vec<Test> {
     vec![
-        Test::new("outages::away_for_a_while_before_the_plan_waits", for_a_while),
-        Test::new("outages::away_too_long_before_at_and_behind_the_claim", too_long),
-        Test::new("outages::away_when_a_state_is_written_and_a_plan_restored", short),
-        Test::new("outages::away_when_an_end_is_proven_and_a_namespace_deleted", unproven),
-        Test::new("outages::controller_and_datastore_restarted_before_the_approval", restarted),
-        Test::new("outages::with_another_key_it_is_not_ready_and_says_so", another_key),
+        Test::new("outages::short_outage_delays_plans_and_states", for_a_while),
+        Test::new("outages::long_outage_fails_or_retries_and_loses_no_approval", too_long),
+        Test::new("outages::short_outage_delays_a_state_write_and_a_restore", short),
+        Test::new("outages::late_proof_settles_and_a_namespace_is_deleted", unproven),
+        Test::new("outages::waiting_plan_survives_a_restart_of_both", restarted),
+        Test::new("outages::datastore_with_another_key_is_not_ready", another_key),
     ]
 }
 

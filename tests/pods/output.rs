@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::suite::{Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("output::a_large_log_takes_little_memory_and_its_gaps_are_marked", large)]
+    vec![Test::new("output::large_log_takes_little_memory_and_marks_cuts", large)]
 }
 
 /// Default size of the log, in MiB. `PAWL_LOG_MIB=10240 cargo ci --tests output::` tests 10 GiB, which exceeds the cap of a phase. More

@@ -18,14 +18,14 @@ use crate::suite::{LATER, SOON, Scene, Test, automatic, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("outputs::they_are_published_repaired_and_gone_with_their_stack", published),
-        Test::new("outputs::a_plan_made_on_an_older_value_is_stale", taken),
+        Test::new("outputs::outputs_are_published_repaired_and_deleted", published),
+        Test::new("outputs::changed_output_makes_waiting_plans_stale", taken),
     ]
 }
 
 /// Removes the datastore's right to write objects, cluster-wide.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("outputs::where_an_operator_did_not_bind_it_they_are_not_published", unbound)]
+    vec![Test::new("outputs::unbound_namespace_gets_no_outputs_until_bound", unbound)]
 }
 
 /// Creates a run of the guide, with a spec merged over it.
@@ -97,8 +97,6 @@ async fn published(scene: Scene) -> Result<()> {
 }
 
 async fn taken(scene: Scene) -> Result<()> {
-    create(&scene, "app.yaml", "early", json!({})).await?;
-    scene.fails("early", FailureClass::Configuration, reason::OUTPUT_NOT_FOUND, LATER).await?;
     create(&scene, "network.yaml", "network", automatic()).await?;
     scene.ends_within("network", RunResult::Applied, LATER).await?;
     create(&scene, "app.yaml", "app", json!({})).await?;

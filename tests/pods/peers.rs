@@ -22,11 +22,11 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("peers::tofu_1129_an_approval_names_one_plan_and_not_its_commit", same_commit),
-        Test::new("peers::burrito_who_ends_first_frees_no_lease_of_another", first_end),
-        Test::new("peers::burrito_a_commit_that_comes_in_mid_plan_is_neither_applied_nor_lost", mid_plan),
-        Test::new("peers::argo_13581_pods_that_a_drain_takes_leave_no_run_without_an_end", drained),
-        Test::new("peers::gardener_426_no_second_pod_applies_over_the_state_of_an_evicted_one", evicted),
+        Test::new("peers::tofu_1129_approval_names_one_plan_not_a_commit", same_commit),
+        Test::new("peers::burrito_ended_run_frees_no_lease_of_another", first_end),
+        Test::new("peers::burrito_commit_during_a_plan_is_kept_for_the_next", mid_plan),
+        Test::new("peers::argo_13581_runs_of_drained_pods_end", drained),
+        Test::new("peers::gardener_426_evicted_apply_is_not_repeated", evicted),
     ]
 }
 

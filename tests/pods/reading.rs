@@ -13,8 +13,8 @@ use crate::suite::{LATER, SOON, Scene, Test, automatic, gate, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("reading::plan_and_log_outlive_the_pod", outlive),
-        Test::new("reading::a_log_is_followed_while_the_apply_runs", followed),
+        Test::new("reading::plan_and_log_outlive_the_pod_for_who_may_read", outlive),
+        Test::new("reading::log_is_followed_during_the_apply", followed),
     ]
 }
 

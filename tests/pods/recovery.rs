@@ -18,13 +18,13 @@ use crate::suite::{GATE, LATER, SOON, Scene, Test, automatic, gate, holds, with}
 pub(crate) fn tests() -> Vec<Test> {
     let table = |name, tool: &'static str, fault: Fault| Test::new(name, move |scene| row(scene, tool, fault));
     vec![
-        table("recovery::opentofu_whose_pod_was_force_deleted", "OpenTofu", Fault::ForceDeleted),
-        table("recovery::opentofu_whose_agent_was_killed", "OpenTofu", Fault::Killed),
-        table("recovery::terraform_whose_pod_was_deleted", "Terraform", Fault::Deleted),
-        table("recovery::terraform_whose_agent_was_killed", "Terraform", Fault::Killed),
-        Test::new("recovery::what_cannot_be_imported_is_left_out_and_named", not_importable),
-        Test::new("recovery::of_another_state_or_of_nothing_is_refused", refused),
-        Test::new("recovery::a_state_that_could_not_be_saved_is_kept", errored_state),
+        table("recovery::opentofu_recovers_after_its_pod_was_force_deleted", "OpenTofu", Fault::ForceDeleted),
+        table("recovery::opentofu_recovers_after_its_agent_was_killed", "OpenTofu", Fault::Killed),
+        table("recovery::terraform_recovers_after_its_pod_was_deleted", "Terraform", Fault::Deleted),
+        table("recovery::terraform_recovers_after_its_agent_was_killed", "Terraform", Fault::Killed),
+        Test::new("recovery::unimportable_objects_need_a_person", not_importable),
+        Test::new("recovery::recovery_of_another_state_is_refused", refused),
+        Test::new("recovery::unsaved_state_is_kept", errored_state),
     ]
 }
 

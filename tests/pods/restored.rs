@@ -23,11 +23,11 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("restored::a_plan_that_an_etcd_of_before_its_claim_has_is_not_applied_again", etcd)]
+    vec![Test::new("restored::plan_of_an_older_etcd_is_not_applied_again", etcd)]
 }
 
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("restored::uninstalled_and_into_a_new_installation_by_the_page", installation)]
+    vec![Test::new("restored::backup_restores_into_a_new_installation", installation)]
 }
 
 const SYSTEM: &str = "pawl-system";
@@ -209,7 +209,9 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
 /// The states still exist for their new owner.
 async fn states(team: &Scene) -> Result<()> {
     managed::run(team, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
-    team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    let status = team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    holds(&format!("{:?}", status.message), "states/words/handover")?;
+    ensure!(status.plan.is_none(), "{:?}", status.plan);
     served(team).await?;
     team.paste(&team.post("states/-/handover", &json!({"reason": "restored"})))?;
     managed::run(team, "heir", json!({"stack": "words"})).await?;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("ssh::a_source_with_submodules_and_modules", as_the_guide_says)]
+    vec![Test::new("ssh::source_with_submodules_and_modules_is_fetched", as_the_guide_says)]
 }
 
 /// The repository in the guide.

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, automatic, gated, holds};
 
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("standby::one_goes_on_when_the_leader_is_killed_or_told_to_end", failover)]
+    vec![Test::new("standby::standby_leads_after_the_leader_ends", failover)]
 }
 
 const LEASE: &str = "pawl-controller";

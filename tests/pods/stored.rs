@@ -9,11 +9,11 @@ use crate::suite::{LATER, Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("stored::approved_after_the_hold", after_the_hold),
-        Test::new("stored::real_opentofu_applies_the_planned_bytes_whatever_moved", planned_bytes),
-        Test::new("stored::newer_run_of_the_state_supersedes", superseded),
-        Test::new("stored::a_plan_that_is_gone_is_refused", missing),
-        Test::new("stored::a_secret_that_changed_makes_the_plan_stale", rotated),
+        Test::new("stored::plan_approved_after_the_hold_is_restored", after_the_hold),
+        Test::new("stored::planned_bytes_are_applied_after_the_source_moved", planned_bytes),
+        Test::new("stored::newer_run_of_the_state_supersedes_a_waiting_plan", superseded),
+        Test::new("stored::missing_bundle_is_refused", missing),
+        Test::new("stored::changed_secret_makes_the_plan_stale", rotated),
     ]
 }
 

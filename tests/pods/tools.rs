@@ -19,9 +19,9 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("tools::image_without_tools_downloads_the_version_of_the_code", downloaded),
         Test::new("tools::terragrunt_runs_real_opentofu", terragrunt),
-        Test::new("tools::terragrunt_s_tool_has_one_interrupt_and_the_whole_grace", terragrunt_told),
-        Test::new("tools::the_apply_has_the_binary_of_the_plan", same_binary),
-        Test::new("tools::a_mirror_that_is_away_is_asked_again", away),
+        Test::new("tools::tool_of_terragrunt_gets_one_interrupt", terragrunt_told),
+        Test::new("tools::apply_has_the_binary_of_the_plan", same_binary),
+        Test::new("tools::unavailable_mirror_is_retried", away),
         Test::new("tools::pods_of_a_node_download_a_version_once", shared),
     ]
 }

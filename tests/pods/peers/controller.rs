@@ -19,8 +19,8 @@ use crate::{
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        Test::new("peers::tofu_531_an_apply_goes_on_while_its_controller_is_away", without_controller),
-        Test::new("peers::burrito_a_lock_that_is_not_to_be_had_is_not_gone_without", lock_bypass),
+        Test::new("peers::tofu_531_apply_goes_on_without_a_controller", without_controller),
+        Test::new("peers::burrito_run_without_its_lease_does_not_begin", lock_bypass),
     ]
 }
 
