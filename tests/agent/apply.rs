@@ -18,11 +18,9 @@ async fn an_apply_gets_one_signal_however_often_it_is_told() {
     a.stop.send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     a.open();
-    assert_eq!(a.end().await, 1);
+    let failure = a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await;
     assert_eq!((a.ran("sigint"), a.ran("ended")), (1, 1), "{:?}", a.ledger());
     let status = a.api.status();
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::APPLY_INTERRUPTED));
     assert_eq!(failure.changes, Changed::Unknown, "it had begun one resource and said nothing of its end");
     assert_eq!((status.phase, status.result), (Some(Phase::Failed), Some(RunResult::Failed)));
     assert!(status.message.unwrap().contains("it is not known what was changed"));
@@ -62,14 +60,9 @@ async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
 #[tokio::test]
 async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
     let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!(
-        (failure.class, failure.reason.as_str(), failure.changes),
-        (FailureClass::StateLocked, reason::STATE_LOCKED, Changed::None)
-    );
+    let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
     assert!(failure.message.contains("apply failed: the state is locked by carol@laptop"), "{}", failure.message);
-    assert_eq!(status.result, Some(RunResult::Failed));
+    assert_eq!((failure.changes, a.api.status().result), (Changed::None, Some(RunResult::Failed)));
 }
 
 #[tokio::test]
@@ -79,8 +72,7 @@ async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
     let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)], |_, _| {});
-    let failure = a.fails(1).await;
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::StateLocked, reason::STATE_LOCKED));
+    let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
     assert!(failure.message.contains("the state is locked by carol@laptop"), "{}", failure.message);
 }
 
@@ -99,6 +91,5 @@ async fn providers_are_killed_and_then_the_tool() {
     a.until_ran("apply").await;
     // `driver::deadlines` tests without a clock that this precedes the end of the pod's grace period.
     a.stop.send(()).unwrap();
-    let failure = a.fails(1).await;
-    assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::Unknown));
+    assert_eq!(a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await.changes, Changed::Unknown);
 }

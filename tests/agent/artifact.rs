@@ -142,7 +142,7 @@ async fn credentials_are_sent_to_the_host_they_are_for() {
     let basic = Some("Basic dTpodW50ZXIyMg==".to_owned());
     assert_eq!(server.asked(), [(format!("127.0.0.1:{}/closed.tar", server.port), basic.clone())]);
     let mut a = start(&with("/moved.tar"), &[], |settings, _| given(settings));
-    assert_eq!(a.fails(1).await.reason, reason::SOURCE_INVALID);
+    a.fails(FailureClass::Configuration, reason::SOURCE_INVALID).await;
     let elsewhere: Vec<_> = server.asked().into_iter().filter(|(at, _)| !at.starts_with("127.0.0.1")).collect();
     assert!(elsewhere.iter().all(|(_, auth)| auth.is_none()), "{elsewhere:?}");
 }
@@ -162,10 +162,7 @@ async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
     ];
     for (path, more, class, reason, says) in rows {
         let mut a = start(&server.source(path, &more), &[], |_, _| {});
-        assert_eq!(a.end().await, 1, "{reason}");
-        let status = a.api.status();
-        let failure = status.failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{failure:?}");
+        let failure = a.fails(class, reason).await;
         assert!(failure.message.contains(says), "{failure:?}");
         assert!(a.ledger().is_empty(), "{:?}", a.ledger());
     }
@@ -182,8 +179,7 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
     for links in links {
         let server = Server::start(tar_of(&[("main.tf", ""), ("a/b/x.tf", "")], links)).await;
         let mut a = start(&server.source("/a.tar", &json!({})), &[], |_, _| {});
-        let failure = a.fails(1).await;
-        assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
+        a.fails(FailureClass::Configuration, reason::SOURCE_INVALID).await;
         assert!(a.ledger().is_empty());
     }
 }
@@ -224,8 +220,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
     let mut twice = aws.clone();
     twice["env"] = json!([{"name": "AWS_REGION", "value": "us-east-1"}]);
     let mut a = start(&twice, &[], |settings, _| place(settings, &token));
-    let failure = a.fails(1).await;
-    assert_eq!(failure.reason, reason::INVALID_SPEC);
+    let failure = a.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("env AWS_REGION is set by credentials.aws as well"), "{failure:?}");
     assert!(a.ledger().is_empty());
 }

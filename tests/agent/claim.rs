@@ -24,9 +24,7 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
         a.waits().await;
         change(&a);
         a.api.approve();
-        assert_eq!(a.end().await, 1, "{name}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, why), "{name}");
+        let failure = a.fails(FailureClass::Integrity, why).await;
         assert!(failure.message.contains(name), "{name}: {}", failure.message);
         assert!(why != reason::CHECKSUM_MISMATCH || !failure.message.contains("sha256"), "{}", failure.message);
         assert_eq!((a.ran("apply"), a.ran("evil")), (0, 0));
@@ -137,10 +135,9 @@ async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
     a.waits().await;
     a.stop.send(()).unwrap();
-    let status = a.ends(1).await;
+    a.fails(FailureClass::Interrupted, reason::TERMINATED).await;
+    let status = a.api.status();
     assert_eq!((status.phase, status.result), (Some(Phase::AwaitingApproval), None));
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::TERMINATED));
     assert_eq!(a.message().unwrap().result, None);
 }
 

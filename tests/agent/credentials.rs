@@ -167,9 +167,7 @@ async fn what_cannot_be_given_is_said_before_the_tool_starts() {
                 fs::rename(gone, gone.with_extension("other")).unwrap();
             }
         });
-        assert_eq!(a.end().await, 1, "{path}: {}", a.log());
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{path}: {}", failure.message);
+        let failure = a.fails(class, reason).await;
         assert!(failure.message.contains(message), "{path}: {}", failure.message);
         assert!(a.ledger().is_empty(), "{path}: the tool ran");
     }

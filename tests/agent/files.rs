@@ -64,9 +64,8 @@ async fn confined_or_not() {
 
     use_up_landlock();
     let mut a = required();
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Policy, reason::NO_CONFINEMENT), "{}", failure.message);
+    let failure = a.fails(FailureClass::Policy, reason::NO_CONFINEMENT).await;
+    let status = a.api.status();
     assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
     assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
 
@@ -117,9 +116,7 @@ async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves()
     ] {
         let kept = tempfile::tempdir().unwrap();
         let mut a = attempt(&json!({"approval": {"mode": "Manual"}}), &[("PLAN", plan)], &kept);
-        assert_eq!(a.end().await, 1, "{plan}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, why), "{plan}: {}", failure.message);
+        let failure = a.fails(class, why).await;
         assert!(failure.message.contains(says), "{plan}: {}", failure.message);
         assert!(a.api.status().plan.is_none() && a.ran("apply") == 0);
     }

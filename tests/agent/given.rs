@@ -86,9 +86,7 @@ async fn variables_and_environments_are_given_and_masked() {
     );
     assert_eq!(a.ledger()[2..4], ["zz_pawl-00-prod.auto.tfvars", "zz_pawl.auto.tfvars.json"]);
     let mut refused = attempt(&json!({"envFrom": [{"secretRef": {"name": "bad"}}]}), &[], mounted.path());
-    assert_eq!(refused.end().await, 1);
-    let failure = refused.api.status().failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::INVALID_SPEC));
+    let failure = refused.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("envFrom: PATH of Secret bad is refused"), "{}", failure.message);
 }
 
@@ -148,9 +146,8 @@ async fn all_variables_without_a_value_are_named_before_the_tool_starts() {
     let code = "variable \"p\" {}\n\nvariable \"q\" {}\nvariable \"r\" {}\n";
     let source = json!({"inline": {"files": {"main.tf": code}}});
     let mut a = attempt(&json!({"source": source, "variables": [{"name": "r", "value": 1}]}), &[], mounted.path());
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VARIABLE_NOT_SET));
+    let failure = a.fails(FailureClass::Configuration, reason::VARIABLE_NOT_SET).await;
+    let status = a.api.status();
     assert_eq!(failure.message, "2 variables have no value: p (main.tf:1), q (main.tf:3)");
     assert_eq!(status.next_step.unwrap(), "create a run with p and q in spec.variables (a spec never changes)");
     assert!(a.ledger().is_empty());

@@ -156,11 +156,9 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         let operation = if when == "BeforeDestroy" { "Destroy" } else { "Apply" };
         let mut spec = with(hooks(&[(when, "echo it is not to be; exit 3")]), "operation", json!(operation));
         let mut a = start(&spec, &[], |_, _| {});
-        assert_eq!(a.end().await, 1, "{when}");
+        let failure = a.fails(FailureClass::Configuration, reason::HOOK_FAILED).await;
         let status = a.api.status();
-        let failure = status.failure.unwrap();
         let said = format!("hook {} ({when}) failed with 3: it is not to be", when.to_lowercase());
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::HOOK_FAILED), "{when}");
         assert_eq!((failure.message, failure.changes), (said.clone(), Changed::None));
         assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), is_late));
         assert!(status.next_step.unwrap().starts_with("see in the log what the hook printed"));
@@ -234,19 +232,16 @@ async fn who_cancels_before_the_apply_has_nothing_applied() {
     let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[], |_, _| {});
     a.until_ran("ready").await;
     a.api.annotate(names::CANCEL, "no");
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::None));
-    assert_eq!((status.result, a.ran("told"), a.ran("apply")), (Some(RunResult::Failed), 1, 0));
+    assert_eq!(a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await.changes, Changed::None);
+    assert_eq!((a.api.status().result, a.ran("told"), a.ran("apply")), (Some(RunResult::Failed), 1, 0));
     assert_eq!(a.ran("Always"), 1, "also of a run that was stopped");
 }
 
 #[tokio::test]
 async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
     let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::CHECKSUM_MISMATCH));
+    let failure = a.fails(FailureClass::Integrity, reason::CHECKSUM_MISMATCH).await;
+    let status = a.api.status();
     assert!(failure.message.contains("the code") && failure.changes == Changed::None, "{}", failure.message);
     assert_eq!((status.result, a.ran("apply")), (Some(RunResult::Failed), 0));
     assert!(status.claim.is_some(), "it was claimed, and is not claimed again");
@@ -274,10 +269,10 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
         () = ready(()) => {}
     }
     a.open();
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.reason.as_str(), failure.changes), (reason::HOOK_FAILED, Changed::None));
+    let failure = a.fails(FailureClass::Configuration, reason::HOOK_FAILED).await;
+    assert_eq!(failure.changes, Changed::None);
     assert_eq!(failure.message, "what the hooks before the apply left does not end; nothing was applied");
+    let status = a.api.status();
     assert_eq!((status.result, status.claim.is_some(), a.ran("apply")), (Some(RunResult::Failed), true, 0));
     assert_eq!((a.ran("BeforeApply"), a.ran("Always")), (1, 1));
     assert_eq!(left.await.unwrap().signal, Some(9), "it was told to end");
@@ -327,9 +322,7 @@ async fn what_cannot_run_is_named_before_the_tool_starts() {
             fs::write(dir.join("latin"), b"echo \xe9\n").unwrap();
             fs::write(dir.join("huge"), vec![b'#'; 5 << 20]).unwrap();
         });
-        assert_eq!(a.end().await, 1, "{message}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.reason.as_str(), failure.message.as_str()), (reason, message));
+        assert_eq!(a.fails(FailureClass::Configuration, reason).await.message, message);
         assert!(a.ledger().is_empty(), "{message}");
     }
 }
@@ -346,9 +339,7 @@ async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
         ("BeforePlan", "hunter22 without a name", "line 1 of what it hands over is not NAME=value"),
     ] {
         let mut a = start(&hooks(&[(when, &format!("echo '{value}' > \"$PAWL_HOOK_VALUES\""))]), &[], |_, _| {});
-        assert_eq!(a.end().await, 1, "{value}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!(failure.reason, reason::HOOK_INVALID);
+        let failure = a.fails(FailureClass::Configuration, reason::HOOK_INVALID).await;
         assert!(failure.message.contains(said) && !failure.message.contains("hunter22"), "{}", failure.message);
         assert_eq!(a.ran("apply"), 0);
     }

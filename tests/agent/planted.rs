@@ -26,9 +26,7 @@ async fn a_tool_that_is_another_since_setup_is_not_started() {
     for (phase, ran) in [("INIT", vec!["init"]), ("PLAN", vec!["init", "plan"])] {
         for mode in ["Automatic", "Manual"] {
             let mut a = with_places(&json!({"approval": {"mode": mode}}), &[(phase, REPLACE)]);
-            assert_eq!(a.end().await, 1, "{phase}");
-            let failure = a.api.status().failure.unwrap();
-            assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE), "{phase}");
+            let failure = a.fails(FailureClass::Integrity, reason::TOOL_NOT_GENUINE).await;
             assert!(failure.message.contains("OpenTofu 1.10.6 is not what it was at Setup"), "{}", failure.message);
             assert_eq!(a.ledger(), ran, "{phase} {mode}");
             assert!(a.api.status().claim.is_none());

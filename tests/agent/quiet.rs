@@ -75,9 +75,8 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
     a.api.until("silence", is_quiet).await;
     let message = a.api.status().message.unwrap();
     assert!(message.starts_with("plan has said nothing new since ") && message.contains("at the deadline at"), "{message}");
-    let status = a.ends(1).await;
-    let failure = status.failure.clone().unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Timeout, reason::DEADLINE_EXCEEDED));
+    let failure = a.fails(FailureClass::Timeout, reason::DEADLINE_EXCEEDED).await;
+    let status = a.api.status();
     assert_eq!((failure.changes, status.result), (Changed::None, Some(RunResult::Failed)));
     for part in ["phase Plan passed its deadline after ", "; nothing had happened for ", "ExpiredToken"] {
         assert!(failure.message.contains(part), "{part} in {}", failure.message);

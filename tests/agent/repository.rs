@@ -265,12 +265,7 @@ async fn a_repository_of_another_namespace_has_to_name_the_runs() {
             lab.repository("platform", &[allowed]);
         }
         let mut a = lab.run(&revision, &of);
-        let failure = a.fails(1).await;
-        assert_eq!(
-            (failure.class, failure.reason.as_str()),
-            (FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED),
-            "{failure:?}"
-        );
+        let failure = a.fails(FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED).await;
         assert!(failure.message.contains("names team in allowedNamespaces") && a.ledger().is_empty(), "{failure:?}");
     }
     lab.repository("platform", &["other", "team"]);
@@ -286,21 +281,18 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     // The agent waits for half of Setup's timeout.
     let short = json!({"spec": {"timeouts": {"setup": "4s"}}});
     let mut a = lab.run(&revision, &short);
-    let failure = a.fails(1).await;
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Transient, reason::SOURCE_NOT_READY), "{failure:?}");
+    let failure = a.fails(FailureClass::Transient, reason::SOURCE_NOT_READY).await;
     assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
     // The snapshot of another commit with this one's name, and one with a changed byte.
     let (other, foreign) = snapshot(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
     assert_ne!(other, revision);
     lab.store(REPOSITORY, &revision, foreign).await;
     let mut a = lab.run(&revision, &json!({}));
-    let failure = a.fails(1).await;
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT), "{failure:?}");
+    let failure = a.fails(FailureClass::Integrity, reason::SOURCE_CORRUPT).await;
     assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
     let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
     let mut a = start(&source, &[], |_, _| {});
-    let failure = a.fails(1).await;
-    assert_eq!(failure.reason, reason::INVALID_SPEC);
+    let failure = a.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("source.repository needs a datastore"), "{failure:?}");
 }
 
@@ -313,7 +305,6 @@ async fn a_stack_whose_large_files_are_pointers_is_refused() {
         snapshot(&[(".gitattributes", "*.zip filter=lfs\n"), ("stacks/net/main.tf", ""), ("stacks/net/code.zip", &pointer)]);
     lab.store(REPOSITORY, &revision, packed).await;
     let mut a = lab.run(&revision, &json!({}));
-    let failure = a.fails(1).await;
-    assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
+    let failure = a.fails(FailureClass::Configuration, reason::SOURCE_INVALID).await;
     assert!(failure.message.starts_with("git has only pointers to stacks/net/code.zip"), "{failure:?}");
 }
