@@ -7,7 +7,7 @@ use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 
 #[tokio::test]
-async fn an_apply_gets_one_signal_however_often_it_is_told() {
+async fn repeated_stops_send_one_interrupt() {
     let apply = format!("trap 'echo sigint >> $LEDGER' INT; echo ready >> $LEDGER; {GATE}; echo ended >> $LEDGER; exit 1");
     let mut a = start(&json!({}), &[("APPLY", &apply)], |_, _| {});
     a.until_ran("ready").await;
@@ -27,7 +27,7 @@ async fn an_apply_gets_one_signal_however_often_it_is_told() {
 }
 
 #[tokio::test]
-async fn an_apply_that_ends_well_is_applied_although_it_was_told_to_end() {
+async fn interrupted_apply_that_succeeds_is_applied() {
     let apply = format!("trap '' INT; echo ready >> $LEDGER; {GATE}");
     let mut a = start(&json!({}), &[("APPLY", &apply)], |_, _| {});
     a.until_ran("ready").await;
@@ -44,7 +44,7 @@ exit 1
 fi"#;
 
 #[tokio::test]
-async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
+async fn apply_waits_for_a_lock_and_keeps_its_plan() {
     let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
     a.api.until("a lock that is named", |s| s.state_lock.as_ref().is_some_and(|lock| lock.who == "carol@laptop")).await;
     let waits = a.api.status();
@@ -58,7 +58,7 @@ async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
 }
 
 #[tokio::test]
-async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
+async fn apply_without_the_lock_names_its_holder() {
     let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)], |_, _| {});
     let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
     assert!(failure.message.contains("apply failed: the state is locked by carol@laptop"), "{}", failure.message);
@@ -66,7 +66,7 @@ async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder() {
+async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
     // The first call is refused; the second waits inside the tool and mentions no lock when it is stopped.
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"

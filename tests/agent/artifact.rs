@@ -115,7 +115,7 @@ fn setup(a: &Attempt) -> String {
 }
 
 #[tokio::test]
-async fn an_artifact_is_fetched_compared_and_applied() {
+async fn artifact_is_fetched_verified_and_applied() {
     let server = Server::start(good()).await;
     // The server asks for one retry.
     let mut a = start(&server.source("/busy.tar", &json!({"path": "stacks/net"})), &[], |_, _| {});
@@ -128,7 +128,7 @@ async fn an_artifact_is_fetched_compared_and_applied() {
 }
 
 #[tokio::test]
-async fn credentials_are_sent_to_the_host_they_are_for() {
+async fn credentials_are_sent_to_their_host_only() {
     let server = Server::start(good()).await;
     let with = |path: &str| server.source(path, &json!({"path": "stacks/net", "secretRef": {"name": "flux"}}));
     // Separate from the work directory, so that code cannot read it nor later files beside it.
@@ -148,7 +148,7 @@ async fn credentials_are_sent_to_the_host_they_are_for() {
 }
 
 #[tokio::test]
-async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
+async fn unavailable_artifact_fails_before_the_tool_starts() {
     let server = Server::start(good()).await;
     let other = format!("sha256:{}", "0".repeat(64));
     let named = json!({"secretRef": {"name": "flux"}});
@@ -169,7 +169,7 @@ async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_hostile_archive_is_refused_before_the_tool_starts() {
+async fn hostile_archive_is_refused_before_the_tool_starts() {
     let links: [&[(&str, &str)]; 3] = [
         &[("out", "/etc/passwd")],
         &[("out", "../../../etc/passwd")],
@@ -185,7 +185,7 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
 }
 
 #[tokio::test]
-async fn the_files_of_a_config_map_are_a_stack() {
+async fn files_of_a_config_map_are_a_stack() {
     let source = json!({"source": {"configMapRef": {"name": "net"}}});
     let mut a = start(&source, &[], |settings, _| {
         secret(&settings.config_maps, "net", &[("main.tf", "locals {}\n"), ("out.tf", "")]);
@@ -199,7 +199,7 @@ async fn the_files_of_a_config_map_are_a_stack() {
 }
 
 #[tokio::test]
-async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
+async fn identity_is_given_to_sdks_and_its_token_masked() {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let token = format!("{}.{}.c2lnbmF0dXJl", part(json!({"alg": "RS256"})), part(json!({"exp": 4_000_000_000_i64})));
     let aws = json!({"credentials": {"aws": {"roleArn": "arn:aws:iam::111122223333:role/r", "region": "eu-west-1"}}});

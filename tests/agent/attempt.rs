@@ -8,7 +8,7 @@ use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 
 #[tokio::test]
-async fn an_automatic_run_is_applied_with_six_writes() {
+async fn automatic_run_is_applied_with_six_writes() {
     let mut a = start(&json!({}), &[], |_, _| {});
     let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
@@ -38,7 +38,7 @@ async fn an_automatic_run_is_applied_with_six_writes() {
 }
 
 #[tokio::test]
-async fn an_approved_plan_goes_on_in_the_same_process() {
+async fn approved_plan_is_applied_by_the_same_process() {
     let mut a = start(&json!({"approval": {"mode": "Manual"}}), &[], |_, _| {});
     a.waits().await;
     let status = a.api.status();
@@ -64,7 +64,7 @@ async fn an_approved_plan_goes_on_in_the_same_process() {
 }
 
 #[tokio::test]
-async fn plans_that_are_not_applied() {
+async fn plans_without_an_apply_have_their_result() {
     let rows = [
         (json!({}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], RunResult::NoChanges),
         (json!({"operation": "Plan"}), vec![], RunResult::Planned),
@@ -85,7 +85,7 @@ async fn plans_that_are_not_applied() {
 }
 
 #[tokio::test]
-async fn people_end_a_run_before_its_claim() {
+async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     type Act = fn(&crate::memory_api::MemoryApi);
     let acts: [(&str, Act, RunResult, &str); 3] = [
@@ -120,13 +120,13 @@ async fn people_end_a_run_before_its_claim() {
 }
 
 #[tokio::test]
-async fn a_plan_that_nobody_approves_expires() {
+async fn unapproved_plan_expires() {
     let mut a = start(&json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}), &[], |_, _| {});
     assert_eq!(a.ends(3).await.result, Some(RunResult::Expired));
 }
 
 #[tokio::test]
-async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_says_so() {
+async fn without_a_datastore_the_pod_holds_its_plan() {
     let manual = json!({"approval": {"mode": "Manual", "holdFor": "0s", "expiresAfter": "3s"}});
     let mut a = start(&manual, &[], |_, _| {});
     a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
@@ -169,7 +169,7 @@ async fn prompt_ends_its_phase_and_is_not_retried() {
 }
 
 #[tokio::test]
-async fn failures_say_their_class() {
+async fn failures_have_class_and_reason() {
     let range = ",\"range\":{\"filename\":\"main.tf\",\"start\":{\"line\":7}}";
     let (network, code, kill, exists) = (
         error("Failed to query", "dial tcp: no such host", ""),
@@ -207,14 +207,14 @@ async fn failures_say_their_class() {
 }
 
 #[tokio::test]
-async fn a_state_that_would_die_with_the_pod_is_refused_before_the_plan() {
+async fn local_state_is_refused_before_the_plan() {
     let mut a = start(&json!({"operation": "Plan"}), &[("INIT", "rm .terraform/terraform.tfstate")], |_, _| {});
     a.fails(FailureClass::Configuration, reason::NO_DURABLE_STATE).await;
     assert_eq!(a.ledger(), ["init"]);
 }
 
 #[tokio::test]
-async fn exit_code_two_without_a_plan_is_no_plan() {
+async fn exit_code_two_without_a_plan_fails() {
     let rows = [
         ("PLAN", "rm \"$out\"; echo 'fatal error: concurrent map writes' >&2", "{}", reason::PLAN_FAILED),
         ("NONE", "", "{\"errored\":true}", reason::PLAN_FAILED),
@@ -228,7 +228,7 @@ async fn exit_code_two_without_a_plan_is_no_plan() {
 }
 
 #[tokio::test]
-async fn secrets_show_nowhere() {
+async fn secrets_are_masked_everywhere() {
     let more = json!({
         "variables": [{"name": "p", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}],
         "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}}],
@@ -258,7 +258,7 @@ async fn secrets_show_nowhere() {
 }
 
 #[tokio::test]
-async fn progress_is_written_seldom_and_only_in_long_phases() {
+async fn progress_is_written_at_its_interval() {
     crate::common::alone();
     let beat = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo '{\"@message\":\"x\",\"type\":\"apply_start\",\"hook\":{\"resource\":{\"addr\":\"a.c\"},\"action\":\"create\"}}'; sleep 0.5; done";
     let begun = std::time::Instant::now();
@@ -274,7 +274,7 @@ async fn progress_is_written_seldom_and_only_in_long_phases() {
 }
 
 #[tokio::test]
-async fn the_work_directory_is_empty_afterwards() {
+async fn work_directory_is_emptied() {
     let mut a = start(&json!({}), &[], |_, _| {});
     assert_eq!(a.end().await, 0);
     a.work.clean();

@@ -29,7 +29,7 @@ fn attempt(more: &Value, env: &[(&str, &str)], mounted: &Path) -> Attempt {
 }
 
 #[tokio::test]
-async fn files_of_secrets_are_put_again_before_the_claim() {
+async fn files_of_secrets_are_restored_before_the_claim() {
     let mounted = tempfile::tempdir().unwrap();
     let key = |kind: &str, name: &str, key: &str| json!({kind: {"name": name, "key": key}});
     let mut files =
@@ -55,7 +55,7 @@ async fn files_of_secrets_are_put_again_before_the_claim() {
 }
 
 #[tokio::test]
-async fn what_a_plan_makes_of_a_file_of_a_config_map_counts() {
+async fn changed_file_of_a_config_map_is_not_applied() {
     let mounted = tempfile::tempdir().unwrap();
     let more = json!({"approval": {"mode": "Manual"},
         "files": [{"path": "file", "in": "Source", "configMapKeyRef": {"name": "plain", "key": "file"}}]});
@@ -92,7 +92,7 @@ async fn variables_and_environments_are_given_and_masked() {
 
 /// An apply reads ephemeral variables again, and the checksum excludes the files that contain them.
 #[tokio::test]
-async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hooks() {
+async fn variable_files_are_restored_before_claim_and_apply() {
     let mounted = tempfile::tempdir().unwrap();
     let evil =
         "for file in zz_pawl*; do echo evil > $file; done; rm -f zz_pawl.auto.tfvars.json; echo evil > zz_pawl-99-x.auto.tfvars";
@@ -122,7 +122,7 @@ async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hoo
 }
 
 #[tokio::test]
-async fn arguments_are_given_to_their_commands_and_no_others() {
+async fn arguments_are_given_to_their_commands_only() {
     let mounted = tempfile::tempdir().unwrap();
     let says = "echo \"$@\" >> $LEDGER";
     let more = json!({"targets": ["a.b"], "replace": ["a.c"], "refresh": false, "parallelism": 3,
@@ -141,7 +141,7 @@ async fn arguments_are_given_to_their_commands_and_no_others() {
 }
 
 #[tokio::test]
-async fn all_variables_without_a_value_are_named_before_the_tool_starts() {
+async fn variables_without_a_value_are_all_named() {
     let mounted = tempfile::tempdir().unwrap();
     let code = "variable \"p\" {}\n\nvariable \"q\" {}\nvariable \"r\" {}\n";
     let source = json!({"inline": {"files": {"main.tf": code}}});

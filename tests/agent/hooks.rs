@@ -30,7 +30,7 @@ fn ran(a: &Attempt) -> String {
 }
 
 #[tokio::test]
-async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
+async fn hooks_run_in_order_and_hand_values_on() {
     let hand = r#"echo TOKEN=hunter22-x > "$PAWL_HOOK_VALUES""#;
     let spec = hooks(&[
         ("BeforeSetup", "[ -z \"$PAWL_STACK_DIR\" ] && touch \"$HOME/made\""),
@@ -72,7 +72,7 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
 
 /// With `set -x` a shell prints a value before it is in the file of values.
 #[tokio::test]
-async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
+async fn values_are_masked_even_if_printed_before() {
     for (script, code, said) in [
         ("set -x\nTOKEN=hunter22\nsleep 0.3\necho TOKEN=$TOKEN > \"$PAWL_HOOK_VALUES\"", 0, "+ echo (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
@@ -90,7 +90,7 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
 
 /// A hook without a file of values hands over nothing, and its output is shown at once.
 #[tokio::test]
-async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
+async fn hook_without_values_is_logged_as_it_runs() {
     let guess = format!("env | grep -c ^PAWL_HOOK_V; echo TOKEN=guessed > \"$TMPDIR/hook-values\"; echo at work; {GATE}");
     let mut a = start(&hooks(&[("BeforeInit", &guess), ("AfterInit", "echo \"has $TOKEN.\"")]), &[], |_, _| {});
     a.until_ran("BeforeInit").await;
@@ -102,7 +102,7 @@ async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
 }
 
 #[tokio::test]
-async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
+async fn files_of_a_hook_before_setup_are_deleted() {
     let leave = "cd \"$PAWL_SOURCE_DIR\" && mkdir .git && ln -s \"$HOME/elsewhere\" main.tf\n\
         setsid sleep 600 >/dev/null 2>&1 &\necho $! > \"$HOME/pid\"";
     let look = "cd \"$PAWL_SOURCE_DIR\" && [ ! -e .git ] && [ ! -L main.tf ] && [ -s main.tf ] && [ ! -e \"$HOME/elsewhere\" ] \
@@ -115,7 +115,7 @@ async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
 }
 
 #[tokio::test]
-async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_either() {
+async fn hooks_match_operation_and_changes() {
     let all = hooks(&[
         ("BeforeApply", ""),
         ("AfterApply", ""),
@@ -141,7 +141,7 @@ async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_ei
 }
 
 #[tokio::test]
-async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
+async fn failed_hook_stops_its_phase_unless_continue() {
     for (when, wanted) in [
         ("BeforeSetup", "BeforeSetup"),
         ("AfterSetup", "AfterSetup"),
@@ -177,7 +177,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
 
 /// A hook after the apply reverts nothing: the datastore has the result before it begins.
 #[tokio::test]
-async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() {
+async fn result_precedes_hooks_after_the_apply() {
     let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[], |_, _| {});
     a.until_ran("AfterApply").await;
     let said = "applied +1 ~0 -0; the hooks after it run";
@@ -198,7 +198,7 @@ async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() 
 
 /// If only the pod has the result, a pod that dies in a hook would lose it.
 #[tokio::test]
-async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
+async fn hooks_at_the_end_need_a_stored_result() {
     let lab = crate::repository::Lab::start();
     let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
     spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
@@ -216,7 +216,7 @@ async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
 }
 
 #[tokio::test]
-async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
+async fn cancel_after_the_apply_ends_only_the_hook() {
     let mut a = start(&hooks(&[("AfterApply", "while :; do sleep 0.05; done")]), &[], |_, _| {});
     a.until_ran("AfterApply").await;
     a.api.annotate(names::CANCEL, "enough");
@@ -227,7 +227,7 @@ async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_cancels_before_the_apply_has_nothing_applied() {
+async fn cancel_in_a_hook_before_the_apply_applies_nothing() {
     let hang = "trap 'echo told >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[], |_, _| {});
     a.until_ran("ready").await;
@@ -238,7 +238,7 @@ async fn who_cancels_before_the_apply_has_nothing_applied() {
 }
 
 #[tokio::test]
-async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
+async fn change_by_a_hook_after_the_approval_is_refused() {
     let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
     let failure = a.fails(FailureClass::Integrity, reason::CHECKSUM_MISMATCH).await;
     let status = a.api.status();
@@ -256,7 +256,7 @@ impl Sink for Nobody {
 
 /// A surviving process could still change what is applied.
 #[tokio::test]
-async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_applied() {
+async fn process_left_by_a_hook_prevents_the_apply() {
     let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[], |_, _| {});
     a.until_ran("BeforeApply").await;
     // It is not reaped before the run is over, so the agent sees it as a zombie all the time.
@@ -280,7 +280,7 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
 
 /// Code of the stack may change files, but a hook's script is fixed beforehand.
 #[tokio::test]
-async fn a_script_is_what_it_was_at_setup() {
+async fn script_is_fixed_at_setup() {
     let files = json!({"inline": {"files": {"main.tf": "", "scripts/late.sh": "#!/bin/sh\necho early >> \"$LEDGER\"\n"}}});
     let hooks = json!([{"name": "late", "when": "BeforeApply", "path": "scripts/late.sh"}]);
     let spec = with(with(json!({}), "hooks", hooks), "source", files);
@@ -291,7 +291,7 @@ async fn a_script_is_what_it_was_at_setup() {
 }
 
 #[tokio::test]
-async fn what_cannot_run_is_named_before_the_tool_starts() {
+async fn invalid_hooks_fail_before_the_tool_starts() {
     let of_map = |key: &str| json!({"configMapKeyRef": {"name": "scripts", "key": key}});
     let rows = [
         (json!({"inline": "#!/opt/none\n"}), reason::HOOK_INVALID, "hook x: its #! line wants /opt/none, which is not there"),
@@ -328,7 +328,7 @@ async fn what_cannot_run_is_named_before_the_tool_starts() {
 }
 
 #[tokio::test]
-async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
+async fn steering_or_late_values_are_refused() {
     for (when, value, said) in [
         ("BeforeInit", "TF_CLI_ARGS_plan=-destroy", "it hands over TF_CLI_ARGS_plan, which would steer"),
         ("BeforeInit", "LD_PRELOAD=/evil.so", "it hands over LD_PRELOAD, which would steer"),

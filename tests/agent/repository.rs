@@ -193,7 +193,7 @@ fn good() -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
+async fn token_renewed_during_the_apply_is_used() {
     crate::common::alone();
     let lab = Lab::start();
     let (revision, packed) = good();
@@ -215,7 +215,7 @@ async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
 
 /// A reader that follows a log gets each line at once, and not only when more lines follow.
 #[tokio::test]
-async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
+async fn each_line_is_stored_before_the_next() {
     crate::common::alone();
     let lab = Lab::start();
     let says = "for n in 1 2 3 4 5; do echo \"line $n of $phase\"; until [ -e $LEDGER.$phase.$n ] || [ ! -e $LEDGER ]; do sleep 0.02; done; done";
@@ -238,7 +238,7 @@ async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
 }
 
 #[tokio::test]
-async fn a_revision_is_waited_for_proven_and_applied() {
+async fn revision_is_awaited_verified_and_applied() {
     crate::common::alone();
     let lab = Lab::start();
     let (revision, packed) = good();
@@ -253,7 +253,7 @@ async fn a_revision_is_waited_for_proven_and_applied() {
 }
 
 #[tokio::test]
-async fn a_repository_of_another_namespace_has_to_name_the_runs() {
+async fn repository_of_another_namespace_must_allow_runs() {
     crate::common::alone();
     let lab = Lab::start();
     let (revision, packed) = good();
@@ -274,7 +274,7 @@ async fn a_repository_of_another_namespace_has_to_name_the_runs() {
 }
 
 #[tokio::test]
-async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
+async fn unavailable_revision_fails_before_the_tool_starts() {
     crate::common::alone();
     let lab = Lab::start();
     let (revision, _) = good();
@@ -297,7 +297,7 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_stack_whose_large_files_are_pointers_is_refused() {
+async fn stack_with_pointers_of_lfs_is_refused() {
     crate::common::alone();
     let lab = Lab::start();
     let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n", "a".repeat(64));
