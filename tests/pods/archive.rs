@@ -43,7 +43,7 @@ pub(crate) fn published(scene: &Scene, name: &str) -> Result<(String, String)> {
 async fn artifact(scene: Scene) -> Result<()> {
     let (url, digest) = published(&scene, "net.tar.gz")?;
     let authority = scene.suite.releases.open.authority().context("the server has no authority")?;
-    scene.kubectl(&["create", "secret", "generic", "server", &format!("--from-literal=ca.crt={authority}")])?;
+    scene.secret("server", &[("ca.crt", authority)])?;
     let run: Value = serde_saphyr::from_str(&guide::block("artifact.yaml")?)?;
     let artifact = json!({"url": url, "digest": digest, "secretRef": {"name": "server"}});
     let tool = json!({"name": "OpenTofu", "version": "1.10.6"});

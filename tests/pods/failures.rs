@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn secret(scene: Scene) -> Result<()> {
     let variable = |object: &str, kind: &str| json!({"name": object, "valueFrom": {kind: {"name": object, "key": "wanted"}}});
-    scene.kubectl(&["create", "secret", "generic", "empty", "--from-literal=other=x"])?;
+    scene.secret("empty", &[("other", "x")])?;
     // The pod starts without these objects and reports first which are missing.
     let lacks = [variable("empty", "secretKeyRef"), variable("absent", "secretKeyRef"), variable("nowhere", "configMapKeyRef")];
     scene.scripted("a", json!({}), json!({"variables": lacks})).await?;

@@ -27,8 +27,7 @@ async fn pushed(scene: Scene) -> Result<()> {
     let gitea = Gitea::start(&tools, IpAddr::V4(cluster.host()), &cluster.network().services()).await?;
     gitea.create("infrastructure").await?;
     let (user, token) = gitea.credentials();
-    let login = [format!("--from-literal=username={user}"), format!("--from-literal=password={token}")];
-    scene.kubectl(&["create", "secret", "generic", "gitea", &login[0], &login[1]])?;
+    scene.secret("gitea", &[("username", user), ("password", token)])?;
     webhook::bind(cluster, &scene.namespace, "pawl-sources").await?;
     let spec = json!({"url": gitea.clone_url("infrastructure"), "interval": "30s", "secretRef": {"name": "gitea"},
         "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});

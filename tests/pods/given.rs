@@ -1,6 +1,6 @@
 //! The guide's private repositories and registries, replacements, refresh-only runs, and inputs and outputs of a run, in real pods.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRunStatus};
@@ -34,17 +34,6 @@ async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], m
     scene.create_bare(name, with(manifest["spec"].clone(), more)).await.map(drop)
 }
 
-/// Creates a Secret or a ConfigMap from literals.
-fn object(scene: &Scene, kind: &str, name: &str, texts: &[(&str, &str)]) -> Result<()> {
-    let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
-    let field = if kind == "Secret" { "stringData" } else { "data" };
-    let mut object = object;
-    object[field] = json!(texts.iter().copied().collect::<BTreeMap<_, _>>());
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), object.to_string())?;
-    scene.kubectl(&["create", "-f", &file.path().display().to_string()]).map(drop)
-}
-
 /// An HTTPS repository with its own authority and a password, modules from git and from a registry, a provider from a mirror, each with its
 /// own token, and certificates of an unknown authority.
 async fn private(scene: Scene) -> Result<()> {
@@ -67,8 +56,8 @@ async fn private(scene: Scene) -> Result<()> {
     git.set_access("platform/module", Access::Bearer("module-t0ken".into()));
     let host = git.addr().to_string();
     let authority = git.authority().context("the server has no authority")?;
-    object(&scene, "ConfigMap", "settings", &[("zone", "north")])?;
-    object(&scene, "Secret", "git", &[("username", "pawl"), ("password", "glpat-example"), ("ca.crt", authority)])?;
+    scene.config_map("settings", &[("zone", "north")])?;
+    scene.secret("git", &[("username", "pawl"), ("password", "glpat-example"), ("ca.crt", authority)])?;
     create(&scene, "private.yaml", "private", &[("git.example.com", &host)], json!({})).await?;
 
     // Its source is public, but `init` needs credentials.
@@ -79,15 +68,15 @@ async fn private(scene: Scene) -> Result<()> {
         modules.host()
     );
     let (url, _) = scene.repository("stacks", &[("network/main.tf", &main)])?;
-    object(&scene, "Secret", "module", &[("bearerToken", "module-t0ken"), ("ca.crt", authority)])?;
-    object(&scene, "Secret", "modules", &[("token", "modules-token")])?;
+    scene.secret("module", &[("bearerToken", "module-t0ken"), ("ca.crt", authority)])?;
+    scene.secret("modules", &[("token", "modules-token")])?;
     let config = format!(
         "credentials \"{}\" {{\n  token = \"mirror-token\"\n}}\nprovider_installation {{\n  network_mirror {{\n    url = \"{}\"\n  }}\n}}\n",
         mirror.host(),
         mirror.url("/p/")
     );
-    object(&scene, "Secret", "tools", &[("terraformrc", &config)])?;
-    object(&scene, "ConfigMap", "authorities", &[("ca.crt", &pki.authority())])?;
+    scene.secret("tools", &[("terraformrc", &config)])?;
+    scene.config_map("authorities", &[("ca.crt", &pki.authority())])?;
     let more = json!({
         "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "credentials": {"git": [{"host": host, "secretRef": {"name": "module"}}]},
@@ -124,8 +113,8 @@ fn published(scene: &Scene) -> Result<String> {
 
 async fn life(scene: Scene) -> Result<()> {
     let (url, _) = scene.repository("stacks", &[("network/main.tf", NETWORK), ("network/conf/zone", "of the source")])?;
-    object(&scene, "ConfigMap", "settings", &[("of_map", "mapped"), ("no.name", "left out")])?;
-    object(&scene, "ConfigMap", "zones", &[("zone", "of a map")])?;
+    scene.config_map("settings", &[("of_map", "mapped"), ("no.name", "left out")])?;
+    scene.config_map("zones", &[("zone", "of a map")])?;
     // All runs of the stack have the same inputs.
     let given = |more: Value| {
         let given = json!({
@@ -172,8 +161,8 @@ async fn terraform(scene: Scene) -> Result<()> {
     let main = "variable \"zone\" {}\nvariable \"word\" {\n  sensitive = true\n}\nvariable \"size\" {}\nresource \"terraform_data\" \"a\" {\n  \
         input = \"${var.zone} ${var.size}\"\n  provisioner \"local-exec\" {\n    command = \"test \\\"$LATE $(cat $HOME/.example)\\\" = 'evening of-home'\"\n  }\n}\n\
         output \"said\" {\n  value = terraform_data.a.output\n}\noutput \"word\" {\n  value     = var.word\n  sensitive = true\n}\n";
-    object(&scene, "ConfigMap", "vars", &[("all.tfvars", "size = 3\n")])?;
-    object(&scene, "Secret", "words", &[("TF_VAR_word", "correct-horse"), ("home", "of-home")])?;
+    scene.config_map("vars", &[("all.tfvars", "size = 3\n")])?;
+    scene.secret("words", &[("TF_VAR_word", "correct-horse"), ("home", "of-home")])?;
     let spec = json!({
         "source": {"inline": {"files": {"main.tf": main}}},
         "tool": {"name": "Terraform"},

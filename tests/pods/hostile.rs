@@ -180,8 +180,7 @@ fn commit(scene: &Scene) -> Result<String> {
 /// The agent's credentials, which code of the stack must not get.
 fn secrets(scene: &Scene) -> Result<()> {
     for (name, (user, password)) in [("source", ("me", "s3cret-word")), (SECRET, CREDENTIALS)] {
-        let literals = [format!("--from-literal=username={user}"), format!("--from-literal=password={password}")];
-        scene.kubectl(&["create", "secret", "generic", name, &literals[0], &literals[1]])?;
+        scene.secret(name, &[("username", user), ("password", password)])?;
     }
     Ok(())
 }
@@ -201,7 +200,7 @@ async fn attacks(scene: Scene) -> Result<()> {
     // Where pods of a namespace may share a directory of the node, code can attack that as well.
     scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
     secrets(&scene)?;
-    scene.kubectl(&["create", "configmap", "attack", &format!("--from-literal=attack.sh={ATTACK}")])?;
+    scene.config_map("attack", &[("attack.sh", ATTACK)])?;
     let url = commit(&scene)?;
     scene.real("before", BEFORE, json!({"backend": null, "stack": "net", "approval": {"mode": "Automatic"}})).await?;
     scene.ends_within("before", RunResult::Applied, LATER).await?;

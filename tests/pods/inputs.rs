@@ -53,28 +53,12 @@ const SCRIPT: &str = "echo \"$PAWL_HOOK_WHEN of attempt $PAWL_ATTEMPT ($PAWL_HOO
 
 /// Creates the objects that the run names.
 fn objects(scene: &Scene) -> Result<()> {
-    let login = format!("--from-literal=run={SCRIPT}echo TOKEN=hunter22 > $PAWL_HOOK_VALUES");
-    let secrets = ["create", "secret", "generic"];
-    for (kind, args) in [
-        (&secrets[..], &["files", "--from-literal=token=of-source", "--from-literal=home=of-home"][..]),
-        (&secrets, &["env", "--from-literal=FIRST=of-env", "--from-literal=TF_VAR_of_env=env"]),
-        (
-            &secrets,
-            &[
-                "vars",
-                "--from-literal=secret.tfvars=password = \"correct-horse\"\nregion = \"x\"",
-                "--from-literal=word=battery-staple",
-            ],
-        ),
-        (
-            &["create", "configmap"],
-            &["vars", "--from-literal=all.tfvars.json={\"region\": \"north\"}", "--from-literal=place=west"],
-        ),
-        (&["create", "configmap"], &["script", login.as_str()]),
-    ] {
-        scene.kubectl(&[kind, args].concat())?;
-    }
-    Ok(())
+    scene.secret("files", &[("token", "of-source"), ("home", "of-home")])?;
+    scene.secret("env", &[("FIRST", "of-env"), ("TF_VAR_of_env", "env")])?;
+    let variables = "password = \"correct-horse\"\nregion = \"x\"";
+    scene.secret("vars", &[("secret.tfvars", variables), ("word", "battery-staple")])?;
+    scene.config_map("vars", &[("all.tfvars.json", "{\"region\": \"north\"}"), ("place", "west")])?;
+    scene.config_map("script", &[("run", &format!("{SCRIPT}echo TOKEN=hunter22 > $PAWL_HOOK_VALUES"))])
 }
 
 fn spec() -> Value {

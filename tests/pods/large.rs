@@ -35,8 +35,7 @@ async fn contents(scene: Scene) -> Result<()> {
         ],
     )?;
     git.set_access(&name, Access::basic("me", "s3cret-word"));
-    let literals = ["--from-literal=username=me", "--from-literal=password=s3cret-word"];
-    scene.kubectl(&["create", "secret", "generic", "git", literals[0], literals[1]])?;
+    scene.secret("git", &[("username", "me"), ("password", "s3cret-word")])?;
     let run: Value = serde_saphyr::from_str(&guide::block("large.yaml")?)?;
     let spec = |path: &str| -> Value {
         let git = json!({"url": git.url(&name), "path": path});

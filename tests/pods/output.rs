@@ -35,7 +35,7 @@ fn most(pid: i32) -> Option<u64> {
 async fn large(scene: Scene) -> Result<()> {
     let mib = std::env::var("PAWL_LOG_MIB").ok().map_or(Ok(LOG_MIB), |text| text.parse()).context("PAWL_LOG_MIB")?;
     // Each line is searched for a secret, as in a real run; a line that prints it comes first.
-    scene.kubectl(&["create", "secret", "generic", "db", "--from-literal=password=correct-horse-battery"])?;
+    scene.secret("db", &[("password", "correct-horse-battery")])?;
     let steps = json!([{"exec": ["sh", "-c", "echo canary $PASSWORD"]}, {"line_mb": LINE_MIB}, {"print": "between"}, {"flood_mb": mib},
         "default", {"print": "last words"}]);
     let script = json!({"resources": 1, "commands": {"apply": steps}});

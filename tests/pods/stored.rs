@@ -144,11 +144,8 @@ async fn missing(scene: Scene) -> Result<()> {
 }
 
 async fn rotated(scene: Scene) -> Result<()> {
-    for (kind, args) in [("secret", vec!["create", "secret", "generic"]), ("configmap", vec!["create", "configmap"])] {
-        let mut args = args;
-        args.extend([kind, "--from-literal=v=before"]);
-        scene.kubectl(&args)?;
-    }
+    scene.secret("secret", &[("v", "before")])?;
+    scene.config_map("configmap", &[("v", "before")])?;
     let spec = |allowed: bool| {
         json!({"approval": {"holdFor": "0s", "allowRotation": allowed},
             "variables": [{"name": "password", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "v"}}}],

@@ -63,9 +63,7 @@ fn tool(status: &TerraformRunStatus) -> String {
 }
 
 async fn downloaded(scene: Scene) -> Result<()> {
-    let (user, password) =
-        (format!("--from-literal=username={}", CREDENTIALS.0), format!("--from-literal=password={}", CREDENTIALS.1));
-    scene.kubectl(&["create", "secret", "generic", SECRET, &user, &password])?;
+    scene.secret(SECRET, &[("username", CREDENTIALS.0), ("password", CREDENTIALS.1)])?;
     // The mirror of Terraform requires the password.
     let rows = [
         ("a", json!({".opentofu-version": "1.10.6\n"}), "OpenTofu 1.10.6, from .opentofu-version"),

@@ -57,6 +57,22 @@ impl Scene {
         self.suite.cluster.kubectl(&all)
     }
 
+    /// Creates a Secret.
+    pub(crate) fn secret(&self, name: &str, texts: &[(&str, &str)]) -> Result<()> {
+        self.keys(&["create", "secret", "generic", name], texts)
+    }
+
+    /// Creates a ConfigMap.
+    pub(crate) fn config_map(&self, name: &str, texts: &[(&str, &str)]) -> Result<()> {
+        self.keys(&["create", "configmap", name], texts)
+    }
+
+    fn keys(&self, create: &[&str], texts: &[(&str, &str)]) -> Result<()> {
+        let literals: Vec<_> = texts.iter().map(|(key, text)| format!("--from-literal={key}={text}")).collect();
+        let args: Vec<_> = create.iter().copied().chain(literals.iter().map(String::as_str)).collect();
+        self.kubectl(&args).map(drop)
+    }
+
     /// Reads from the datastore's read API, by path below the namespace. Retries, because on a busy machine its readiness probe may be
     /// late, so that the API server has no endpoint for a moment.
     pub(crate) fn read(&self, path: &str) -> Result<String> {
