@@ -199,12 +199,12 @@ async fn result_precedes_hooks_after_the_apply() {
 /// If only the pod has the result, a pod that dies in a hook would lose it.
 #[tokio::test]
 async fn hooks_at_the_end_need_a_stored_result() {
-    let lab = crate::repository::Lab::start();
+    let store = crate::repository::Datastore::start();
     let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
     spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
-    let mut a = start(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| lab.give(settings, api));
+    let mut a = start(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| store.give(settings, api));
     a.until_ran("apply").await;
-    lab.forget();
+    store.forget();
     a.open();
     let status = a.ends(0).await;
     assert_eq!((status.result, &status.failure), (Some(RunResult::Applied), &None));

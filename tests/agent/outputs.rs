@@ -67,11 +67,11 @@ async fn runs_without_an_apply_read_no_outputs() {
         assert_eq!(a.ran("state"), 0);
     }
     // With a datastore, whose objects the next apply writes.
-    let lab = crate::repository::Lab::start();
+    let store = crate::repository::Datastore::start();
     let backend = json!({"type": "http", "config": {"address": "http://state/x"}});
     let more = json!({"outputs": {"configMap": {"name": "net"}}, "backend": backend});
     let env = [("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")];
-    let mut a = start_at(tempfile::tempdir().unwrap(), &more, &env, |settings, api| lab.give(settings, api));
+    let mut a = start_at(tempfile::tempdir().unwrap(), &more, &env, |settings, api| store.give(settings, api));
     let outputs = a.ends(0).await.outputs.unwrap();
     assert!(outputs.message.ends_with("the next apply publishes them") && a.ran("state") == 0, "{outputs:?}");
 }
