@@ -1,4 +1,4 @@
-//! Runs recreated from a backup or by a tool do not apply by themselves.
+//! A run recreated from a backup does not apply by itself.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};

@@ -1,4 +1,4 @@
-//! An approval is valid for one exact plan.
+//! The hold: a plan waits in its pod for an approval, which may be withdrawn, and outlives its agent.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, names};

@@ -1,5 +1,5 @@
-//! Cancels a run before its pod starts, before its plan, and in mid-apply. The agent's tests (`attempt`) cover the hold, and an apply that
-//! still succeeds.
+//! Cancels a run before its pod starts and during its apply. The agent's tests (`attempt`, `apply`) cover the phases before the claim, and an
+//! apply that still succeeds.
 
 use anyhow::{Context, Result, ensure};
 use crds::{Changed, FailureClass, RunResult, names, reason};

@@ -1,5 +1,5 @@
 //! The output of `kubectl describe terraformrun` for a waiting, an applied and a failed run. The guide contains these texts, taken from
-//! these runs; `UPDATE=1` rewrites them. Also tests the output for a plan that changes no resource.
+//! these runs; `UPDATE=1` rewrites them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Users' mistakes and other failures: each gets a named reason within its deadline, and nothing is applied.
+//! Pods that cannot start, or start without their Secrets: each has a named reason within its deadline, and nothing is applied.
 
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, TerraformRunStatus, conditions, reason};

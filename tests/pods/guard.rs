@@ -1,5 +1,5 @@
 //! Who may read the datastore's objects, tested with real tokens of real pods (the datastore's own tests `access` and `states` cover the
-//! other refusals); and which of the agent's files code of a stack cannot read.
+//! other refusals).
 
 use anyhow::{Context, Result, ensure};
 use crds::{

@@ -1,5 +1,5 @@
-//! Processes that hang, ask for input or stay behind: the status shows it meanwhile, the run ends with class and reason, and no process is
-//! left. The agent's tests (`quiet`) cover a plan that hangs. `tools` covers, with Terragrunt, that the provider and not the tool is killed
+//! Processes that hang or stay behind: the status reports it, the run ends with class and reason, and no process is left. The agent's tests
+//! cover a plan that hangs (`quiet`) and a prompt (`attempt`). `tools` covers, with Terragrunt, that the provider and not the tool is killed
 //! when a *person* ends an apply.
 
 use std::time::Duration;

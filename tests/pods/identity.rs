@@ -1,4 +1,4 @@
-//! What code of a stack can do with the pod's own rights, and under which account it runs (`design/0016-tokens-and-accounts.md`).
+//! Accounts of a run's pods, and the token of one that code may use (`design/0016-tokens-and-accounts.md`). `hostile` covers the others.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};

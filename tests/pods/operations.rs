@@ -1,4 +1,4 @@
-//! Successful runs: with the scripted tool to count executions, with real OpenTofu and Terraform to check output.
+//! Successful runs: applied once, pruned after their time, and run again.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
