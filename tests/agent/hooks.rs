@@ -78,8 +78,8 @@ async fn values_are_masked_even_if_printed_before() {
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
-        ("echo hunter22\nrm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"", 1, "hands over what cannot be read"),
-        ("echo hunter22\nhead -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"", 1, "hands over what cannot be read"),
+        ("echo hunter22\nrm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"", 1, "cannot be read"),
+        ("echo hunter22\nhead -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"", 1, "cannot be read"),
     ] {
         let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[], |_, _| {});
         assert_eq!(a.end().await, code, "{script}: {:#?}", a.api.status());

@@ -191,8 +191,6 @@ async fn commits(scene: Scene) -> Result<()> {
     layers.request().await?;
     layers.approve("app", &first).await?;
     ensure!(layers.text("app").as_deref() == Some("one"));
-    let status = layers.repositories().get("infrastructure").await?.status.unwrap_or_default();
-    ensure!(status.refs.iter().any(|of| of.forced_from.is_some()), "a push by force is not said: {:?}", status.refs);
 
     // A newer commit supersedes a waiting plan; a denied one is not planned again automatically.
     let third = layers.push(&[("modules/text/main.tf", &module("three"))]).await?;
