@@ -16,10 +16,10 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("resumed::without_a_terminal_a_plan_waits", without_terminal),
-        Test::new("resumed::a_newer_apply_ends_what_waits", overtaken),
-        Test::new("resumed::killed_in_plan", killed_in_plan),
-        Test::new("resumed::killed_at_the_question", killed_at_the_question),
+        Test::new("resumed::plan_waits_without_a_terminal", without_terminal),
+        Test::new("resumed::other_applies_make_a_waiting_plan_stale", overtaken),
+        Test::new("resumed::run_killed_in_its_plan_is_failed", killed_in_plan),
+        Test::new("resumed::plan_killed_at_the_question_waits", killed_at_the_question),
         Test::new("resumed::end_of_file_is_no_answer", end_of_file),
     ]
 }
