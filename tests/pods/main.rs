@@ -93,11 +93,12 @@ fn main() -> Result<ExitCode> {
     };
     // The longest first, so that none of them delays the end.
     let together = [
-        output::tests(),
-        outputs::tests(),
-        hangs::tests(),
         layers::tests(),
         recovery::tests(),
+        outputs::tests(),
+        output::tests(),
+        hangs::tests(),
+        managed::tests(),
         kills::tests(),
         again::tests(),
         approval::tests(),
@@ -119,7 +120,6 @@ fn main() -> Result<ExitCode> {
         large::tests(),
         leases::tests(),
         locks::tests(),
-        managed::tests(),
         operations::tests(),
         peers::tests(),
         reading::tests(),
