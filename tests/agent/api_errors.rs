@@ -10,7 +10,7 @@ use crds::{Phase, RunResult, names};
 use serde_json::json;
 
 #[tokio::test]
-async fn errors_of_the_api_are_no_evidence() {
+async fn failed_api_calls_change_no_decision() {
     for fault in
         [Fault::LandedLost, Fault::Lost, Fault::Refused(422), Fault::Refused(403), Fault::Refused(409), Fault::Refused(500)]
     {
@@ -32,7 +32,7 @@ async fn errors_of_the_api_are_no_evidence() {
 }
 
 #[tokio::test]
-async fn a_busy_api_is_left_alone_until_the_claim() {
+async fn retry_after_is_obeyed_until_the_claim() {
     let begun = std::time::Instant::now();
     let mut a = start_with(&manual(), &[], |_, api| api.fail(&[Some(Fault::Busy(1))]));
     a.waits().await;
@@ -45,7 +45,7 @@ async fn a_busy_api_is_left_alone_until_the_claim() {
 }
 
 #[tokio::test]
-async fn the_api_may_be_away_behind_the_claim() {
+async fn apply_ends_while_the_api_is_down() {
     let mut a = start(&json!({}), &[("APPLY", "sleep 0.5")]);
     a.until_ran("apply").await;
     a.api.set_away(true);
@@ -63,7 +63,7 @@ async fn the_api_may_be_away_behind_the_claim() {
 
 /// Burrito 11.7: the result of an apply was written once, without a retry; if it was lost, the apply was repeated.
 #[tokio::test]
-async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
+async fn undelivered_result_is_in_the_termination_message() {
     let apply = "trap '' INT; echo ready >> $LEDGER; sleep 0.3";
     let mut a = start_with(&json!({}), &[("APPLY", apply)], |s, _| s.grace = Duration::from_secs(3));
     a.until_ran("ready").await;
@@ -77,7 +77,7 @@ async fn an_end_that_cannot_be_delivered_is_with_the_pod() {
 }
 
 #[tokio::test]
-async fn a_fenced_agent_does_nothing_more() {
+async fn fenced_agent_stops_without_a_write() {
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     let mut a = start(&json!({}), &[("PLAN", hang)]);
     a.until_ran("ready").await;
@@ -95,7 +95,7 @@ async fn a_fenced_agent_does_nothing_more() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_not_to_be_had_is_left_alone() {
+async fn attempt_of_another_process_is_not_adopted() {
     type Change = fn(&mut serde_json::Value);
     let changes: [(&str, Change); 6] = [
         ("adopted", |o| o["status"]["adopted"] = json!({"attempt": 1, "podUID": "pod-1", "nonce": "f".repeat(32)})),

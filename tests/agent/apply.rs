@@ -7,7 +7,7 @@ use crds::{Changed, FailureClass, Phase, RunResult, names, reason};
 use serde_json::json;
 
 #[tokio::test]
-async fn an_apply_gets_one_signal_however_often_it_is_told() {
+async fn repeated_stops_send_one_interrupt() {
     let apply = format!("trap 'echo sigint >> $LEDGER' INT; echo ready >> $LEDGER; {GATE}; echo ended >> $LEDGER; exit 1");
     let mut a = start(&json!({}), &[("APPLY", &apply)]);
     a.until_ran("ready").await;
@@ -18,18 +18,16 @@ async fn an_apply_gets_one_signal_however_often_it_is_told() {
     a.stop.send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     a.open();
-    assert_eq!(a.end().await, 1);
+    let failure = a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await;
     assert_eq!((a.ran("sigint"), a.ran("ended")), (1, 1), "{:?}", a.ledger());
     let status = a.api.status();
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::APPLY_INTERRUPTED));
     assert_eq!(failure.changes, Changed::Unknown, "it had begun one resource and said nothing of its end");
     assert_eq!((status.phase, status.result), (Some(Phase::Failed), Some(RunResult::Failed)));
     assert!(status.message.unwrap().contains("it is not known what was changed"));
 }
 
 #[tokio::test]
-async fn an_apply_that_ends_well_is_applied_although_it_was_told_to_end() {
+async fn interrupted_apply_that_succeeds_is_applied() {
     let apply = format!("trap '' INT; echo ready >> $LEDGER; {GATE}");
     let mut a = start(&json!({}), &[("APPLY", &apply)]);
     a.until_ran("ready").await;
@@ -46,7 +44,7 @@ exit 1
 fi"#;
 
 #[tokio::test]
-async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
+async fn apply_waits_for_a_lock_and_keeps_its_plan() {
     let mut a = start(&json!({}), &[("BEFORE_APPLY", LOCKED)]);
     a.api.until("a lock that is named", |s| s.state_lock.as_ref().is_some_and(|lock| lock.who == "carol@laptop")).await;
     let waits = a.api.status();
@@ -60,26 +58,21 @@ async fn an_apply_waits_for_a_lock_and_its_plan_is_not_spent() {
 }
 
 #[tokio::test]
-async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
+async fn apply_without_the_lock_names_its_holder() {
     let mut a = start(&json!({"timeouts": {"apply": "3s"}}), &[("BEFORE_APPLY", LOCKED)]);
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!(
-        (failure.class, failure.reason.as_str(), failure.changes),
-        (FailureClass::StateLocked, reason::STATE_LOCKED, Changed::None)
-    );
+    let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
     assert!(failure.message.contains("apply failed: the state is locked by carol@laptop"), "{}", failure.message);
-    assert_eq!(status.result, Some(RunResult::Failed));
+    assert_eq!((failure.changes, a.api.status().result), (Changed::None, Some(RunResult::Failed)));
 }
 
 #[tokio::test]
-async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder() {
+async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
     // The first call is refused; the second waits inside the tool and mentions no lock when it is stopped.
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
     let mut a = start(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", &plan)]);
-    let failure = a.fails_as(FailureClass::StateLocked, reason::STATE_LOCKED).await;
+    let failure = a.fails(FailureClass::StateLocked, reason::STATE_LOCKED).await;
     assert!(failure.message.contains("the state is locked by carol@laptop"), "{}", failure.message);
 }
 
@@ -98,6 +91,5 @@ async fn providers_are_killed_and_then_the_tool() {
     a.until_ran("apply").await;
     // `driver::deadlines` tests without a clock that this precedes the end of the pod's grace period.
     a.stop.send(()).unwrap();
-    let failure = a.fails(1).await;
-    assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::Unknown));
+    assert_eq!(a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await.changes, Changed::Unknown);
 }

@@ -115,7 +115,7 @@ fn setup(a: &Attempt) -> String {
 }
 
 #[tokio::test]
-async fn an_artifact_is_fetched_compared_and_applied() {
+async fn artifact_is_fetched_verified_and_applied() {
     let server = Server::start(good()).await;
     // The server asks for one retry.
     let mut a = start(&server.source("/busy.tar", &json!({"path": "stacks/net"})), &[]);
@@ -128,7 +128,7 @@ async fn an_artifact_is_fetched_compared_and_applied() {
 }
 
 #[tokio::test]
-async fn credentials_are_sent_to_the_host_they_are_for() {
+async fn credentials_are_sent_to_their_host_only() {
     let server = Server::start(good()).await;
     let with = |path: &str| server.source(path, &json!({"path": "stacks/net", "secretRef": {"name": "flux"}}));
     // Separate from the work directory, so that code cannot read it nor later files beside it.
@@ -142,13 +142,13 @@ async fn credentials_are_sent_to_the_host_they_are_for() {
     let basic = Some("Basic dTpodW50ZXIyMg==".to_owned());
     assert_eq!(server.asked(), [(format!("127.0.0.1:{}/closed.tar", server.port), basic.clone())]);
     let mut a = start_with(&with("/moved.tar"), &[], |settings, _| given(settings));
-    assert_eq!(a.fails(1).await.reason, reason::SOURCE_INVALID);
+    a.fails(FailureClass::Configuration, reason::SOURCE_INVALID).await;
     let elsewhere: Vec<_> = server.asked().into_iter().filter(|(at, _)| !at.starts_with("127.0.0.1")).collect();
     assert!(elsewhere.iter().all(|(_, auth)| auth.is_none()), "{elsewhere:?}");
 }
 
 #[tokio::test]
-async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
+async fn unavailable_artifact_fails_before_the_tool_starts() {
     let server = Server::start(good()).await;
     let other = format!("sha256:{}", "0".repeat(64));
     let named = json!({"secretRef": {"name": "flux"}});
@@ -162,17 +162,14 @@ async fn an_artifact_that_is_not_to_be_had_says_why_and_nothing_runs() {
     ];
     for (path, more, class, reason, says) in rows {
         let mut a = start(&server.source(path, &more), &[]);
-        assert_eq!(a.end().await, 1, "{reason}");
-        let status = a.api.status();
-        let failure = status.failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{failure:?}");
+        let failure = a.fails(class, reason).await;
         assert!(failure.message.contains(says), "{failure:?}");
         assert!(a.ledger().is_empty(), "{:?}", a.ledger());
     }
 }
 
 #[tokio::test]
-async fn a_hostile_archive_is_refused_before_the_tool_starts() {
+async fn hostile_archive_is_refused_before_the_tool_starts() {
     let links: [&[(&str, &str)]; 3] = [
         &[("out", "/etc/passwd")],
         &[("out", "../../../etc/passwd")],
@@ -182,14 +179,13 @@ async fn a_hostile_archive_is_refused_before_the_tool_starts() {
     for links in links {
         let server = Server::start(tar_of(&[("main.tf", ""), ("a/b/x.tf", "")], links)).await;
         let mut a = start(&server.source("/a.tar", &json!({})), &[]);
-        let failure = a.fails(1).await;
-        assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
+        a.fails(FailureClass::Configuration, reason::SOURCE_INVALID).await;
         assert!(a.ledger().is_empty());
     }
 }
 
 #[tokio::test]
-async fn the_files_of_a_config_map_are_a_stack() {
+async fn files_of_a_config_map_are_a_stack() {
     let source = json!({"source": {"configMapRef": {"name": "net"}}});
     let mut a = start_with(&source, &[], |settings, _| {
         secret(&settings.config_maps, "net", &[("main.tf", "locals {}\n"), ("out.tf", "")]);
@@ -203,7 +199,7 @@ async fn the_files_of_a_config_map_are_a_stack() {
 }
 
 #[tokio::test]
-async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
+async fn identity_is_given_to_sdks_and_its_token_masked() {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let token = format!("{}.{}.c2lnbmF0dXJl", part(json!({"alg": "RS256"})), part(json!({"exp": 4_000_000_000_i64})));
     let aws = json!({"credentials": {"aws": {"roleArn": "arn:aws:iam::111122223333:role/r", "region": "eu-west-1"}}});
@@ -224,8 +220,7 @@ async fn an_identity_is_where_sdks_look_for_it_and_its_token_is_masked() {
     let mut twice = aws.clone();
     twice["env"] = json!([{"name": "AWS_REGION", "value": "us-east-1"}]);
     let mut a = start_with(&twice, &[], |settings, _| place(settings, &token));
-    let failure = a.fails(1).await;
-    assert_eq!(failure.reason, reason::INVALID_SPEC);
+    let failure = a.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("env AWS_REGION is set by credentials.aws as well"), "{failure:?}");
     assert!(a.ledger().is_empty());
 }

@@ -8,7 +8,7 @@ use runner_agent::settings::PROGRESS_EVERY;
 use serde_json::json;
 
 #[tokio::test]
-async fn an_automatic_run_is_applied_with_six_writes() {
+async fn automatic_run_is_applied_with_six_writes() {
     let mut a = start(&json!({}), &[]);
     let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Succeeded), Some(RunResult::Applied)));
@@ -38,7 +38,7 @@ async fn an_automatic_run_is_applied_with_six_writes() {
 }
 
 #[tokio::test]
-async fn an_approved_plan_goes_on_in_the_same_process() {
+async fn approved_plan_is_applied_by_the_same_process() {
     let mut a = start(&manual(), &[]);
     a.waits().await;
     let status = a.api.status();
@@ -64,7 +64,7 @@ async fn an_approved_plan_goes_on_in_the_same_process() {
 }
 
 #[tokio::test]
-async fn plans_that_are_not_applied() {
+async fn plans_without_an_apply_have_their_result() {
     let rows = [
         (json!({}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")], RunResult::NoChanges),
         (json!({"operation": "Plan"}), vec![], RunResult::Planned),
@@ -85,7 +85,7 @@ async fn plans_that_are_not_applied() {
 }
 
 #[tokio::test]
-async fn people_end_a_run_before_its_claim() {
+async fn deny_cancel_and_delete_end_a_run_before_its_claim() {
     let hang = "trap 'echo sigint >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     type Act = fn(&crate::memory_api::MemoryApi);
     let acts: [(&str, Act, RunResult, &str); 3] = [
@@ -120,13 +120,13 @@ async fn people_end_a_run_before_its_claim() {
 }
 
 #[tokio::test]
-async fn a_plan_that_nobody_approves_expires() {
+async fn unapproved_plan_expires() {
     let mut a = start(&json!({"approval": {"mode": "Manual", "expiresAfter": "1s"}}), &[]);
     assert_eq!(a.ends(3).await.result, Some(RunResult::Expired));
 }
 
 #[tokio::test]
-async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_says_so() {
+async fn without_a_datastore_the_pod_holds_its_plan() {
     let manual = json!({"approval": {"mode": "Manual", "holdFor": "0s", "expiresAfter": "3s"}});
     let mut a = start(&manual, &[]);
     a.api.until("the hold", |s| s.phase == Some(Phase::AwaitingApproval)).await;
@@ -138,31 +138,44 @@ async fn without_a_datastore_its_pod_holds_a_plan_for_as_long_as_it_waits_and_sa
 }
 
 #[tokio::test]
-async fn a_phase_that_hangs_meets_its_deadline() {
-    // It neither reacts to the signal nor ends its child.
-    let env = [("PLAN", "trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done")];
-    let mut a = start_with(&json!({"timeouts": {"plan": "3s"}}), &env, |s, _| s.grace = Duration::from_secs(6));
-    let failure = a.fails(1).await;
-    assert_eq!(
-        (failure.class, failure.reason.as_str(), failure.changes),
-        (FailureClass::Timeout, reason::DEADLINE_EXCEEDED, Changed::None)
-    );
-    assert_eq!((a.ran("sigint"), a.ran("apply")), (1, 0));
-    assert_eq!(a.api.status().result, Some(RunResult::Failed));
+async fn silent_git_server_ends_setup_at_its_deadline() {
+    // A Git server that accepts a connection and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let git = json!({"url": format!("http://{}/stack.git", silent.local_addr().unwrap()), "revision": "main"});
+    let mut a = start_with(&json!({"stack": "a", "source": {"git": git}, "timeouts": {"setup": "3s"}}), &[], |_, _| {});
+    a.fails(FailureClass::Timeout, reason::DEADLINE_EXCEEDED).await;
+    assert!(a.ledger().is_empty());
+}
+
+/// A script of the tool that prints an error, with further fields, and ends.
+fn error(summary: &str, detail: &str, more: &str) -> String {
+    let diagnostic = format!("{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{more}}}");
+    format!("echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{diagnostic}}}'; exit 1")
+}
+
+/// The standard input of the tool is empty, so no question waits for an answer.
+#[tokio::test]
+async fn prompt_ends_its_phase_and_is_not_retried() {
+    let eof = error("Error asking for input to configure the provider", "provider.x.token: EOF", "");
+    let asks = format!("printf 'provider.x.token\\n  Enter a value: \\n'; read answer && echo answered >> $LEDGER; {eof}");
+    for at in ["PLAN", "APPLY"] {
+        let mut a = start(&json!({}), &[(at, &asks)], |_, _| {});
+        let failure = a.fails(FailureClass::Configuration, reason::INPUT_REQUIRED).await;
+        let status = a.api.status();
+        assert!(failure.message.contains("provider.x.token"), "{}", failure.message);
+        assert_eq!((status.result, a.ran("answered")), (Some(RunResult::Failed), 0), "{at}");
+        assert!(a.log().contains("provider.x.token\n  Enter a value: \n"), "{}", a.log());
+    }
 }
 
 #[tokio::test]
-async fn failures_say_their_class() {
-    let error = |summary: &str, detail: &str, range: &str| {
-        format!(
-            "echo '{{\"@level\":\"error\",\"@message\":\"Error\",\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{summary}\",\"detail\":\"{detail}\"{range}}}}}'; exit 1"
-        )
-    };
+async fn failures_have_class_and_reason() {
     let range = ",\"range\":{\"filename\":\"main.tf\",\"start\":{\"line\":7}}";
-    let (network, code, kill) = (
+    let (network, code, kill, exists) = (
         error("Failed to query", "dial tcp: no such host", ""),
         error("Unsupported argument", "No.", range),
         "kill -9 $$".to_owned(),
+        error("creating IAM Role: EntityAlreadyExists: Role with name web already exists.", "", ",\"address\":\"a.b\""),
     );
     // (where, what, class, reason, whether the run ends)
     let rows = [
@@ -171,15 +184,20 @@ async fn failures_say_their_class() {
         ("PLAN", &code, FailureClass::Configuration, reason::INVALID_CONFIGURATION, true),
         ("PLAN", &kill, FailureClass::Interrupted, reason::TOOL_KILLED, false),
         ("APPLY", &network, FailureClass::Transient, reason::PROVIDER_UNREACHABLE, true),
+        ("APPLY", &kill, FailureClass::Interrupted, reason::TOOL_KILLED, true),
+        ("APPLY", &exists, FailureClass::Configuration, reason::ALREADY_EXISTS, true),
     ];
     for (at, script, class, reason, ends) in rows {
         let mut a = start(&json!({}), &[(at, script)]);
-        let status = a.ends(1).await;
-        let failure = status.failure.unwrap();
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{at}");
+        let failure = a.fails(class, reason).await;
+        let status = a.api.status();
         assert_eq!(status.result.is_some(), ends, "{at} {reason}");
         assert_eq!(status.phase.unwrap().is_terminal(), ends);
         assert_eq!(failure.changes, if at == "APPLY" { Changed::Unknown } else { Changed::None });
+        if script == &exists {
+            assert!(failure.message.contains(r#"{"import":{"to":"a.b","id":"web"}}"#), "{}", failure.message);
+            assert!(a.log().contains("to = a.b\n  id = \"web\""), "{}", a.log());
+        }
         if script == &code {
             assert_eq!((failure.diagnostics[0].file.as_deref(), failure.diagnostics[0].line), (Some("main.tf"), Some(7)));
             // The code is in the spec.
@@ -189,14 +207,14 @@ async fn failures_say_their_class() {
 }
 
 #[tokio::test]
-async fn a_state_that_would_die_with_the_pod_is_refused_before_the_plan() {
+async fn local_state_is_refused_before_the_plan() {
     let mut a = start(&json!({"operation": "Plan"}), &[("INIT", "rm .terraform/terraform.tfstate")]);
-    assert_eq!(a.fails(1).await.reason, reason::NO_DURABLE_STATE);
+    a.fails(FailureClass::Configuration, reason::NO_DURABLE_STATE).await;
     assert_eq!(a.ledger(), ["init"]);
 }
 
 #[tokio::test]
-async fn exit_code_two_without_a_plan_is_no_plan() {
+async fn exit_code_two_without_a_plan_fails() {
     let rows = [
         ("PLAN", "rm \"$out\"; echo 'fatal error: concurrent map writes' >&2", "{}", reason::PLAN_FAILED),
         ("NONE", "", "{\"errored\":true}", reason::PLAN_FAILED),
@@ -204,13 +222,13 @@ async fn exit_code_two_without_a_plan_is_no_plan() {
     ];
     for (name, script, json, reason) in rows {
         let mut a = start(&json!({}), &[(name, script), ("PLAN_JSON", json)]);
-        assert_eq!(a.fails(1).await.reason, reason);
+        assert_eq!(a.ends(1).await.failure.unwrap().reason, reason);
         assert_eq!(a.ran("apply"), 0);
     }
 }
 
 #[tokio::test]
-async fn secrets_show_nowhere() {
+async fn secrets_are_masked_everywhere() {
     let more = json!({
         "variables": [{"name": "p", "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}],
         "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}}],
@@ -240,7 +258,7 @@ async fn secrets_show_nowhere() {
 }
 
 #[tokio::test]
-async fn progress_is_written_seldom_and_only_in_long_phases() {
+async fn progress_is_written_at_its_interval() {
     crate::common::alone();
     let beat = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo '{\"@message\":\"x\",\"type\":\"apply_start\",\"hook\":{\"resource\":{\"addr\":\"a.c\"},\"action\":\"create\"}}'; sleep 0.5; done";
     let begun = std::time::Instant::now();
@@ -256,7 +274,7 @@ async fn progress_is_written_seldom_and_only_in_long_phases() {
 }
 
 #[tokio::test]
-async fn the_work_directory_is_empty_afterwards() {
+async fn work_directory_is_emptied() {
     let mut a = start(&json!({}), &[]);
     assert_eq!(a.end().await, 0);
     a.work.clean();

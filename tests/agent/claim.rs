@@ -8,7 +8,7 @@ use harness::wait;
 use serde_json::json;
 
 #[tokio::test]
-async fn what_was_changed_while_it_waited_is_not_applied() {
+async fn changed_plan_code_lock_file_or_tool_is_not_applied() {
     type Change = fn(&crate::common::Attempt);
     // Name, reason, change; the message contains the name.
     let changes: [(&str, &str, Change); 4] = [
@@ -24,7 +24,7 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
         a.waits().await;
         change(&a);
         a.api.approve();
-        let failure = a.fails_as(FailureClass::Integrity, why).await;
+        let failure = a.fails(FailureClass::Integrity, why).await;
         assert!(failure.message.contains(name), "{name}: {}", failure.message);
         assert!(why != reason::CHECKSUM_MISMATCH || !failure.message.contains("sha256"), "{}", failure.message);
         assert_eq!((a.ran("apply"), a.ran("evil")), (0, 0));
@@ -33,7 +33,7 @@ async fn what_was_changed_while_it_waited_is_not_applied() {
 }
 
 #[tokio::test]
-async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
+async fn held_plan_reports_a_changed_state() {
     let mut a = start(&manual(), &[]);
     a.api.until("the hold", |s| s.next_step.as_ref().is_some_and(|step| step.contains("pawl.run/approve="))).await;
     let text = "run else/b applied to the same state";
@@ -48,7 +48,7 @@ async fn a_plan_whose_state_has_changed_says_so_while_its_pod_holds_it() {
 }
 
 #[tokio::test]
-async fn nothing_that_a_plan_started_outlives_it() {
+async fn processes_of_a_plan_end_with_it() {
     let env = [("PLAN", "setsid sh -c 'while :; do echo alive > alive; sleep 0.02; done' >/dev/null 2>&1 &")];
     let mut a = start_with(&manual(), &env, |_, _| {
         // As in a pod, where PID 1 adopts orphans.
@@ -64,7 +64,7 @@ async fn nothing_that_a_plan_started_outlives_it() {
 }
 
 #[tokio::test]
-async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
+async fn constant_annotations_do_not_delay_the_claim() {
     for mode in ["Manual", "Automatic"] {
         let mut writer = None;
         let mut a = start_with(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
@@ -89,7 +89,7 @@ async fn whoever_annotates_keeps_no_plan_from_being_claimed() {
 }
 
 #[tokio::test]
-async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
+async fn cancel_or_deny_during_the_claim_refuses_it() {
     for (mode, name) in
         [("Manual", names::CANCEL), ("Manual", names::DENY), ("Automatic", names::CANCEL), ("Automatic", names::DENY)]
     {
@@ -108,7 +108,7 @@ async fn what_stops_a_run_while_its_claim_is_on_the_way_refuses_the_claim() {
 }
 
 #[tokio::test]
-async fn a_second_process_of_the_pod_does_not_apply() {
+async fn second_process_of_the_pod_does_not_apply() {
     let a = start(&json!({}), &[("PLAN", "sleep 0.5")]);
     a.until_ran("plan").await;
     // The kubelet restarts the container: same pod, another nonce.
@@ -131,19 +131,18 @@ async fn a_second_process_of_the_pod_does_not_apply() {
 }
 
 #[tokio::test]
-async fn a_stop_before_the_claim_leaves_the_run_to_another_attempt() {
+async fn stop_before_the_claim_leaves_the_run_open() {
     let mut a = start(&manual(), &[]);
     a.waits().await;
     a.stop.send(()).unwrap();
-    let status = a.ends(1).await;
+    a.fails(FailureClass::Interrupted, reason::TERMINATED).await;
+    let status = a.api.status();
     assert_eq!((status.phase, status.result), (Some(Phase::AwaitingApproval), None));
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Interrupted, reason::TERMINATED));
     assert_eq!(a.message().unwrap().result, None);
 }
 
 #[tokio::test]
-async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
+async fn automatic_run_without_the_lease_ends_its_attempt() {
     let mut a = start_with(&json!({}), &[], |_, api| api.behind(Some("else/b, in place 1")));
     let status = a.ends(0).await;
     assert_eq!((status.phase, status.result), (Some(Phase::Plan), None), "the controller goes on from here");
@@ -155,7 +154,7 @@ async fn an_automatic_run_without_the_lease_ends_its_attempt_in_peace() {
 }
 
 #[tokio::test]
-async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
+async fn approved_plan_waits_for_the_lease_and_names_its_holder() {
     let manual = json!({"approval": {"mode": "Manual", "expiresAfter": "5s"}});
     let mut a = start_with(&manual, &[], |_, api| api.behind(Some("else/b")));
     a.approve().await;
@@ -172,7 +171,7 @@ async fn an_approved_plan_waits_for_its_turn_and_says_behind_whom() {
 }
 
 #[tokio::test]
-async fn what_ends_a_run_ends_one_that_waits_for_its_turn() {
+async fn cancel_and_deny_end_a_wait_for_the_lease() {
     for (annotation, result) in [(names::CANCEL, RunResult::Canceled), (names::DENY, RunResult::Rejected)] {
         let manual = json!({"approval": {"mode": "Manual"}});
         let mut a = start_with(&manual, &[], |_, api| api.behind(Some("else/b")));

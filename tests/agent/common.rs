@@ -221,9 +221,11 @@ impl Attempt {
         status
     }
 
-    /// Like [`Self::ends`]; returns the failure.
-    pub(crate) async fn fails(&mut self, code: u8) -> Failure {
-        self.ends(code).await.failure.unwrap()
+    /// Waits for the end with a failure of this class and reason.
+    pub(crate) async fn fails(&mut self, class: FailureClass, reason: &str) -> Failure {
+        let failure = self.ends(1).await.failure.unwrap();
+        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{failure:?}");
+        failure
     }
 
     /// Waits for the end with exit code 1 and a failure of this class and reason.

@@ -41,7 +41,7 @@ echo "for an argument: hunter-token"
 "#;
 
 #[tokio::test]
-async fn each_host_is_asked_with_its_own_and_no_other_is() {
+async fn each_host_gets_its_own_credentials_only() {
     let rc = "credentials \"app.example.org\" {\n  token = \"hunter-token\"\n}\n";
     let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     // As in a pod, Secrets are outside of the work directory.
@@ -93,7 +93,7 @@ async fn each_host_is_asked_with_its_own_and_no_other_is() {
 /// Module servers redirect authenticated requests to another server with the same credentials: the tool's git arrives there without
 /// credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
+async fn redirected_git_sends_no_credentials() {
     crate::common::alone();
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::bare(dir.path(), "pawl-test-redirect").unwrap();
@@ -138,7 +138,7 @@ async fn git_of_the_tool_takes_nothing_along_where_a_host_redirects_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_given_is_said_before_the_tool_starts() {
+async fn invalid_credentials_fail_before_the_tool_starts() {
     let rows: [(&str, &str, FailureClass, &str, &str); 3] = [
         (
             "registry/rc",
@@ -167,7 +167,7 @@ async fn what_cannot_be_given_is_said_before_the_tool_starts() {
                 fs::rename(gone, gone.with_extension("other")).unwrap();
             }
         });
-        let failure = a.fails_as(class, reason).await;
+        let failure = a.fails(class, reason).await;
         assert!(failure.message.contains(message), "{path}: {}", failure.message);
         assert!(a.ledger().is_empty(), "{path}: the tool ran");
     }

@@ -21,7 +21,7 @@ fn has_landlock(a: &Attempt) -> bool {
 }
 
 #[tokio::test]
-async fn the_plan_that_is_shown_and_applied_is_out_of_the_codes_reach() {
+async fn kept_plan_is_read_only_for_code() {
     let kept = tempfile::tempdir().unwrap();
     let apply = "for way in 'echo evil > $KEPT/tfplan' 'rm -f $KEPT/tfplan' 'ln -sf /etc/hostname $KEPT/tfplan' 'touch $KEPT/new'; do \
                  sh -c \"$way\" 2>/dev/null && echo \"could $way\" >> $LEDGER; done; cp $KEPT/tfplan copy && echo read >> $LEDGER; \
@@ -64,9 +64,8 @@ async fn confined_or_not() {
 
     use_up_landlock();
     let mut a = required();
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Policy, reason::NO_CONFINEMENT), "{}", failure.message);
+    let failure = a.fails(FailureClass::Policy, reason::NO_CONFINEMENT).await;
+    let status = a.api.status();
     assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
     assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
 
@@ -93,7 +92,7 @@ async fn confined_or_not() {
 }
 
 #[test]
-fn code_that_cannot_be_confined_is_told_of_or_refused() {
+fn unconfined_code_is_reported_or_refused() {
     // In a separate thread, because Landlock restrictions are permanent.
     let thread = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -103,7 +102,7 @@ fn code_that_cannot_be_confined_is_told_of_or_refused() {
 }
 
 #[tokio::test]
-async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves() {
+async fn linked_plan_or_lock_file_is_refused() {
     for (plan, class, why, says) in [
         ("ln -sf /etc/passwd $out", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan is a link"),
         ("ln $out $out.2", FailureClass::Internal, reason::PLAN_UNREADABLE, "out/tfplan has 2 names"),
@@ -117,14 +116,14 @@ async fn a_plan_or_lock_file_that_is_a_link_is_refused_before_anybody_approves()
     ] {
         let kept = tempfile::tempdir().unwrap();
         let mut a = attempt(&manual(), &[("PLAN", plan)], &kept);
-        let failure = a.fails_as(class, why).await;
+        let failure = a.fails(class, why).await;
         assert!(failure.message.contains(says), "{plan}: {}", failure.message);
         assert!(a.api.status().plan.is_none() && a.ran("apply") == 0);
     }
 }
 
 #[tokio::test]
-async fn links_pipes_and_closed_directories_of_a_plan_are_applied_with_it() {
+async fn links_pipes_and_closed_directories_are_applied() {
     // A shared lock file, a link outward, a read-only directory, a pipe.
     let plan = "mv .terraform.lock.hcl shared; ln -s shared .terraform.lock.hcl; ln -s /bin/sh l; mkdir ro; touch ro/x; chmod 555 ro; \
                 mkfifo p";

@@ -29,7 +29,7 @@ fn attempt(more: &Value, env: &[(&str, &str)], mounted: &Path) -> Attempt {
 }
 
 #[tokio::test]
-async fn files_of_secrets_are_put_again_before_the_claim() {
+async fn files_of_secrets_are_restored_before_the_claim() {
     let mounted = tempfile::tempdir().unwrap();
     let key = |kind: &str, name: &str, key: &str| json!({kind: {"name": name, "key": key}});
     let mut files =
@@ -55,7 +55,7 @@ async fn files_of_secrets_are_put_again_before_the_claim() {
 }
 
 #[tokio::test]
-async fn what_a_plan_makes_of_a_file_of_a_config_map_counts() {
+async fn changed_file_of_a_config_map_is_not_applied() {
     let mounted = tempfile::tempdir().unwrap();
     let more = json!({"approval": {"mode": "Manual"},
         "files": [{"path": "file", "in": "Source", "configMapKeyRef": {"name": "plain", "key": "file"}}]});
@@ -86,13 +86,13 @@ async fn variables_and_environments_are_given_and_masked() {
     );
     assert_eq!(a.ledger()[2..4], ["zz_pawl-00-prod.auto.tfvars", "zz_pawl.auto.tfvars.json"]);
     let mut refused = attempt(&json!({"envFrom": [{"secretRef": {"name": "bad"}}]}), &[], mounted.path());
-    let failure = refused.fails_as(FailureClass::Configuration, reason::INVALID_SPEC).await;
+    let failure = refused.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("envFrom: PATH of Secret bad is refused"), "{}", failure.message);
 }
 
 /// An apply reads ephemeral variables again, and the checksum excludes the files that contain them.
 #[tokio::test]
-async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hooks() {
+async fn variable_files_are_restored_before_claim_and_apply() {
     let mounted = tempfile::tempdir().unwrap();
     let evil =
         "for file in zz_pawl*; do echo evil > $file; done; rm -f zz_pawl.auto.tfvars.json; echo evil > zz_pawl-99-x.auto.tfvars";
@@ -122,7 +122,7 @@ async fn files_with_variables_are_what_they_were_before_the_claim_and_behind_hoo
 }
 
 #[tokio::test]
-async fn arguments_are_given_to_their_commands_and_no_others() {
+async fn arguments_are_given_to_their_commands_only() {
     let mounted = tempfile::tempdir().unwrap();
     let says = "echo \"$@\" >> $LEDGER";
     let more = json!({"targets": ["a.b"], "replace": ["a.c"], "refresh": false, "parallelism": 3,
@@ -141,14 +141,13 @@ async fn arguments_are_given_to_their_commands_and_no_others() {
 }
 
 #[tokio::test]
-async fn all_variables_without_a_value_are_named_before_the_tool_starts() {
+async fn variables_without_a_value_are_all_named() {
     let mounted = tempfile::tempdir().unwrap();
     let code = "variable \"p\" {}\n\nvariable \"q\" {}\nvariable \"r\" {}\n";
     let source = json!({"inline": {"files": {"main.tf": code}}});
     let mut a = attempt(&json!({"source": source, "variables": [{"name": "r", "value": 1}]}), &[], mounted.path());
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::VARIABLE_NOT_SET));
+    let failure = a.fails(FailureClass::Configuration, reason::VARIABLE_NOT_SET).await;
+    let status = a.api.status();
     assert_eq!(failure.message, "2 variables have no value: p (main.tf:1), q (main.tf:3)");
     assert_eq!(status.next_step.unwrap(), "create a run with p and q in spec.variables (a spec never changes)");
     assert!(a.ledger().is_empty());

@@ -30,7 +30,7 @@ fn ran(a: &Attempt) -> String {
 }
 
 #[tokio::test]
-async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
+async fn hooks_run_in_order_and_hand_values_on() {
     let hand = r#"echo TOKEN=hunter22-x > "$PAWL_HOOK_VALUES""#;
     let spec = hooks(&[
         ("BeforeSetup", "[ -z \"$PAWL_STACK_DIR\" ] && touch \"$HOME/made\""),
@@ -72,12 +72,14 @@ async fn each_runs_in_its_place_and_hands_values_to_those_behind_it() {
 
 /// With `set -x` a shell prints a value before it is in the file of values.
 #[tokio::test]
-async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
+async fn values_are_masked_even_if_printed_before() {
     for (script, code, said) in [
         ("set -x\nTOKEN=hunter22\nsleep 0.3\necho TOKEN=$TOKEN > \"$PAWL_HOOK_VALUES\"", 0, "+ echo (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
+        ("echo hunter22\nrm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"", 1, "cannot be read"),
+        ("echo hunter22\nhead -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"", 1, "cannot be read"),
     ] {
         let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[]);
         assert_eq!(a.end().await, code, "{script}: {:#?}", a.api.status());
@@ -88,7 +90,7 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
 
 /// A hook without a file of values hands over nothing, and its output is shown at once.
 #[tokio::test]
-async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
+async fn hook_without_values_is_logged_as_it_runs() {
     let guess = format!("env | grep -c ^PAWL_HOOK_V; echo TOKEN=guessed > \"$TMPDIR/hook-values\"; echo at work; {GATE}");
     let mut a = start(&hooks(&[("BeforeInit", &guess), ("AfterInit", "echo \"has $TOKEN.\"")]), &[]);
     a.until_ran("BeforeInit").await;
@@ -100,7 +102,7 @@ async fn one_that_names_no_file_for_values_has_none_and_is_shown_as_it_runs() {
 }
 
 #[tokio::test]
-async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
+async fn files_of_a_hook_before_setup_are_deleted() {
     let leave = "cd \"$PAWL_SOURCE_DIR\" && mkdir .git && ln -s \"$HOME/elsewhere\" main.tf\n\
         setsid sleep 600 >/dev/null 2>&1 &\necho $! > \"$HOME/pid\"";
     let look = "cd \"$PAWL_SOURCE_DIR\" && [ ! -e .git ] && [ ! -L main.tf ] && [ -s main.tf ] && [ ! -e \"$HOME/elsewhere\" ] \
@@ -113,7 +115,7 @@ async fn what_one_before_setup_leaves_is_gone_when_the_source_is_fetched() {
 }
 
 #[tokio::test]
-async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_either() {
+async fn hooks_match_operation_and_changes() {
     let all = hooks(&[
         ("BeforeApply", ""),
         ("AfterApply", ""),
@@ -139,7 +141,7 @@ async fn those_of_a_destroy_are_its_own_and_a_run_without_changes_has_none_of_ei
 }
 
 #[tokio::test]
-async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
+async fn failed_hook_stops_its_phase_unless_continue() {
     for (when, wanted) in [
         ("BeforeSetup", "BeforeSetup"),
         ("AfterSetup", "AfterSetup"),
@@ -148,16 +150,17 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         ("BeforePlan", "init BeforePlan"),
         ("AfterPlan", "init plan AfterPlan"),
         ("BeforeApply", "init plan show show BeforeApply"),
+        ("BeforeDestroy", "init plan show show BeforeDestroy"),
     ] {
-        let mut spec = hooks(&[(when, "echo it is not to be; exit 3")]);
+        let is_late = wanted.contains("show");
+        let operation = if when == "BeforeDestroy" { "Destroy" } else { "Apply" };
+        let mut spec = with(hooks(&[(when, "echo it is not to be; exit 3")]), "operation", json!(operation));
         let mut a = start(&spec, &[]);
-        assert_eq!(a.end().await, 1, "{when}");
+        let failure = a.fails(FailureClass::Configuration, reason::HOOK_FAILED).await;
         let status = a.api.status();
-        let failure = status.failure.unwrap();
         let said = format!("hook {} ({when}) failed with 3: it is not to be", when.to_lowercase());
-        assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::HOOK_FAILED), "{when}");
         assert_eq!((failure.message, failure.changes), (said.clone(), Changed::None));
-        assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), when == "BeforeApply"));
+        assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), is_late));
         assert!(status.next_step.unwrap().starts_with("see in the log what the hook printed"));
         assert_eq!(ran(&a), wanted);
 
@@ -174,7 +177,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
 
 /// A hook after the apply reverts nothing: the datastore has the result before it begins.
 #[tokio::test]
-async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() {
+async fn result_precedes_hooks_after_the_apply() {
     let mut a = start(&hooks(&[("AfterApply", &format!("{GATE}\nexit 4")), ("Always", "")]), &[]);
     a.until_ran("AfterApply").await;
     let said = "applied +1 ~0 -0; the hooks after it run";
@@ -195,13 +198,13 @@ async fn the_result_stands_before_a_hook_behind_it_begins_and_does_not_change() 
 
 /// If only the pod has the result, a pod that dies in a hook would lose it.
 #[tokio::test]
-async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
-    let lab = crate::repository::Lab::start();
+async fn hooks_at_the_end_need_a_stored_result() {
+    let store = crate::repository::Datastore::start();
     let mut spec = hooks(&[("AfterApply", ""), ("Always", "")]);
     spec["backend"] = json!({"type": "http", "config": {"address": "http://state/x"}});
-    let mut a = start_with(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| lab.give(settings, api));
+    let mut a = start_with(&spec, &[("BEFORE_APPLY", GATE)], |settings, api| store.give(settings, api));
     a.until_ran("apply").await;
-    lab.forget();
+    store.forget();
     a.open();
     let status = a.ends(0).await;
     assert_eq!((status.result, &status.failure), (Some(RunResult::Applied), &None));
@@ -213,7 +216,7 @@ async fn those_at_the_end_are_left_out_where_the_result_is_nowhere_else() {
 }
 
 #[tokio::test]
-async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
+async fn cancel_after_the_apply_ends_only_the_hook() {
     let mut a = start(&hooks(&[("AfterApply", "while :; do sleep 0.05; done")]), &[]);
     a.until_ran("AfterApply").await;
     a.api.annotate(names::CANCEL, "enough");
@@ -224,24 +227,21 @@ async fn who_cancels_behind_the_apply_ends_the_hook_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_cancels_before_the_apply_has_nothing_applied() {
+async fn cancel_in_a_hook_before_the_apply_applies_nothing() {
     let hang = "trap 'echo told >> $LEDGER; exit 1' INT; echo ready >> $LEDGER; while :; do sleep 0.05; done";
     let mut a = start(&hooks(&[("BeforeApply", hang), ("Always", "")]), &[]);
     a.until_ran("ready").await;
     a.api.annotate(names::CANCEL, "no");
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::None));
-    assert_eq!((status.result, a.ran("told"), a.ran("apply")), (Some(RunResult::Failed), 1, 0));
+    assert_eq!(a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await.changes, Changed::None);
+    assert_eq!((a.api.status().result, a.ran("told"), a.ran("apply")), (Some(RunResult::Failed), 1, 0));
     assert_eq!(a.ran("Always"), 1, "also of a run that was stopped");
 }
 
 #[tokio::test]
-async fn what_a_hook_changes_behind_the_approval_is_not_applied() {
-    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[]);
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::CHECKSUM_MISMATCH));
+async fn change_by_a_hook_after_the_approval_is_refused() {
+    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
+    let failure = a.fails(FailureClass::Integrity, reason::CHECKSUM_MISMATCH).await;
+    let status = a.api.status();
     assert!(failure.message.contains("the code") && failure.changes == Changed::None, "{}", failure.message);
     assert_eq!((status.result, a.ran("apply")), (Some(RunResult::Failed), 0));
     assert!(status.claim.is_some(), "it was claimed, and is not claimed again");
@@ -256,7 +256,7 @@ impl Sink for Nobody {
 
 /// A surviving process could still change what is applied.
 #[tokio::test]
-async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_applied() {
+async fn process_left_by_a_hook_prevents_the_apply() {
     let mut a = start(&hooks(&[("BeforeApply", GATE), ("Always", "")]), &[]);
     a.until_ran("BeforeApply").await;
     // It is not reaped before the run is over, so the agent sees it as a zombie all the time.
@@ -269,10 +269,10 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
         () = ready(()) => {}
     }
     a.open();
-    let status = a.ends(1).await;
-    let failure = status.failure.unwrap();
-    assert_eq!((failure.reason.as_str(), failure.changes), (reason::HOOK_FAILED, Changed::None));
+    let failure = a.fails(FailureClass::Configuration, reason::HOOK_FAILED).await;
+    assert_eq!(failure.changes, Changed::None);
     assert_eq!(failure.message, "what the hooks before the apply left does not end; nothing was applied");
+    let status = a.api.status();
     assert_eq!((status.result, status.claim.is_some(), a.ran("apply")), (Some(RunResult::Failed), true, 0));
     assert_eq!((a.ran("BeforeApply"), a.ran("Always")), (1, 1));
     assert_eq!(left.await.unwrap().signal, Some(9), "it was told to end");
@@ -280,7 +280,7 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
 
 /// Code of the stack may change files, but a hook's script is fixed beforehand.
 #[tokio::test]
-async fn a_script_is_what_it_was_at_setup() {
+async fn script_is_fixed_at_setup() {
     let files = json!({"inline": {"files": {"main.tf": "", "scripts/late.sh": "#!/bin/sh\necho early >> \"$LEDGER\"\n"}}});
     let hooks = json!([{"name": "late", "when": "BeforeApply", "path": "scripts/late.sh"}]);
     let spec = with(with(json!({}), "hooks", hooks), "source", files);
@@ -291,7 +291,7 @@ async fn a_script_is_what_it_was_at_setup() {
 }
 
 #[tokio::test]
-async fn what_cannot_run_is_named_before_the_tool_starts() {
+async fn invalid_hooks_fail_before_the_tool_starts() {
     let of_map = |key: &str| json!({"configMapKeyRef": {"name": "scripts", "key": key}});
     let rows = [
         (json!({"inline": "#!/opt/none\n"}), reason::HOOK_INVALID, "hook x: its #! line wants /opt/none, which is not there"),
@@ -322,27 +322,24 @@ async fn what_cannot_run_is_named_before_the_tool_starts() {
             fs::write(dir.join("latin"), b"echo \xe9\n").unwrap();
             fs::write(dir.join("huge"), vec![b'#'; 5 << 20]).unwrap();
         });
-        assert_eq!(a.end().await, 1, "{message}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!((failure.reason.as_str(), failure.message.as_str()), (reason, message));
+        assert_eq!(a.fails(FailureClass::Configuration, reason).await.message, message);
         assert!(a.ledger().is_empty(), "{message}");
     }
 }
 
 #[tokio::test]
-async fn what_steers_the_tool_or_comes_too_late_is_not_handed_over() {
+async fn steering_or_late_values_are_refused() {
     for (when, value, said) in [
         ("BeforeInit", "TF_CLI_ARGS_plan=-destroy", "it hands over TF_CLI_ARGS_plan, which would steer"),
         ("BeforeInit", "LD_PRELOAD=/evil.so", "it hands over LD_PRELOAD, which would steer"),
+        ("BeforeInit", "PAWL_HOOK_WHEN=x", "it hands over PAWL_HOOK_WHEN, which would steer"),
         ("BeforeApply", "BASH_ENV=/evil.sh", "it hands over BASH_ENV, which would bring other code than is approved"),
         ("BeforeApply", "TF_REATTACH_PROVIDERS={}", "it hands over TF_REATTACH_PROVIDERS, which would bring other code"),
         ("AfterPlan", "TF_VAR_a=1", "it hands over TF_VAR_a, but a variable of the stack counts only before the plan"),
         ("BeforePlan", "hunter22 without a name", "line 1 of what it hands over is not NAME=value"),
     ] {
         let mut a = start(&hooks(&[(when, &format!("echo '{value}' > \"$PAWL_HOOK_VALUES\""))]), &[]);
-        assert_eq!(a.end().await, 1, "{value}");
-        let failure = a.api.status().failure.unwrap();
-        assert_eq!(failure.reason, reason::HOOK_INVALID);
+        let failure = a.fails(FailureClass::Configuration, reason::HOOK_INVALID).await;
         assert!(failure.message.contains(said) && !failure.message.contains("hunter22"), "{}", failure.message);
         assert_eq!(a.ran("apply"), 0);
     }

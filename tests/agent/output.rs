@@ -41,7 +41,7 @@ fn texts(a: &Attempt) -> [(&'static str, String); 3] {
 }
 
 #[tokio::test]
-async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
+async fn line_of_500_mb_takes_little_memory_and_is_cut() {
     crate::common::alone();
     let plan = "head -c 524288000 /dev/zero | tr '\\0' y; echo; echo after";
     let before = counted();
@@ -56,7 +56,7 @@ async fn a_line_of_500_megabytes_takes_little_memory_and_is_marked() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
+async fn binary_output_becomes_harmless_text() {
     let plan = "head -c 2097152 /dev/urandom; head -c 1048576 /dev/urandom >&2; printf '\\nafter\\n'";
     let mut a = start(&json!({}), &[("PLAN", plan)]);
     assert_eq!(ended(&mut a).await, 0);
@@ -67,7 +67,7 @@ async fn bytes_that_are_no_text_become_text_that_steers_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
+async fn control_and_bidi_characters_are_escaped() {
     let evil = "evil \\u001b[2J\\u001b]0;t\\u0007 \\u202etxt.exe\\u2066 \\u009b31m";
     let plan = format!(
         "printf '%s\\n' '{{\"type\":\"diagnostic\",\"diagnostic\":{{\"severity\":\"error\",\"summary\":\"{evil}\",\"detail\":\"{evil}\",\
@@ -88,7 +88,7 @@ async fn nothing_that_people_read_steers_a_terminal_or_runs_backwards() {
 }
 
 #[tokio::test]
-async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
+async fn secrets_are_masked_when_cut_or_encoded() {
     let more = json!({"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}},
         {"name": "LONG", "valueFrom": {"secretKeyRef": {"name": "db", "key": "long"}}}]});
     // Unchanged, in two writes, in base64 alone and after other text, as digits, broken into lines, at the end of a truncated line, and
@@ -118,7 +118,7 @@ async fn no_part_of_a_secret_is_left_wherever_a_text_is_cut_or_encoded() {
 }
 
 #[tokio::test]
-async fn what_the_tool_calls_sensitive_is_shown_nowhere() {
+async fn sensitive_values_of_the_tool_are_masked() {
     let plan = r#"{"errored":false,"variables":{"p":{"value":"canary-variable"}},"resource_changes":[{"address":"a.b","change":{"actions":["create"],"before":null,"after":{"password":"canary-attribute"},"after_sensitive":{"password":true}}}],"output_changes":{"o":{"actions":["create"],"after":"canary-output","after_sensitive":true}}}"#;
     let apply = r#"echo '{"@message":"Outputs: 1","type":"outputs","outputs":{"o":{"sensitive":true,"type":"string","value":"canary-output"}}}'"#;
     let mut a = start(&json!({}), &[("PLAN_JSON", plan), ("APPLY", apply)]);

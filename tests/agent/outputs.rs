@@ -9,7 +9,7 @@ const STATE: &str = r#"{"version": 4, "serial": 2, "lineage": "l", "outputs": {"
  "zones": {"value": ["a"], "type": ["list", "string"]}, "password": {"value": "hunter22", "type": "string", "sensitive": true}}}"#;
 
 #[tokio::test]
-async fn they_are_shown_when_the_result_is_delivered_and_what_is_sensitive_is_not() {
+async fn outputs_follow_the_result_without_sensitive_values() {
     let dir = tempfile::tempdir().unwrap();
     let delivered = dir.path().join("termination-log").display().to_string();
     let show = format!("grep -q Applied '{delivered}' && echo '{STATE}'");
@@ -23,7 +23,7 @@ async fn they_are_shown_when_the_result_is_delivered_and_what_is_sensitive_is_no
 }
 
 #[tokio::test]
-async fn they_are_published_before_a_hook_behind_the_apply_begins() {
+async fn outputs_precede_hooks_after_the_apply() {
     for (state, reason, said) in [
         (format!("echo '{STATE}'"), reason::PUBLISHED, "applied +1 ~0 -0; hook late (AfterApply) failed with 3"),
         ("exit 7".to_owned(), reason::NOT_PUBLISHED, "applied +1 ~0 -0; its outputs are not published: "),
@@ -42,7 +42,7 @@ async fn they_are_published_before_a_hook_behind_the_apply_begins() {
 }
 
 #[tokio::test]
-async fn outputs_that_cannot_be_read_undo_no_apply() {
+async fn unreadable_outputs_keep_the_result() {
     for (more, says) in [
         (json!({"outputs": {"status": true}}), "exit code 7"),
         (json!({"outputs": {"configMap": {"name": "net"}}}), "there is no datastore"),
@@ -57,7 +57,7 @@ async fn outputs_that_cannot_be_read_undo_no_apply() {
 }
 
 #[tokio::test]
-async fn a_run_that_changes_nothing_or_only_plans_reads_none() {
+async fn runs_without_an_apply_read_no_outputs() {
     for (more, env) in [
         (json!({"outputs": {"status": true}}), vec![("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")]),
         (json!({"outputs": {"status": true}, "operation": "Plan"}), vec![]),
@@ -66,4 +66,12 @@ async fn a_run_that_changes_nothing_or_only_plans_reads_none() {
         assert_eq!(a.end().await, 0);
         assert_eq!(a.ran("state"), 0);
     }
+    // With a datastore, whose objects the next apply writes.
+    let store = crate::repository::Datastore::start();
+    let backend = json!({"type": "http", "config": {"address": "http://state/x"}});
+    let more = json!({"outputs": {"configMap": {"name": "net"}}, "backend": backend});
+    let env = [("PLAN_EXIT", "0"), ("PLAN_JSON", "{}")];
+    let mut a = start_at(tempfile::tempdir().unwrap(), &more, &env, |settings, api| store.give(settings, api));
+    let outputs = a.ends(0).await.outputs.unwrap();
+    assert!(outputs.message.ends_with("the next apply publishes them") && a.ran("state") == 0, "{outputs:?}");
 }

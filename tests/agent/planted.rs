@@ -22,11 +22,11 @@ fn with_places(more: &Value, env: &[(&str, &str)]) -> Attempt {
 }
 
 #[tokio::test]
-async fn a_tool_that_is_another_since_setup_is_not_started() {
+async fn tool_replaced_after_setup_is_not_started() {
     for (phase, ran) in [("INIT", vec!["init"]), ("PLAN", vec!["init", "plan"])] {
         for mode in ["Automatic", "Manual"] {
             let mut a = with_places(&json!({"approval": {"mode": mode}}), &[(phase, REPLACE)]);
-            let failure = a.fails_as(FailureClass::Integrity, reason::TOOL_NOT_GENUINE).await;
+            let failure = a.fails(FailureClass::Integrity, reason::TOOL_NOT_GENUINE).await;
             assert!(failure.message.contains("OpenTofu 1.10.6 is not what it was at Setup"), "{}", failure.message);
             assert_eq!(a.ledger(), ran, "{phase} {mode}");
             assert!(a.api.status().claim.is_none());
@@ -35,13 +35,13 @@ async fn a_tool_that_is_another_since_setup_is_not_started() {
 }
 
 #[tokio::test]
-async fn who_only_touches_the_tool_changes_nothing() {
+async fn touched_tool_is_started() {
     let mut a = with_places(&json!({}), &[("PLAN", "cp -p $TOOL $TOOL.new && mv $TOOL.new $TOOL")]);
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }
 
 #[tokio::test]
-async fn what_a_plan_plants_outside_of_the_stack_is_gone_when_it_is_applied() {
+async fn planted_files_are_deleted_before_the_apply() {
     let plants = "mkdir -p $HOME/.aws $HOME/go/mod $SCRATCH/dir && echo evil > $HOME/.aws/config && echo evil > $HOME/go/mod/file \
                   && chmod 500 $HOME/go/mod && echo evil > $SCRATCH/dir/file && ln -s /etc $SCRATCH/etc && echo evil > $HOME/.tofurc \
                   && echo mine > mine && rm -rf $TMPDIR && ln -s $SCRATCH $TMPDIR && echo planted >> $LEDGER";

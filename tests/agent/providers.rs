@@ -43,7 +43,7 @@ fn installed() -> PathBuf {
 }
 
 #[test]
-fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
+fn twenty_parallel_runs_get_whole_packages() {
     crate::common::alone();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("cache");
@@ -94,7 +94,7 @@ fn of_twenty_at_once_each_gets_the_whole_package_or_none() {
 }
 
 #[tokio::test]
-async fn what_one_attempt_installed_the_next_one_is_served() {
+async fn installed_provider_is_served_to_later_attempts() {
     let shared = tempfile::tempdir().unwrap();
     let (cache, from) = (shared.path().join("cache"), shared.path().join("package"));
     let h1 = package(&from, 1000);
@@ -139,7 +139,7 @@ async fn what_one_attempt_installed_the_next_one_is_served() {
 }
 
 #[tokio::test]
-async fn a_cache_that_cannot_be_used_fails_no_run() {
+async fn unusable_cache_fails_no_run() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     symlink("/not/there", dir.path().join("link")).unwrap();

@@ -30,7 +30,7 @@ fn written(a: &Attempt) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn silence_is_said_once_and_taken_back_when_something_happens() {
+async fn silence_is_reported_once_and_cleared() {
     // Heartbeats, then a line, and then the end before it is silent for long again.
     let apply = format!("until [ -e $LEDGER.heard ]; do {HEARTBEAT}; sleep 0.1; done; echo a word; {GATE}");
     let after = 4;
@@ -65,7 +65,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
 }
 
 #[tokio::test]
-async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
+async fn hanging_plan_is_reported_and_ends_at_its_deadline() {
     // Like a provider with expired credentials: it reports the error and retries forever.
     let plan = "echo 'ExpiredToken: the token is expired' >&2; trap 'echo sigint >> $LEDGER' INT; while :; do sleep 0.05; done";
     let mut a = start_with(&json!({"timeouts": {"plan": "8s"}}), &[("PLAN", plan)], |settings, api| {
@@ -75,9 +75,8 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
     a.api.until("silence", is_quiet).await;
     let message = a.api.status().message.unwrap();
     assert!(message.starts_with("plan has said nothing new since ") && message.contains("at the deadline at"), "{message}");
-    let status = a.ends(1).await;
-    let failure = status.failure.clone().unwrap();
-    assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Timeout, reason::DEADLINE_EXCEEDED));
+    let failure = a.fails(FailureClass::Timeout, reason::DEADLINE_EXCEEDED).await;
+    let status = a.api.status();
     assert_eq!((failure.changes, status.result), (Changed::None, Some(RunResult::Failed)));
     for part in ["phase Plan passed its deadline after ", "; nothing had happened for ", "ExpiredToken"] {
         assert!(failure.message.contains(part), "{part} in {}", failure.message);
@@ -88,7 +87,7 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
 }
 
 #[tokio::test]
-async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
+async fn interrupted_apply_announces_the_kill() {
     let apply = "trap : INT; echo ready >> $LEDGER; sh -c 'trap \"\" INT; sleep 600'; echo saved >> $LEDGER; exit 1";
     let mut a = start_with(&json!({}), &[("APPLY", apply)], |settings, api| {
         impatient(settings, api);
@@ -106,7 +105,7 @@ async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
 }
 
 #[tokio::test]
-async fn a_word_of_silence_that_was_lost_comes_again() {
+async fn lost_report_of_silence_is_retried() {
     let mut a = start_with(&json!({}), &[("APPLY", GATE)], |settings, api| {
         impatient(settings, api);
         settings.stall_after = Duration::from_secs(3);
@@ -122,7 +121,7 @@ async fn a_word_of_silence_that_was_lost_comes_again() {
 }
 
 #[tokio::test]
-async fn a_plan_that_waits_for_people_is_not_silent() {
+async fn waiting_plan_is_not_silent() {
     let mut a = start_with(&manual(), &[], |settings, _| {
         settings.stall_after = Duration::from_millis(200);
     });

@@ -41,7 +41,7 @@ fn pod() -> Identity {
 }
 
 /// A datastore in this process.
-pub(crate) struct Lab {
+pub(crate) struct Datastore {
     dir: tempfile::TempDir,
     cluster: Arc<FakeCluster>,
     url: String,
@@ -49,7 +49,7 @@ pub(crate) struct Lab {
     _stop: watch::Sender<bool>,
 }
 
-impl Lab {
+impl Datastore {
     /// Starts with the repository `infra` in the run's namespace, without snapshots.
     pub(crate) fn start() -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -77,9 +77,9 @@ impl Lab {
         let (router, limits) = (datastore::http::router(service), Limits { connections: 16, head: Duration::from_secs(60) });
         tokio::spawn(connections::serve(router, || (), limits, listener, Some(config), stopped));
         fs::write(dir.path().join("ca.crt"), &authority).unwrap();
-        let lab = Self { dir, cluster, url, authority, _stop: stop };
-        lab.repository("team", &[]);
-        lab
+        let store = Self { dir, cluster, url, authority, _stop: stop };
+        store.repository("team", &[]);
+        store
     }
 
     fn repository(&self, namespace: &str, allowed: &[&str]) {
@@ -91,7 +91,7 @@ impl Lab {
         self.cluster.repositories.lock().unwrap().insert((namespace.into(), "infra".into()), repository);
     }
 
-    async fn store(&self, of: RepositoryId<'_>, revision: &str, snapshot: Vec<u8>) {
+    async fn put(&self, of: RepositoryId<'_>, revision: &str, snapshot: Vec<u8>) {
         let at = |name: &str| self.dir.path().join(name);
         let sources = Sources::new(&self.url, at("ca.crt"), at("sources"));
         let (size, digest) = (snapshot.len() as u64, format!("sha256:{}", Digest::of(&snapshot)));
@@ -121,7 +121,7 @@ impl Lab {
     }
 }
 
-impl Lab {
+impl Datastore {
     /// Forgets all runs, and so refuses their data.
     pub(crate) fn forget(&self) {
         *self.cluster.live.lock().unwrap() = None;
@@ -136,7 +136,7 @@ impl Lab {
     }
 }
 
-/// The store in the directory of a lab.
+/// The store in the directory of a datastore.
 fn opened(dir: &Path) -> Sealed {
     open(&dir.join("data"), &dir.join("keys"))
 }
@@ -181,40 +181,40 @@ fn good() -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_token_that_is_renewed_in_mid_apply_is_the_one_that_counts() {
+async fn token_renewed_during_the_apply_is_used() {
     crate::common::alone();
-    let lab = Lab::start();
+    let store = Datastore::start();
     let (revision, packed) = good();
-    lab.store(REPOSITORY, &revision, packed).await;
+    store.put(REPOSITORY, &revision, packed).await;
     let spec = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision, "path": "stacks/net"}},
         "backend": {"type": "http", "config": {"address": "http://state/x"}}});
-    let mut a = start_with(&spec, &[("APPLY", GATE)], |settings, api| lab.give(settings, api));
+    let mut a = start_with(&spec, &[("APPLY", GATE)], |settings, api| store.give(settings, api));
     a.until_ran("apply").await;
     // As the kubelet does, long before an apply of hours ends.
-    lab.cluster.token("renewed", pod());
-    lab.cluster.expire("pod");
-    fs::write(lab.dir.path().join("pod"), "renewed").unwrap();
-    lab.cluster.reviewed.lock().unwrap().clear();
+    store.cluster.token("renewed", pod());
+    store.cluster.expire("pod");
+    fs::write(store.dir.path().join("pod"), "renewed").unwrap();
+    store.cluster.reviewed.lock().unwrap().clear();
     a.open();
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
-    assert!(lab.cluster.reviewed.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", lab.cluster.reviewed);
-    assert!(stored(&lab.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
+    assert!(store.cluster.reviewed.lock().unwrap().contains(&"renewed".to_owned()), "{:?}", store.cluster.reviewed);
+    assert!(stored(&store.dir.path().join("data")).contains("/result"), "what comes behind the apply is there");
 }
 
 /// A reader that follows a log gets each line at once, and not only when more lines follow.
 #[tokio::test]
-async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
+async fn each_line_is_stored_before_the_next() {
     crate::common::alone();
-    let lab = Lab::start();
+    let store = Datastore::start();
     let says = "for n in 1 2 3 4 5; do echo \"line $n of $phase\"; until [ -e $LEDGER.$phase.$n ] || [ ! -e $LEDGER ]; do sleep 0.02; done; done";
     let (plan, apply) = (format!("phase=plan; {says}"), format!("phase=apply; {says}"));
     let spec = json!({"stack": "net", "backend": {"type": "http", "config": {"address": "http://state/x"}}});
-    let mut a = start_with(&spec, &[("PLAN", &plan), ("APPLY", &apply)], |settings, api| lab.give(settings, api));
+    let mut a = start_with(&spec, &[("PLAN", &plan), ("APPLY", &apply)], |settings, api| store.give(settings, api));
     for phase in ["plan", "apply"] {
         for n in 1..=5 {
             let line = format!("line {n} of {phase}\n");
             wait::until("its line can be read", PATIENCE, async || {
-                Ok(if lab.log(phase).await.contains(&line) { Ok(()) } else { Err(format!(": {line}{}", a.log())) })
+                Ok(if store.log(phase).await.contains(&line) { Ok(()) } else { Err(format!(": {line}{}", a.log())) })
             })
             .await
             .unwrap();
@@ -226,13 +226,13 @@ async fn each_line_of_a_log_is_with_the_datastore_before_the_next_is_said() {
 }
 
 #[tokio::test]
-async fn a_revision_is_waited_for_proven_and_applied() {
+async fn revision_is_awaited_verified_and_applied() {
     crate::common::alone();
-    let lab = Lab::start();
+    let store = Datastore::start();
     let (revision, packed) = good();
-    let mut a = lab.run(&revision, &json!({}));
+    let mut a = store.run(&revision, &json!({}));
     a.until_said(&format!("revision {revision} of TerraformRepository infra is not stored yet; it is waited for")).await;
-    lab.store(REPOSITORY, &revision, packed).await;
+    store.put(REPOSITORY, &revision, packed).await;
     let status = a.ends(0).await;
     assert_eq!(status.result, Some(RunResult::Applied));
     assert_eq!(status.plan.unwrap().revision, Some(revision.clone()));
@@ -241,60 +241,58 @@ async fn a_revision_is_waited_for_proven_and_applied() {
 }
 
 #[tokio::test]
-async fn a_repository_of_another_namespace_has_to_name_the_runs() {
+async fn repository_of_another_namespace_must_allow_runs() {
     crate::common::alone();
-    let lab = Lab::start();
+    let store = Datastore::start();
     let (revision, packed) = good();
     let elsewhere = RepositoryId { namespace: "platform", ..REPOSITORY };
-    lab.store(elsewhere, &revision, packed).await;
+    store.put(elsewhere, &revision, packed).await;
     let of = json!({"repository": {"namespace": "platform"}});
     for allowed in [None, Some("other")] {
         if let Some(allowed) = allowed {
-            lab.repository("platform", &[allowed]);
+            store.repository("platform", &[allowed]);
         }
-        let mut a = lab.run(&revision, &of);
-        let failure = a.fails_as(FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED).await;
+        let mut a = store.run(&revision, &of);
+        let failure = a.fails(FailureClass::Policy, reason::REPOSITORY_NOT_ALLOWED).await;
         assert!(failure.message.contains("names team in allowedNamespaces") && a.ledger().is_empty(), "{failure:?}");
     }
-    lab.repository("platform", &["other", "team"]);
-    let mut a = lab.run(&revision, &of);
+    store.repository("platform", &["other", "team"]);
+    let mut a = store.run(&revision, &of);
     a.ends(0).await;
 }
 
 #[tokio::test]
-async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
+async fn unavailable_revision_fails_before_the_tool_starts() {
     crate::common::alone();
-    let lab = Lab::start();
+    let store = Datastore::start();
     let (revision, _) = good();
     // The agent waits for half of Setup's timeout.
     let short = json!({"spec": {"timeouts": {"setup": "4s"}}});
-    let mut a = lab.run(&revision, &short);
-    let failure = a.fails_as(FailureClass::Transient, reason::SOURCE_NOT_READY).await;
+    let mut a = store.run(&revision, &short);
+    let failure = a.fails(FailureClass::Transient, reason::SOURCE_NOT_READY).await;
     assert!(failure.message.contains("kubectl describe tfrepo.pawl.run/infra") && a.ledger().is_empty(), "{failure:?}");
     // The snapshot of another commit with this one's name, and one with a changed byte.
     let (other, foreign) = snapshot(&[("stacks/net/main.tf", "locals { evil = 1 }\n")]);
     assert_ne!(other, revision);
-    lab.store(REPOSITORY, &revision, foreign).await;
-    let mut a = lab.run(&revision, &json!({}));
-    let failure = a.fails_as(FailureClass::Integrity, reason::SOURCE_CORRUPT).await;
+    store.put(REPOSITORY, &revision, foreign).await;
+    let mut a = store.run(&revision, &json!({}));
+    let failure = a.fails(FailureClass::Integrity, reason::SOURCE_CORRUPT).await;
     assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
     let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
     let mut a = start(&source, &[]);
-    let failure = a.fails(1).await;
-    assert_eq!(failure.reason, reason::INVALID_SPEC);
+    let failure = a.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;
     assert!(failure.message.starts_with("source.repository needs a datastore"), "{failure:?}");
 }
 
 #[tokio::test]
-async fn a_stack_whose_large_files_are_pointers_is_refused() {
+async fn stack_with_pointers_of_lfs_is_refused() {
     crate::common::alone();
-    let lab = Lab::start();
+    let store = Datastore::start();
     let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n", "a".repeat(64));
     let (revision, packed) =
         snapshot(&[(".gitattributes", "*.zip filter=lfs\n"), ("stacks/net/main.tf", ""), ("stacks/net/code.zip", &pointer)]);
-    lab.store(REPOSITORY, &revision, packed).await;
-    let mut a = lab.run(&revision, &json!({}));
-    let failure = a.fails(1).await;
-    assert_eq!(failure.reason, reason::SOURCE_INVALID, "{failure:?}");
+    store.put(REPOSITORY, &revision, packed).await;
+    let mut a = store.run(&revision, &json!({}));
+    let failure = a.fails(FailureClass::Configuration, reason::SOURCE_INVALID).await;
     assert!(failure.message.starts_with("git has only pointers to stacks/net/code.zip"), "{failure:?}");
 }

@@ -14,7 +14,7 @@ fn gets(api: &MemoryApi) -> u32 {
 }
 
 #[tokio::test]
-async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_gone() {
+async fn unknown_word_delays_the_adoption() {
     for (pointer, word, known) in [
         ("/status/phase", "Paused", "Pending"),
         ("/spec/operation", "Refresh", "Apply"),
@@ -43,7 +43,7 @@ async fn a_run_with_a_word_of_a_newer_version_is_not_adopted_until_the_word_is_g
 }
 
 #[tokio::test]
-async fn nothing_is_claimed_behind_a_word_of_a_newer_version() {
+async fn unknown_word_prevents_the_claim() {
     let mut a = start(&manual(), &[]);
     a.waits().await;
     a.api.change(|run| run["status"]["phase"] = "Paused".into());
@@ -55,7 +55,7 @@ async fn nothing_is_claimed_behind_a_word_of_a_newer_version() {
 }
 
 #[tokio::test]
-async fn what_a_newer_version_wrote_is_there_after_every_write() {
+async fn unknown_fields_survive_every_write() {
     let scan =
         json!({"name": "scan", "attempt": 0, "startedAt": "2026-11-21T10:00:00Z", "exitCode": 0, "newer": {"found": [1, 2]}});
     let line = "10:00:00  Scan  0.1s  a phase of a newer version";
@@ -86,7 +86,7 @@ async fn what_a_newer_version_wrote_is_there_after_every_write() {
 }
 
 #[tokio::test]
-async fn an_agent_of_another_minor_release_ends_and_says_so() {
+async fn agent_of_another_minor_release_ends() {
     let rows = [
         (json!({"runner": {"image": "mine"}}), false, FailureClass::Configuration),
         (json!({}), true, FailureClass::Configuration),
@@ -113,7 +113,7 @@ async fn an_agent_of_another_minor_release_ends_and_says_so() {
 
 /// The adoption landed, and the policy changed before its reply came.
 #[tokio::test]
-async fn an_adoption_that_landed_is_kept_under_another_policy() {
+async fn landed_adoption_survives_another_policy() {
     let mut a = start_with(&json!({}), &[], |_, api| api.fail(&[Some(Fault::LandedLost), Some(Fault::OtherRelease)]));
     assert_eq!(a.ends(0).await.result, Some(RunResult::Applied));
 }

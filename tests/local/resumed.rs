@@ -2,24 +2,24 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
-use crds::{Changed, Phase, RunResult};
+use anyhow::{Context as _, Result, ensure};
+use crds::{Changed, Phase, RunResult, reason};
 use harness::wait;
 use nix::sys::signal::Signal;
 
 use crate::{
     interrupts::reading,
-    place::{Lab, Test, approval, holds},
+    place::{End as _, Lab, Test, approval, ended, holds},
     stalled::Stalled,
     terminal::PATIENCE,
 };
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("resumed::without_a_terminal_a_plan_waits", without_terminal),
-        Test::new("resumed::a_newer_apply_ends_what_waits", overtaken),
-        Test::new("resumed::killed_in_plan", killed_in_plan),
-        Test::new("resumed::killed_at_the_question", killed_at_the_question),
+        Test::new("resumed::plan_waits_without_a_terminal", without_terminal),
+        Test::new("resumed::other_applies_make_a_waiting_plan_stale", overtaken),
+        Test::new("resumed::run_killed_in_its_plan_is_failed", killed_in_plan),
+        Test::new("resumed::plan_killed_at_the_question_waits", killed_at_the_question),
         Test::new("resumed::end_of_file_is_no_answer", end_of_file),
     ]
 }
@@ -54,6 +54,12 @@ fn overtaken(lab: &Lab) -> Result<()> {
     // A new plan waits for its own answer.
     let text = place.ends(2, &["destroy"])?;
     place.came_to(RunResult::Destroyed, place.paste(&approval(&text)?)?)?;
+    // A person who uses the tool by hand is in no record, and the tool refuses the plan.
+    let line = approval(&place.ends(2, &["apply"])?)?;
+    ended(&mut place.program("tofu", &["apply", "-auto-approve", "-no-color"]))?.with(0)?;
+    let text = place.came_to(RunResult::Failed, place.paste(&line)?)?;
+    let failure = place.record()?.failure.context("no failure")?;
+    ensure!(failure.reason == reason::STALE_PLAN && failure.changes == Changed::None, "{failure:?}: {text}");
     Ok(())
 }
 

@@ -1,16 +1,13 @@
-//! Runs recreated from a backup or by a tool do not apply by themselves.
+//! A run recreated from a backup does not apply by itself.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test, automatic, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("again::a_run_out_of_a_backup_applies_nothing_by_itself", backup),
-        Test::new("again::a_run_that_a_tool_keeps_outlives_its_time", kept),
-    ]
+    vec![Test::new("again::run_recreated_from_a_backup_applies_nothing", backup)]
 }
 
 /// Creates an object like a backup tool: without its status and the fields that the API server sets.
@@ -26,7 +23,7 @@ fn restore(scene: &Scene, mut object: Value) -> Result<()> {
 }
 
 async fn backup(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", json!({}), automatic()).await?;
     scene.ends("a", RunResult::Applied).await?;
     let saved: Value = serde_json::from_str(&scene.kubectl(&["get", "tfrun", "a", "-o", "json"])?)?;
     let uid = saved["metadata"]["uid"].as_str().context("no UID")?;
@@ -39,19 +36,6 @@ async fn backup(scene: Scene) -> Result<()> {
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1 && scene.pod_names("a").await?.is_empty());
     // The next step is one command that reruns it.
     scene.paste(&status.next_step.context("no next step")?)?;
-    let named = scene.until("a", "answered", SOON, |run| run.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
-    let again = named.status.and_then(|status| status.rerun).context("no rerun")?;
+    let again = scene.rerun_of("a").await?;
     scene.ends_within(&again, RunResult::NoChanges, LATER).await.map(drop)
-}
-
-async fn kept(scene: Scene) -> Result<()> {
-    // Manual, so that it cannot end before the tool has set its label.
-    scene.scripted("kept", json!({}), json!({"ttlSecondsAfterFinished": 2})).await?;
-    scene.kubectl(&["label", "tfrun", "kept", "kustomize.toolkit.fluxcd.io/name=team"])?;
-    scene.approved("kept").await?;
-    scene.scripted("goes", json!({}), json!({"approval": {"mode": "Automatic"}, "ttlSecondsAfterFinished": 2})).await?;
-    scene.gone("goes").await?;
-    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
-    ensure!(scene.get("kept").await?.metadata.deletion_timestamp.is_none());
-    Ok(())
 }

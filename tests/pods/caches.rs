@@ -32,7 +32,7 @@ use crate::{
 
 /// The operator's settings affect the whole cluster.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("caches::a_claim_keeps_tools_and_providers_for_those_who_come_later_behind_a_proxy_and_on_a_bucket", claim)]
+    vec![Test::new("caches::claim_proxy_and_bucket_serve_tools_and_providers", claim)]
 }
 
 const CLAIM: &str = "tools";
@@ -159,7 +159,7 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
     let (tools, provider) = (Toolset::ensure(IN_PODS)?, "terraform-provider-time");
     let (version, folder) = (tools.version(provider)?, tempfile::tempdir()?);
     stack(folder.path(), version, tools.path(provider)?)?;
-    let name = format!("{}/cached", scene.namespace);
+    let name = scene.path("cached");
     scene.suite.git.create(&name)?.commit_folder("main", folder.path())?;
     let spec = json!({"source": {"git": {"url": scene.suite.git.url(&name), "revision": "main"}},
         "approval": {"mode": "Automatic"},

@@ -8,7 +8,7 @@ use demo::{Approval, NOT_APPROVED, rehearse};
 use crate::suite::{Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("demo::it_approves_by_itself_when_told_to_and_leaves_the_plan_where_nobody_can_be_asked", told)]
+    vec![Test::new("demo::demo_approves_only_when_told_to", told)]
 }
 
 async fn told(scene: Scene) -> Result<()> {

@@ -1,5 +1,5 @@
 //! The output of `kubectl describe terraformrun` for a waiting, an applied and a failed run. The guide contains these texts, taken from
-//! these runs; `UPDATE=1` rewrites them. Also tests the output for a plan that changes no resource.
+//! these runs; `UPDATE=1` rewrites them.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,10 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{SOON, Scene, TIMEOUT, Test, holds, merge};
+use crate::suite::{SOON, Scene, TIMEOUT, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("describe::the_texts_in_the_guide_are_of_real_runs", texts),
-        Test::new("describe::outputs_and_moves_are_named_before_anybody_approves", moved),
-    ]
+    vec![Test::new("describe::guide_shows_the_output_of_real_runs", texts)]
 }
 
 const MAIN: &str = r#"variable "zone" { type = string }
@@ -35,7 +32,7 @@ output "vpc_id" {
 async fn texts(scene: Scene) -> Result<()> {
     let (url, sha) = scene.repository("stacks", &[("network/main.tf", MAIN), ("network/.opentofu-version", "1.10.6\n")])?;
     let broken = MAIN.replace("var.zone}", "var.zones}");
-    let repo = scene.suite.git.create(&format!("{}/broken", scene.namespace))?;
+    let repo = scene.suite.git.create(&scene.path("broken"))?;
     let broken_sha = repo.commit("main", &[("network/main.tf", &broken), ("network/.opentofu-version", "1.10.6\n")])?;
     let spec = |url: &str| json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "variables": [{"name": "zone", "value": "north"}]});
     scene.create("network", spec(&url)).await?;
@@ -59,7 +56,7 @@ async fn texts(scene: Scene) -> Result<()> {
     for part in ["Result:", "Applied", "By:", "admin"] {
         holds(&applied, part)?;
     }
-    scene.create("network-2", spec(&scene.suite.git.url(&format!("{}/broken", scene.namespace)))).await?;
+    scene.create("network-2", spec(&scene.suite.git.url(&scene.path("broken")))).await?;
     scene.ends_within("network-2", RunResult::Failed, SOON).await?;
     scene.kubectl(&["wait", "--for=condition=Finished", TIMEOUT, "tfrun/network-2"])?;
     let failed = scene.kubectl(&["describe", "terraformrun", "network-2"])?;
@@ -96,34 +93,6 @@ async fn texts(scene: Scene) -> Result<()> {
 fn says_something(text: &str) -> Result<()> {
     ensure!(!text.lines().any(|line| line.trim() == "Message:"), "an empty message in:\n{text}");
     Ok(())
-}
-
-async fn moved(scene: Scene) -> Result<()> {
-    let before = "resource \"terraform_data\" \"a\" {\n  input = \"same\"\n}\n\
-                  output \"said\" {\n  value     = \"not-for-a-status\"\n  sensitive = true\n}\n";
-    let spec = |more: serde_json::Value| {
-        let mut spec = json!({"backend": scene.backend("stack")});
-        merge(&mut spec, more);
-        spec
-    };
-    scene.real("before", before, spec(json!({"approval": {"mode": "Automatic"}}))).await?;
-    scene.ends("before", RunResult::Applied).await?;
-    let after = before.replace("\"a\"", "\"b\"").replace("not-for", "nor-for");
-    let after = format!("{after}moved {{\n  from = terraform_data.a\n  to   = terraform_data.b\n}}\n");
-    scene.real("after", &after, spec(json!({}))).await?;
-    scene.phase("after", Phase::AwaitingApproval).await?;
-    scene.kubectl(&["wait", "--for=condition=Planned", TIMEOUT, "tfrun/after"])?;
-    holds(&scene.kubectl(&["get", "tfrun", "after"])?, "+0 ~0 -0, 1 moved, 1 output")?;
-    let text = scene.kubectl(&["describe", "terraformrun", "after"])?;
-    for part in ["plan +0 ~0 -0, 1 moved, 1 output waits for approval", "> terraform_data.b (moved from terraform_data.a)"] {
-        holds(&text, part)?;
-    }
-    holds(&text, "~ output.said")?;
-    // Only the status: the spec contains the inline code.
-    let status = text.split_once("\nStatus:").context("no status")?.1;
-    ensure!(!status.contains("for-a-status"), "the value of a sensitive output:\n{text}");
-    says_something(&text)?;
-    scene.approved("after").await.map(drop)
 }
 
 /// Replaces names of this machine and this run by neutral ones.

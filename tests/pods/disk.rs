@@ -12,10 +12,10 @@ use crds::{Changed, FailureClass, Phase, RunResult, apply_log::state, names, rea
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{GATE, LATER, Scene, Test, holds, stderr};
+use crate::suite::{GATE, LATER, Scene, Test, automatic, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("disk::a_plan_without_room_is_made_again", plan), Test::new("disk::a_state_without_room_is_not_lost", apply)]
+    vec![Test::new("disk::plan_on_a_full_disk_is_retried", plan), Test::new("disk::state_on_a_full_disk_is_not_lost", apply)]
 }
 
 /// Mounts a full file system over a directory of a run's newest pod, until the pod ends.
@@ -34,7 +34,7 @@ async fn fill(scene: &Scene, name: &str, dir: &str) -> Result<()> {
 
 async fn plan(scene: Scene) -> Result<()> {
     let script = json!({"resources": 1, "commands": {"plan": [{"only": [1], "exec": ["sh", "-c", GATE]}]}});
-    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", script, automatic()).await?;
     scene.until_ledger("a", what::COMMAND_START, Some("plan")).await?;
     // The tool writes the plan here.
     fill(&scene, "a", "/pawl/work/out").await?;

@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("forge::what_is_pushed_to_gitea_is_planned_approved_and_applied", pushed)]
+    vec![Test::new("forge::push_to_gitea_is_planned_and_applied", pushed)]
 }
 
 async fn pushed(scene: Scene) -> Result<()> {
@@ -27,13 +27,12 @@ async fn pushed(scene: Scene) -> Result<()> {
     let gitea = Gitea::start(&tools, IpAddr::V4(cluster.host()), &cluster.network().services()).await?;
     gitea.create("infrastructure").await?;
     let (user, token) = gitea.credentials();
-    let login = [format!("--from-literal=username={user}"), format!("--from-literal=password={token}")];
-    scene.kubectl(&["create", "secret", "generic", "gitea", &login[0], &login[1]])?;
+    scene.secret("gitea", &[("username", user), ("password", token)])?;
     webhook::bind(cluster, &scene.namespace, "pawl-sources").await?;
     let spec = json!({"url": gitea.clone_url("infrastructure"), "interval": "30s", "secretRef": {"name": "gitea"},
         "defaults": {"tool": {"name": "OpenTofu", "version": "1.10.6"}}});
     let hook = Hook::set(cluster, &scene.namespace, "infrastructure", spec).await?;
-    let layers = Layers::of(&scene);
+    let layers = Layers::of(&scene)?;
     layers.layer("app", json!({})).await?;
     let without = |source: &crds::LayerSource| source.missing.is_some();
     layers.until("app", "without its directory", |status| status.source.as_ref().is_some_and(without)).await?;

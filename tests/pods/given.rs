@@ -1,6 +1,6 @@
 //! The guide's private repositories and registries, replacements, refresh-only runs, and inputs and outputs of a run, in real pods.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult, TerraformRunStatus};
@@ -14,13 +14,13 @@ use harness::{
 use serde_json::{Value, json};
 use servers::{auth::Access, git::GitServer, registry::Registry};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
+use crate::suite::{LATER, SOON, Scene, Test, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("given::sources_modules_and_providers_of_private_places", private),
-        Test::new("given::a_stack_is_replaced_in_part_looked_at_taken_and_destroyed", life),
-        Test::new("given::terraform_is_given_the_same", terraform),
+        Test::new("given::private_sources_modules_and_providers_are_fetched", private),
+        Test::new("given::stack_is_replaced_refreshed_read_and_destroyed", life),
+        Test::new("given::terraform_has_the_same_inputs_hooks_and_outputs", terraform),
     ]
 }
 
@@ -31,20 +31,7 @@ const REPOSITORY: &str = "https://git.example.com/platform/stacks.git";
 async fn create(scene: &Scene, file: &str, name: &str, texts: &[(&str, &str)], more: Value) -> Result<()> {
     let text = texts.iter().fold(guide::block(file)?, |text, (from, to)| text.replace(from, to));
     let manifest: Value = serde_saphyr::from_str(&text)?;
-    let mut spec = manifest["spec"].clone();
-    merge(&mut spec, more);
-    scene.create_bare(name, spec).await.map(drop)
-}
-
-/// Creates a Secret or a ConfigMap from literals.
-fn object(scene: &Scene, kind: &str, name: &str, texts: &[(&str, &str)]) -> Result<()> {
-    let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
-    let field = if kind == "Secret" { "stringData" } else { "data" };
-    let mut object = object;
-    object[field] = json!(texts.iter().copied().collect::<BTreeMap<_, _>>());
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), object.to_string())?;
-    scene.kubectl(&["create", "-f", &file.path().display().to_string()]).map(drop)
+    scene.create_bare(name, with(manifest["spec"].clone(), more)).await.map(drop)
 }
 
 /// An HTTPS repository with its own authority and a password, modules from git and from a registry, a provider from a mirror, each with its
@@ -69,8 +56,8 @@ async fn private(scene: Scene) -> Result<()> {
     git.set_access("platform/module", Access::Bearer("module-t0ken".into()));
     let host = git.addr().to_string();
     let authority = git.authority().context("the server has no authority")?;
-    object(&scene, "ConfigMap", "settings", &[("zone", "north")])?;
-    object(&scene, "Secret", "git", &[("username", "pawl"), ("password", "glpat-example"), ("ca.crt", authority)])?;
+    scene.config_map("settings", &[("zone", "north")])?;
+    scene.secret("git", &[("username", "pawl"), ("password", "glpat-example"), ("ca.crt", authority)])?;
     create(&scene, "private.yaml", "private", &[("git.example.com", &host)], json!({})).await?;
 
     // Its source is public, but `init` needs credentials.
@@ -81,15 +68,15 @@ async fn private(scene: Scene) -> Result<()> {
         modules.host()
     );
     let (url, _) = scene.repository("stacks", &[("network/main.tf", &main)])?;
-    object(&scene, "Secret", "module", &[("bearerToken", "module-t0ken"), ("ca.crt", authority)])?;
-    object(&scene, "Secret", "modules", &[("token", "modules-token")])?;
+    scene.secret("module", &[("bearerToken", "module-t0ken"), ("ca.crt", authority)])?;
+    scene.secret("modules", &[("token", "modules-token")])?;
     let config = format!(
         "credentials \"{}\" {{\n  token = \"mirror-token\"\n}}\nprovider_installation {{\n  network_mirror {{\n    url = \"{}\"\n  }}\n}}\n",
         mirror.host(),
         mirror.url("/p/")
     );
-    object(&scene, "Secret", "tools", &[("terraformrc", &config)])?;
-    object(&scene, "ConfigMap", "authorities", &[("ca.crt", &pki.authority())])?;
+    scene.secret("tools", &[("terraformrc", &config)])?;
+    scene.config_map("authorities", &[("ca.crt", &pki.authority())])?;
     let more = json!({
         "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "credentials": {"git": [{"host": host, "secretRef": {"name": "module"}}]},
@@ -126,18 +113,17 @@ fn published(scene: &Scene) -> Result<String> {
 
 async fn life(scene: Scene) -> Result<()> {
     let (url, _) = scene.repository("stacks", &[("network/main.tf", NETWORK), ("network/conf/zone", "of the source")])?;
-    object(&scene, "ConfigMap", "settings", &[("of_map", "mapped"), ("no.name", "left out")])?;
-    object(&scene, "ConfigMap", "zones", &[("zone", "of a map")])?;
+    scene.config_map("settings", &[("of_map", "mapped"), ("no.name", "left out")])?;
+    scene.config_map("zones", &[("zone", "of a map")])?;
     // All runs of the stack have the same inputs.
     let given = |more: Value| {
-        let mut given = json!({
+        let given = json!({
             "tool": {"name": "OpenTofu", "version": "1.10.6"},
             "envFrom": [{"prefix": "TF_VAR_", "configMapRef": {"name": "settings"}}],
             "files": [{"path": "conf/zone", "in": "Source", "overwrite": true, "configMapKeyRef": {"name": "zones", "key": "zone"}}],
             "outputs": {"configMap": {"name": "network"}, "onDestroy": "Keep"},
         });
-        merge(&mut given, more);
-        given
+        with(given, more)
     };
     let texts = [(REPOSITORY, url.as_str())];
     let plain = json!({"source": {"git": {"url": url, "revision": "main", "path": "network"}}, "stack": "network",
@@ -175,8 +161,8 @@ async fn terraform(scene: Scene) -> Result<()> {
     let main = "variable \"zone\" {}\nvariable \"word\" {\n  sensitive = true\n}\nvariable \"size\" {}\nresource \"terraform_data\" \"a\" {\n  \
         input = \"${var.zone} ${var.size}\"\n  provisioner \"local-exec\" {\n    command = \"test \\\"$LATE $(cat $HOME/.example)\\\" = 'evening of-home'\"\n  }\n}\n\
         output \"said\" {\n  value = terraform_data.a.output\n}\noutput \"word\" {\n  value     = var.word\n  sensitive = true\n}\n";
-    object(&scene, "ConfigMap", "vars", &[("all.tfvars", "size = 3\n")])?;
-    object(&scene, "Secret", "words", &[("TF_VAR_word", "correct-horse"), ("home", "of-home")])?;
+    scene.config_map("vars", &[("all.tfvars", "size = 3\n")])?;
+    scene.secret("words", &[("TF_VAR_word", "correct-horse"), ("home", "of-home")])?;
     let spec = json!({
         "source": {"inline": {"files": {"main.tf": main}}},
         "tool": {"name": "Terraform"},
@@ -198,6 +184,7 @@ async fn terraform(scene: Scene) -> Result<()> {
     ensure!(status.failed_hook.is_none(), "{status:?}");
     let plan = status.plan.context("no plan")?;
     ensure!(plan.tool.starts_with("Terraform "), "{plan:?}");
+    // The state is with a backend, so the tool reads them.
     let outputs = status.outputs.context("no outputs")?;
     // A value handed over by a hook is masked everywhere.
     ensure!(outputs.values["said"] == "(sensitive value) 3" && outputs.message.contains("Secret word (1 key)"), "{outputs:?}");

@@ -1,9 +1,9 @@
 //! Who may read the datastore's objects, tested with real tokens of real pods (the datastore's own tests `access` and `states` cover the
-//! other refusals); and which of the agent's files code of a stack cannot read.
+//! other refusals).
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    Phase, RunResult,
+    Phase,
     datastore::{AUDIENCE, Problem, attempt_path},
 };
 use harness::{cluster::datastore::Datastore, wait};
@@ -11,14 +11,10 @@ use kube::ResourceExt;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::suite::{LATER, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("guard::only_the_run_s_own_pod_with_its_own_token", tokens),
-        Test::new("guard::what_an_approver_reads_is_what_the_tool_says_of_the_plan", read),
-        Test::new("guard::code_of_the_stack_reads_no_credentials_of_its_source", source_credentials),
-    ]
+    vec![Test::new("guard::only_the_own_pod_and_token_read_a_bundle", tokens)]
 }
 
 /// A run in its hold, its pod's account, and its nonce.
@@ -88,71 +84,4 @@ async fn tokens(scene: Scene) -> Result<()> {
     super::stored::released(&scene, "a").await?;
     let look = async || Ok(get(&store, &a.bundle(&scene), &token, &a.nonce).await?.0 != StatusCode::OK);
     wait::until("a pod that is gone reads no more", LATER, look).await
-}
-
-/// Places links to the pod's tokens at all paths that the agent may store, and tries to change stored files. Prints only its successes, as
-/// text that is not JSON.
-const DECEIVE: &str = r#"
-exec 2> /dev/null
-token=/var/run/secrets/kubernetes.io/serviceaccount/token
-for name in plan/text plan/json plan/tfplan out/tfplan log/plan log/apply journal/journal bundle; do
-  rm -rf /pawl/work/$name; mkdir -p $(dirname /pawl/work/$name); ln -s $token /pawl/work/$name
-done
-echo 'No changes. Your infrastructure matches the configuration.' > /tmp/no-changes
-for way in 'touch /pawl/kept/made' 'rm -f /pawl/kept/tfplan' 'ln -sfn /tmp/no-changes /pawl/kept/tfplan' \
-  'ln -s /tmp/no-changes /pawl/kept/text' ': > /pawl/kept/tfplan' 'mv /pawl/kept /pawl/other'; do
-  sh -c "$way" && echo "could $way"
-done
-cat /pawl/kept/tfplan > /dev/null || echo 'could not read'
-"#;
-
-async fn read(scene: Scene) -> Result<()> {
-    let deceive = json!([{"exec": ["sh", "-c", DECEIVE]}]);
-    let script = json!({"resources": [{"address": "terraform_data.real"}], "commands": {"show": deceive, "apply": deceive}});
-    scene.scripted("a", script, json!({"approval": {"holdFor": "1h"}})).await?;
-    let status = scene.phase("a", Phase::AwaitingApproval).await?;
-    let plan = status.plan.context("no plan")?;
-    ensure!(plan.summary == "+1 ~0 -0" && plan.changes == ["+ terraform_data.real"], "{plan:?}");
-    ensure!(!status.unconfined, "{:?}", status.history);
-    let text = scene.read("terraformruns/a/plan")?;
-    holds(&text, "terraform_data.real")?;
-    ensure!(!text.contains("eyJ") && !text.contains("No changes") && !text.contains("could"), "{text}");
-    let json = scene.read("terraformruns/a/planjson")?;
-    ensure!(json.contains("resource_changes") && !json.contains("eyJ") && !json.contains("could"), "{json}");
-    scene.approved("a").await?;
-    let log = scene.read("terraformruns/a/log")?;
-    ensure!(!log.contains("could") && !log.contains("eyJ"), "{log}");
-    Ok(())
-}
-
-async fn source_credentials(scene: Scene) -> Result<()> {
-    use servers::auth::Access;
-    // Each command that runs code tries the file itself, the agent's root directory, and a link. The content would be masked in the log, so
-    // only success is printed.
-    let file = "/pawl/secrets/source/password";
-    let code = format!(
-        "for file in {file} /proc/1/root{file}; do cat $file >/dev/null 2>&1 && echo \"$file open\" || echo \"$file closed\"; done; \
-         ln {file} stolen 2>/dev/null && cat stolen && echo link open; [ \"$WORD\" = given ] && echo its own is here; true"
-    );
-    let exec = json!([{"exec": ["sh", "-c", code]}]);
-    let script = json!({"name": format!("{}/a", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": 1,
-        "commands": {"init": exec, "plan": exec, "apply": exec}});
-    let (url, _) = scene.repository("a", &[("main.tf", "# played by a script\n"), ("pawl-script.json", &script.to_string())])?;
-    scene.suite.git.set_access(&format!("{}/a", scene.namespace), Access::basic("me", "s3cret-word"));
-    let literals = ["--from-literal=username=me", "--from-literal=password=s3cret-word"];
-    scene.kubectl(&[&["create", "secret", "generic", "source"][..], &literals].concat())?;
-    scene.kubectl(&["create", "secret", "generic", "own", "--from-literal=word=given"])?;
-    let spec = json!({
-        "source": {"git": {"url": url, "revision": "main", "secretRef": {"name": "source"}}},
-        "tool": {"name": "OpenTofu", "version": "0.0.1"},
-        "env": [{"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "own", "key": "word"}}}],
-        "approval": {"mode": "Automatic"},
-    });
-    scene.create("a", spec).await?;
-    scene.ends("a", RunResult::Applied).await?;
-    let log = scene.log("a").await?;
-    ensure!(log.matches("password closed").count() >= 6 && !log.contains("password open") && !log.contains("link open"), "{log}");
-    // The code still gets the Secrets that the run references.
-    ensure!(log.matches("its own is here").count() >= 3, "{log}");
-    Ok(())
 }

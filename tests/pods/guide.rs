@@ -19,9 +19,9 @@ use crate::suite::{LATER, SOON, Scene, Test, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("guide::its_first_runs_end_as_it_says", first_runs),
-        Test::new("guide::its_manifests_are_accepted", |scene| async move { manifests(&scene) }),
-        Test::new("guide::the_chart_takes_its_values", |scene| async move { values(&scene) }),
+        Test::new("guide::first_runs_end_as_described", first_runs),
+        Test::new("guide::manifests_are_accepted", |scene| async move { manifests(&scene) }),
+        Test::new("guide::chart_renders_with_its_values", |scene| async move { values(&scene) }),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! Processes that hang, ask for input or stay behind: the status shows it meanwhile, the run ends with class and reason, and no process is
-//! left. The agent's tests (`quiet`) cover a plan that hangs. `tools` covers, with Terragrunt, that the provider and not the tool is killed
+//! Processes that hang or stay behind: the status reports it, the run ends with class and reason, and no process is left. The agent's tests
+//! cover a plan that hangs (`quiet`) and a prompt (`attempt`). `tools` covers, with Terragrunt, that the provider and not the tool is killed
 //! when a *person* ends an apply.
 
 use std::time::Duration;
@@ -10,13 +10,12 @@ use jiff::Timestamp;
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{LATER, SOON, Scene, Test, holds};
+use crate::suite::{LATER, Scene, Test, automatic, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("hangs::an_apply_whose_provider_hangs_on_expired_credentials", behind_the_claim),
-        Test::new("hangs::a_tool_that_asks_is_not_answered", question),
-        Test::new("hangs::a_daemon_that_keeps_the_output_open_keeps_nobody", daemon),
+        Test::new("hangs::hanging_provider_ends_the_apply_at_its_deadline", behind_the_claim),
+        Test::new("hangs::daemon_that_holds_the_output_delays_5_s_at_most", daemon),
     ]
 }
 
@@ -26,10 +25,8 @@ const EXPIRED: &str = "ExpiredToken: the security token included in the request 
 /// Waits until the status reports a quiet apply, and checks the output of `describe`.
 async fn silent(scene: &Scene) -> Result<()> {
     let says = |status: &TerraformRunStatus| status.progress.as_ref().and_then(|progress| progress.quiet_since.clone());
-    let run =
-        scene.until("a", "silent", LATER, |r| r.status.as_ref().is_some_and(|s| says(s).is_some() || s.is_terminal())).await?;
+    let status = scene.until("a", "silent", LATER, |s| says(s).is_some() || s.is_terminal()).await?;
     let seen = Timestamp::now();
-    let status = run.status.unwrap_or_default();
     let since = says(&status).with_context(|| format!("it ended and was never silent: {:?}", status.failure))?.0;
     let lasted = seen.duration_since(since).as_secs();
     ensure!((60..90).contains(&lasted), "said after {lasted} s");
@@ -70,33 +67,10 @@ async fn behind_the_claim(scene: Scene) -> Result<()> {
     ensure!(all.len() == 1 && own.first().and_then(|signal| signal.text("signal")) == Some("SIGINT"), "{all:?}");
     // The tool was not killed: it recorded the created objects and released its lock.
     ensure!(ledger::select(&ledger, what::COMMAND_END, Some("apply")).len() == 1, "the tool was killed");
-    ensure!(scene.suite.state.lock(&format!("{}/a", scene.namespace)).is_none(), "the lock is still held");
-    let state = scene.suite.state.current(&format!("{}/a", scene.namespace)).context("no state")?;
-    ensure!(ledger::forgotten(&ledger, &state).is_empty(), "{:?}", ledger::forgotten(&ledger, &state));
+    scene.saved("a")?;
     let log = scene.log("a").await?;
     ensure!(log.matches("terraform_data.b: Still creating...").count() > 30, "there were no heartbeats:\n{log}");
     clean(&scene).await
-}
-
-async fn question(scene: Scene) -> Result<()> {
-    let question = "provider.scripted.token";
-    // Each run is named after the command that asks: before and after the claim.
-    let names = ["plan", "apply"];
-    for name in names {
-        let script = json!({"commands": {name: [{"ask": question}]}});
-        scene.scripted(name, script, json!({"approval": {"mode": "Automatic"}})).await?;
-    }
-    for name in names {
-        // Not `Transient`, despite the end of file in its message: the next attempt would be asked the same.
-        let status = scene.fails(name, FailureClass::Configuration, reason::INPUT_REQUIRED, SOON).await?;
-        holds(&status.failure.context("no failure")?.message, question)?;
-        ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, name) == 1, "it was tried again");
-        let ledger = scene.ledger(name);
-        let marks = ledger::select(&ledger, what::MARK, Some(name));
-        ensure!(marks.len() == 1 && marks[0].text("text") == Some("no terminal"), "{marks:?}");
-        holds(&scene.log(name).await?, &format!("{question}\n  Enter a value: \n"))?;
-    }
-    Ok(())
 }
 
 async fn daemon(scene: Scene) -> Result<()> {
@@ -105,7 +79,7 @@ async fn daemon(scene: Scene) -> Result<()> {
     let commands = json!({"plan": [spawn, "default", {"print": "last words of plan"}],
         "apply": [spawn, "default", {"print": "last words of apply"}]});
     let script = json!({"resources": 1, "commands": commands});
-    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", script, automatic()).await?;
     let status = scene.ends("a", RunResult::Applied).await?;
     for name in ["plan", "apply"] {
         let step = status.steps.iter().find(|step| step.name == name).with_context(|| format!("no step {name}"))?;

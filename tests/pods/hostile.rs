@@ -1,29 +1,23 @@
 //! Code of a stack attacks the agent while real OpenTofu plans, shows the plan and applies it: `fixtures/hostile`, with the suite's own
 //! provider. Forbidden acts are refused by name, and permitted acts do not affect the approved and applied plan.
 
-use std::{collections::BTreeMap, io::Write as _, path::Path};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, Phase, RunResult, reason};
+use crds::{Phase, RunResult};
 use harness::cluster::gobuild::{IN_PODS, Toolset};
 use serde_json::{Value, json};
 use servers::{auth::Access, repo::Change};
-use tar::EntryType;
-use tool_versions::{Digest, Platform};
+use tool_versions::Platform;
 
 use crate::{
     releases::{CREDENTIALS, SECRET},
     stored::{approve_waiting, released},
-    suite::{LATER, Scene, Test, holds, merge},
+    suite::{LATER, Scene, Test, holds, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![
-        Test::new("hostile::code_that_attacks_at_plan_time_gains_nothing", attacks),
-        Test::new("hostile::a_tool_replaced_at_plan_time_is_not_started", replaced),
-        Test::new("hostile::what_hooks_hand_over_steers_nothing", handed_over),
-        Test::new("hostile::an_archive_that_leads_out_is_not_unpacked", packed),
-    ]
+    vec![Test::new("hostile::attacks_of_the_stack_are_refused", attacks)]
 }
 
 const MAIN: &str = include_str!("../fixtures/hostile/main.tf");
@@ -169,7 +163,7 @@ fn commit(scene: &Scene) -> Result<String> {
     let real = std::fs::read(tools.path("terraform-provider-time")?)?;
     // The tool's default directory for providers next to the stack.
     let package = format!("terraform.d/plugins/registry.opentofu.org/pawl/hostile/1.0.0/{}", Platform::here());
-    let name = format!("{}/hostile", scene.namespace);
+    let name = scene.path("hostile");
     scene.suite.git.create(&name)?.commit_changes(
         "main",
         &[
@@ -186,29 +180,27 @@ fn commit(scene: &Scene) -> Result<String> {
 /// The agent's credentials, which code of the stack must not get.
 fn secrets(scene: &Scene) -> Result<()> {
     for (name, (user, password)) in [("source", ("me", "s3cret-word")), (SECRET, CREDENTIALS)] {
-        let literals = [format!("--from-literal=username={user}"), format!("--from-literal=password={password}")];
-        scene.kubectl(&["create", "secret", "generic", name, &literals[0], &literals[1]])?;
+        scene.secret(name, &[("username", user), ("password", password)])?;
     }
     Ok(())
 }
 
 /// A run of the hostile stack with a managed state, in the image without tools: the pod downloads OpenTofu and the provider.
 async fn run(scene: &Scene, url: &str, name: &str, more: Value) -> Result<()> {
-    let mut spec = json!({
+    let spec = json!({
         "source": {"git": {"url": url, "revision": "main", "secretRef": {"name": "source"}}},
         "tool": {"name": "OpenTofu", "version": "1.10.6"},
         "backend": null,
         "runner": {"image": scene.suite.releases.image, "imagePullPolicy": "Never"},
     });
-    merge(&mut spec, more);
-    scene.create(name, spec).await.map(drop)
+    scene.create(name, with(spec, more)).await.map(drop)
 }
 
 async fn attacks(scene: Scene) -> Result<()> {
     // Where pods of a namespace may share a directory of the node, code can attack that as well.
     scene.kubectl(&["label", "namespace", &scene.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"])?;
     secrets(&scene)?;
-    scene.kubectl(&["create", "configmap", "attack", &format!("--from-literal=attack.sh={ATTACK}")])?;
+    scene.config_map("attack", &[("attack.sh", ATTACK)])?;
     let url = commit(&scene)?;
     scene.real("before", BEFORE, json!({"backend": null, "stack": "net", "approval": {"mode": "Automatic"}})).await?;
     scene.ends_within("before", RunResult::Applied, LATER).await?;
@@ -274,154 +266,5 @@ fn shown(scene: &Scene, name: &str, part: &str) -> Result<()> {
     ensure!(!text.contains("eyJ") && !text.contains("No changes"), "{text}");
     let json = scene.read(&format!("terraformruns/{name}/planjson"))?;
     ensure!(json.contains("resource_changes") && !json.contains("eyJ"), "{json}");
-    Ok(())
-}
-
-async fn replaced(scene: Scene) -> Result<()> {
-    // Without a shared cache the tool is in the pod's work directory, where code of the stack can replace it.
-    secrets(&scene)?;
-    let url = commit(&scene)?;
-    run(&scene, &url, "a", json!({"approval": {"mode": "Automatic"}})).await?;
-    let status = scene.fails("a", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, LATER).await?;
-    let message = status.failure.context("no failure")?.message;
-    holds(&message, "OpenTofu 1.10.6 is not what it was at Setup")?;
-    ensure!(status.claim.is_none() && !status.unconfined, "{:?}", status.history);
-    Ok(())
-}
-
-/// Hooks replace the file of values by something else, or hand over values that would make later commands run other code. Each of these
-/// hooks fails and is skipped; the tool and the last hook see no trace of it.
-async fn handed_over(scene: Scene) -> Result<()> {
-    let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
-    let rows = [
-        ("link", format!("ln -sf {token} \"$PAWL_HOOK_VALUES\""), "hands over what cannot be read"),
-        ("pipe", "rm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over what cannot be read"),
-        ("flood", "head -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over what cannot be read"),
-        (
-            "preload",
-            "echo LD_PRELOAD=/tmp/evil.so > \"$PAWL_HOOK_VALUES\"".to_owned(),
-            "it hands over LD_PRELOAD, which would steer",
-        ),
-        (
-            "shell",
-            "echo BASH_ENV=/tmp/evil.sh > \"$PAWL_HOOK_VALUES\"".to_owned(),
-            "it hands over BASH_ENV, which would bring other code",
-        ),
-        (
-            "provider",
-            "echo TF_REATTACH_PROVIDERS={} > \"$PAWL_HOOK_VALUES\"".to_owned(),
-            "it hands over TF_REATTACH_PROVIDERS, which",
-        ),
-        (
-            "other",
-            "echo 'PAWL_HOOK_WHEN=x' > \"$PAWL_HOOK_VALUES\"".to_owned(),
-            "it hands over PAWL_HOOK_WHEN, which would steer",
-        ),
-    ];
-    let mut hooks: Vec<Value> = rows
-        .iter()
-        .map(|(name, script, _)| json!({"name": name, "when": "BeforeInit", "onFailure": "Continue", "inline": script}))
-        .collect();
-    let look = "echo \"left: ${BASH_ENV-none} ${LD_PRELOAD-none} ${TF_REATTACH_PROVIDERS-none}\"";
-    hooks.push(json!({"name": "look", "when": "AfterApply", "inline": look}));
-    scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"hooks": hooks, "approval": {"mode": "Automatic"}})).await?;
-    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    let log = scene.log("a").await?;
-    for (name, _, said) in &rows {
-        let line = format!("pawl: hook {name} (BeforeInit) ");
-        ensure!(log.lines().any(|own| own.starts_with(&line) && own.contains(said)), "{name}: {log}");
-    }
-    holds(&log, "left: none none none")?;
-    ensure!(!format!("{log}{status:?}").contains("eyJ"), "a token shows: {log}");
-    Ok(())
-}
-
-/// A malicious archive entry.
-struct Entry {
-    name: &'static str,
-    kind: EntryType,
-    mode: u32,
-    /// Target, if it is a link.
-    link: &'static str,
-}
-
-impl Entry {
-    /// The archive of the hostile stack with these entries, including names that `tar` itself would not write.
-    fn archive(entries: &[Self]) -> Vec<u8> {
-        let own = |name: &'static str| Self { name, kind: EntryType::Regular, mode: 0o644, link: "" };
-        let mut bytes = Vec::new();
-        for (entry, text) in [(&own("main.tf"), MAIN), (&own("attack.sh"), ATTACK)]
-            .into_iter()
-            .chain(entries.iter().map(|entry| (entry, if entry.kind == EntryType::Regular { "planted" } else { "" })))
-        {
-            let mut header = tar::Header::new_ustar();
-            let raw = header.as_mut_bytes();
-            raw[..entry.name.len()].copy_from_slice(entry.name.as_bytes());
-            raw[157..157 + entry.link.len()].copy_from_slice(entry.link.as_bytes());
-            header.set_entry_type(entry.kind);
-            header.set_mode(entry.mode);
-            header.set_size(text.len() as u64);
-            header.set_cksum();
-            bytes.extend_from_slice(header.as_bytes());
-            bytes.extend_from_slice(text.as_bytes());
-            bytes.resize(bytes.len().next_multiple_of(512), 0);
-        }
-        bytes.resize(bytes.len() + 1024, 0);
-        bytes
-    }
-}
-
-/// Unpacks to many times its size.
-fn bomb() -> Result<Vec<u8>> {
-    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    let options = zip::write::SimpleFileOptions::default();
-    zip.start_file("main.tf", options)?;
-    let zeros = vec![0; 1 << 20];
-    for _ in 0..64 {
-        zip.write_all(&zeros)?;
-    }
-    Ok(zip.finish()?.into_inner())
-}
-
-async fn packed(scene: Scene) -> Result<()> {
-    let releases = &scene.suite.releases;
-    let below = Path::new("artifacts").join(&scene.namespace);
-    let dir = releases.tree.root().join(&below);
-    std::fs::create_dir_all(&dir)?;
-    let authority = releases.open.authority().context("the server has no authority")?;
-    scene.kubectl(&["create", "secret", "generic", "server", &format!("--from-literal=ca.crt={authority}")])?;
-    let entry = |name, kind, mode, link| Entry { name, kind, mode, link };
-    let file = |name| entry(name, EntryType::Regular, 0o644, "");
-    let link = |name, link| entry(name, EntryType::Symlink, 0o777, link);
-    // The agent could write to the directory that runs share.
-    let rows: [(&str, Vec<u8>, &str); 10] = [
-        ("absolute", Entry::archive(&[file("/pawl/cache/packed")]), "/pawl/cache/packed"),
-        ("upward", Entry::archive(&[file("../../../pawl/cache/packed")]), "../../../pawl/cache/packed"),
-        ("linked", Entry::archive(&[link("out", "/pawl/cache"), file("out/packed")]), "a link to an absolute path"),
-        ("below", Entry::archive(&[link("out", "."), file("out/packed")]), "below a file or a link"),
-        // Each name alone stays inside; only together they lead out.
-        ("chained", Entry::archive(&[link("a", "."), link("b", "a/..")]), "the link b leads out"),
-        ("hard", Entry::archive(&[entry("env", EntryType::Link, 0o644, "/proc/1/environ")]), "a hard link"),
-        ("setuid", Entry::archive(&[entry("sh", EntryType::Regular, 0o4755, "")]), "set-user-id"),
-        ("device", Entry::archive(&[entry("sda", EntryType::Block, 0o666, "")]), "a device"),
-        ("pipe", Entry::archive(&[entry("pipe", EntryType::Fifo, 0o666, "")]), "a named pipe"),
-        ("bomb", bomb()?, "more than 200 times as many"),
-    ];
-    for (name, archive, _) in &rows {
-        std::fs::write(dir.join(name), archive)?;
-        let url = format!("{}/{}/{name}", releases.open.base(), below.display());
-        let digest = format!("sha256:{}", Digest::of(archive));
-        let artifact = json!({"url": url, "digest": digest, "secretRef": {"name": "server"}});
-        let spec = json!({"stack": name, "source": {"artifact": artifact}, "tool": {"name": "OpenTofu", "version": "1.10.6"},
-            "operation": "Plan", "runner": {"image": releases.image, "imagePullPolicy": "Never"}});
-        scene.create(name, spec).await?;
-    }
-    for (name, _, said) in &rows {
-        let status = scene.fails(name, FailureClass::Configuration, reason::SOURCE_INVALID, LATER).await?;
-        let message = status.failure.context("no failure")?.message;
-        holds(&message, said)?;
-        ensure!(status.plan.is_none() && status.steps.iter().all(|step| step.name == "source"), "{name}: {:?}", status.steps);
-        ensure!(std::fs::symlink_metadata(releases.cache.join("packed")).is_err(), "{name}: it was written where runs share");
-    }
     Ok(())
 }

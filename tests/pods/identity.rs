@@ -1,4 +1,4 @@
-//! What code of a stack can do with the pod's own rights, and under which account it runs (`design/0016-tokens-and-accounts.md`).
+//! Accounts of a run's pods, and the token of one that code may use (`design/0016-tokens-and-accounts.md`). `hostile` covers the others.
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};
@@ -7,14 +7,15 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::suite::{SOON, Scene, Test, holds};
+use crate::{
+    stored::released,
+    suite::{LATER, Scene, Test, holds},
+};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("identity::code_of_the_stack_reads_no_token", hidden),
-        Test::new("identity::an_account_that_is_named_is_the_codes", named),
-        Test::new("identity::plan_and_apply_have_accounts_of_their_own", apart),
-        Test::new("identity::an_approval_does_not_keep_the_planning_pod", approved_early),
+        Test::new("identity::named_account_is_open_to_code", named),
+        Test::new("identity::plan_and_apply_have_separate_accounts", apart),
     ]
 }
 
@@ -44,30 +45,16 @@ resource "terraform_data" "a" {
 const API: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const STORE: &str = "/var/run/secrets/pawl.run/datastore/token";
 
-async fn curious(scene: &Scene, spec: Value) -> Result<String> {
-    let mut whole = json!({"approval": {"mode": "Automatic"}});
-    crate::suite::merge(&mut whole, spec);
-    scene.real("a", CURIOUS, whole).await?;
+async fn named(scene: Scene) -> Result<()> {
+    scene.real("a", CURIOUS, json!({"approval": {"mode": "Automatic"}, "runner": {"serviceAccountName": "default"}})).await?;
     scene.ends("a", RunResult::Applied).await?;
     let log = scene.log("a").await?;
-    for closed in [format!("{STORE} closed"), "message closed".into(), "memory closed".into(), "root closed".into()] {
-        holds(&log, &closed)?;
+    let (api, store) = (format!("{API} open"), format!("{STORE} closed"));
+    // The last word is of an ordinary operation: a file is moved between directories.
+    for part in ["planned open closed", &api, &store, "message closed", "memory closed", "root closed", "kept"] {
+        holds(&log, part)?;
     }
-    // Ordinary operations still work: a file is moved between directories.
-    holds(&log, "kept")?;
-    Ok(log)
-}
-
-async fn hidden(scene: Scene) -> Result<()> {
-    let log = curious(&scene, json!({})).await?;
-    holds(&log, "planned closed closed")?;
-    holds(&log, &format!("{API} closed"))
-}
-
-async fn named(scene: Scene) -> Result<()> {
-    let log = curious(&scene, json!({"runner": {"serviceAccountName": "default"}})).await?;
-    holds(&log, "planned open closed")?;
-    holds(&log, &format!("{API} open"))
+    Ok(())
 }
 
 async fn accounts(scene: &Scene) -> Result<Value> {
@@ -90,31 +77,21 @@ async fn pods(scene: &Scene, name: &str) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-fn of_two() -> Vec<(String, String)> {
-    [("1", "reader"), ("2", "deployer")].map(|(number, account)| (number.to_owned(), account.to_owned())).to_vec()
-}
-
 async fn apart(scene: Scene) -> Result<()> {
     let spec = accounts(&scene).await?;
-    scene.scripted("a", json!({}), spec).await?;
-    // The plan has no approval yet, and its pod has left.
-    scene.until("a", "released", SOON, |run| run.status.as_ref().is_some_and(left)).await?;
-    let status = scene.approved("a").await?;
-    ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
-    ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
-    Ok(())
-}
-
-fn left(status: &crds::TerraformRunStatus) -> bool {
-    status.phase == Some(crds::Phase::AwaitingApproval) && status.attempt.as_ref().is_some_and(|attempt| !attempt.open)
-}
-
-async fn approved_early(scene: Scene) -> Result<()> {
-    let spec = accounts(&scene).await?;
-    scene.scripted("a", json!({}), spec).await?;
-    // As early as possible: often before the pod is gone.
-    let status = scene.approved("a").await?;
-    ensure!(pods(&scene, "a").await? == of_two(), "{:?}", pods(&scene, "a").await?);
-    ensure!(status.claim.context("no claim")?.attempt == 2 && scene.starts("a", "apply") == 1);
+    let of_two = [("1", "reader"), ("2", "deployer")].map(|(number, account)| (number.to_owned(), account.to_owned()));
+    for name in ["late", "early"] {
+        scene.scripted(name, json!({}), spec.clone()).await?;
+    }
+    // Approved as soon as it waits, often before its pod is gone; and without a pod.
+    scene.approve("early").await?;
+    released(&scene, "late").await?;
+    scene.approve("late").await?;
+    for name in ["early", "late"] {
+        let status = scene.ends_within(name, RunResult::Applied, LATER).await?;
+        ensure!(pods(&scene, name).await? == of_two, "{:?}", pods(&scene, name).await?);
+        ensure!(status.claim.context("no claim")?.attempt == 2);
+        ensure!(scene.starts(name, "plan") == 1 && scene.starts(name, "apply") == 1, "{name}");
+    }
     Ok(())
 }

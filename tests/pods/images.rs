@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use crate::suite::{Scene, Test, holds};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("images::one_command_builds_and_pushes_them", apart)]
+    vec![Test::new("images::one_command_builds_and_pushes_all", apart)]
 }
 
 /// In parallel with the other tests: it works for a while and depends on none.

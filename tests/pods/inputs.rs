@@ -1,18 +1,21 @@
-//! Inputs of the tool in real pods: variable files, environments, files, targets and arguments.
+//! Inputs and hooks of a run in real pods, in the pod that plans and in another that applies its plan.
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, RunResult, reason};
+use crds::RunResult;
 use harness::guide;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     guide::Reader,
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, holds},
+    suite::{LATER, Scene, Test},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("inputs::another_pod_has_them_again", again), Test::new("inputs::what_the_guide_says_of_them", documented)]
+    vec![
+        Test::new("inputs::restoring_pod_has_the_same_inputs_and_hooks", restored),
+        Test::new("inputs::example_of_the_guide_is_applied", documented),
+    ]
 }
 
 /// The apply reads its inputs and requires each word.
@@ -20,32 +23,61 @@ const MAIN: &str = r#"
 variable "region" {}
 variable "password" { sensitive = true }
 variable "of_env" {}
+variable "list" { type = list(number) }
+variable "object" { type = object({ on = bool, name = string }) }
+variable "word" {
+  type      = string
+  sensitive = true
+}
+variable "place" { type = string }
 resource "terraform_data" "a" {
-  input = "${var.region} ${nonsensitive(length(var.password))} ${var.of_env}"
+  input = {
+    said = "${var.region} ${nonsensitive(length(var.password))} ${var.of_env} ${var.place} ${var.object.on}"
+    sum  = sum(var.list)
+    leak = nonsensitive(var.word)
+  }
   provisioner "local-exec" {
-    command = "read a < conf/token; read b < $HOME/.example/credentials; test \"$a $b $FIRST\" = 'of-source of-home of-env'"
+    command = "read a < conf/token; read b < $HOME/.example/credentials; test \"$a $b $FIRST $TOKEN\" = 'of-source of-home of-env hunter22'"
   }
 }
 resource "terraform_data" "b" {}
-output "said" { value = terraform_data.a.output }
+output "said" { value = terraform_data.a.output.said }
+output "sum" { value = terraform_data.a.output.sum }
+output "leak" { value = terraform_data.a.output.leak }
 "#;
 
-async fn again(scene: Scene) -> Result<()> {
-    scene.kubectl(&["create", "secret", "generic", "files", "--from-literal=token=of-source", "--from-literal=home=of-home"])?;
-    scene.kubectl(&["create", "secret", "generic", "env", "--from-literal=FIRST=of-env", "--from-literal=TF_VAR_of_env=env"])?;
-    scene.kubectl(&[
-        "create",
-        "secret",
-        "generic",
-        "vars",
-        "--from-literal=secret.tfvars=password = \"correct-horse\"\nregion = \"x\"",
-    ])?;
-    scene.kubectl(&["create", "configmap", "vars", "--from-literal=all.tfvars.json={\"region\": \"north\"}"])?;
-    let spec = json!({
+const MOMENTS: [&str; 8] =
+    ["BeforeSetup", "AfterSetup", "BeforeInit", "AfterInit", "BeforePlan", "AfterPlan", "BeforeApply", "AfterApply"];
+/// The script of each hook.
+const SCRIPT: &str = "echo \"$PAWL_HOOK_WHEN of attempt $PAWL_ATTEMPT ($PAWL_HOOK_RESTORES) as planned\"\n";
+
+/// Creates the objects that the run names.
+fn objects(scene: &Scene) -> Result<()> {
+    scene.secret("files", &[("token", "of-source"), ("home", "of-home")])?;
+    scene.secret("env", &[("FIRST", "of-env"), ("TF_VAR_of_env", "env")])?;
+    let variables = "password = \"correct-horse\"\nregion = \"x\"";
+    scene.secret("vars", &[("secret.tfvars", variables), ("word", "battery-staple")])?;
+    scene.config_map("vars", &[("all.tfvars.json", "{\"region\": \"north\"}"), ("place", "west")])?;
+    scene.config_map("script", &[("run", &format!("{SCRIPT}echo TOKEN=hunter22 > $PAWL_HOOK_VALUES"))])
+}
+
+fn spec() -> Value {
+    let hook = |when: &&str| match *when {
+        "BeforeInit" => json!({"name": "login", "when": when, "configMapKeyRef": {"name": "script", "key": "run"}}),
+        _ => json!({"name": when.to_lowercase(), "when": when, "inline": SCRIPT}),
+    };
+    json!({
         "approval": {"holdFor": "0s"},
+        "hooks": MOMENTS.iter().map(hook).collect::<Vec<_>>(),
         "variableFiles": [
             {"secretKeyRef": {"name": "vars", "key": "secret.tfvars"}},
             {"configMapKeyRef": {"name": "vars", "key": "all.tfvars.json"}},
+        ],
+        "variables": [
+            {"name": "list", "value": [1, 2, 39]},
+            {"name": "object", "value": {"on": true, "name": "x"}},
+            {"name": "word", "valueFrom": {"secretKeyRef": {"name": "vars", "key": "word"}}},
+            {"name": "place", "valueFrom": {"configMapKeyRef": {"name": "vars", "key": "place"}}},
         ],
         "envFrom": [{"secretRef": {"name": "env"}}],
         "files": [
@@ -55,33 +87,36 @@ async fn again(scene: Scene) -> Result<()> {
         "targets": ["terraform_data.a"],
         "parallelism": 1,
         "arguments": {"init": ["-upgrade"], "plan": ["-compact-warnings"]},
-    });
-    for name in ["good", "stale"] {
-        scene.real(name, MAIN, spec.clone()).await?;
-        ensure!(released(&scene, name).await?.plan.context("no plan")?.counts.add == 1);
+    })
+}
+
+async fn restored(scene: Scene) -> Result<()> {
+    objects(&scene)?;
+    scene.real("a", MAIN, spec()).await?;
+    let waiting = released(&scene, "a").await?;
+    ensure!(waiting.plan.as_ref().context("no plan")?.counts.add == 1, "{:?}", waiting.plan);
+    let first = scene.log("a").await?;
+    // The approved plan keeps the script of its time.
+    scene.kubectl(&["delete", "configmap", "script"])?;
+    approve_waiting(&scene, &waiting)?;
+    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.as_ref().is_some_and(|attempt| attempt.restores == Some(1)), "{status:?}");
+    ensure!(status.failed_hook.is_none(), "{status:?}");
+    let state = scene.state("a")?;
+    let (said, sum) = (&state["outputs"]["said"]["value"], &state["outputs"]["sum"]["value"]);
+    ensure!(said == "north 13 env west true" && sum == 42, "{state}");
+
+    let second = scene.log("a").await?;
+    for (when, in_first, in_second) in MOMENTS.iter().enumerate().map(|(n, when)| (when, n < 6, !(4..6).contains(&n))) {
+        let said = |log: &str, attempt: u8| log.contains(&format!("{when} of attempt {attempt} ({}) as planned", attempt == 2));
+        ensure!((said(&first, 1), said(&second, 2)) == (in_first, in_second), "{when}:\n{first}\n{second}");
     }
-    approve_waiting(&scene, &scene.status("good").await?)?;
-    scene.ends_within("good", RunResult::Applied, LATER).await?;
-    let state = scene.suite.state.current(&format!("{}/good", scene.namespace)).context("no state")?;
-    ensure!(state["outputs"]["said"]["value"] == "north 13 env", "{state}");
-    // The code itself, which is in the spec, contains two of the words.
-    let (log, status) = (scene.log("good").await?, serde_json::to_string(&scene.status("good").await?)?);
-    for secret in ["correct-horse", "of-source", "of-home"] {
-        ensure!(!log.contains(secret) && !status.contains(secret), "{secret} shows:\n{log}\n{status}");
+    // The code itself, which is in the spec, contains some of the words.
+    let shown = format!("{first}{second}{}", serde_json::to_string(&status)?);
+    for secret in ["correct-horse", "battery-staple", "of-source", "of-home", "hunter22"] {
+        ensure!(!shown.contains(secret), "{secret} shows:\n{shown}");
     }
-    // A file from a Secret is an input of the plan.
-    let patch = json!({"stringData": {"token": "another"}}).to_string();
-    scene.kubectl(&["patch", "secret", "files", "--type=merge", "-p", &patch])?;
-    approve_waiting(&scene, &scene.status("stale").await?)?;
-    let status = scene.fails("stale", FailureClass::StalePlan, reason::INPUTS_CHANGED, LATER).await?;
-    let message = status.failure.context("no failure")?.message;
-    holds(&message, "file Source conf/token changed since the plan")?;
-    ensure!(status.claim.is_none() && !message.contains("another"), "{message}");
-    // All missing names and places are reported before the tool starts.
-    scene.real("missing", MAIN, json!({"approval": {"mode": "Automatic"}})).await?;
-    let status = scene.fails("missing", FailureClass::Configuration, reason::VARIABLE_NOT_SET, SOON).await?;
-    let message = status.failure.context("no failure")?.message;
-    holds(&message, "3 variables have no value: of_env (main.tf:4), password (main.tf:3), region (main.tf:2)")
+    Ok(())
 }
 
 /// The guide's example, unchanged.

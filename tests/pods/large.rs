@@ -10,10 +10,10 @@ use servers::{
     repo::Change,
 };
 
-use crate::suite::{SOON, Scene, Test, holds, merge};
+use crate::suite::{SOON, Scene, Test, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("large::contents_are_planned_and_no_pointers", contents)]
+    vec![Test::new("large::large_files_are_planned_and_pointers_refused", contents)]
 }
 
 /// A stack that hashes a file.
@@ -23,7 +23,7 @@ async fn contents(scene: Scene) -> Result<()> {
     let git = &scene.suite.git;
     let (there, gone) = (format!("large of {}", scene.namespace).into_bytes(), b"nobody has it".as_slice());
     git.add_large(&there);
-    let name = format!("{}/large", scene.namespace);
+    let name = scene.path("large");
     git.create(&name)?.commit_changes(
         "main",
         &[
@@ -35,16 +35,12 @@ async fn contents(scene: Scene) -> Result<()> {
         ],
     )?;
     git.set_access(&name, Access::basic("me", "s3cret-word"));
-    let literals = ["--from-literal=username=me", "--from-literal=password=s3cret-word"];
-    scene.kubectl(&["create", "secret", "generic", "git", literals[0], literals[1]])?;
+    scene.secret("git", &[("username", "me"), ("password", "s3cret-word")])?;
     let run: Value = serde_saphyr::from_str(&guide::block("large.yaml")?)?;
     let spec = |path: &str| -> Value {
-        let mut spec = run["spec"].clone();
-        merge(
-            &mut spec,
-            json!({"source": {"git": {"url": git.url(&name), "path": path}}, "tool": {"name": "OpenTofu", "version": "1.10.6"}}),
-        );
-        spec
+        let git = json!({"url": git.url(&name), "path": path});
+        let tool = json!({"name": "OpenTofu", "version": "1.10.6"});
+        with(run["spec"].clone(), json!({"source": {"git": git}, "tool": tool}))
     };
     scene.create("lambda", spec("lambda")).await?;
     scene.create("app", spec("app")).await?;

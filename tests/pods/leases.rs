@@ -1,51 +1,47 @@
 //! One apply at a time on a state, in a namespace and in those that share its states. The others queue visibly.
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
+use crds::{Phase, RunResult, TerraformRunStatus, conditions, reason};
 use harness::wait;
 use kube::ResourceExt;
 use ledger::what;
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, Test, gate, gated, holds};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, condition, gate, gated, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("leases::two_namespaces_that_share_apply_to_one_state_one_after_the_other", sharing),
-        Test::new("leases::two_namespaces_that_do_not_share_know_nothing_of_each_other", apart),
-        Test::new("leases::three_in_the_order_of_their_creation", three),
-        Test::new("leases::an_approved_plan_waits_for_its_turn", approved),
-        Test::new("leases::a_run_that_was_removed_by_force_is_waited_for_as_long_as_its_pod_runs", removed),
+        Test::new("leases::sharing_namespaces_apply_one_after_the_other", sharing),
+        Test::new("leases::separate_namespaces_do_not_wait_for_each_other", apart),
+        Test::new("leases::approved_plan_waits_for_its_turn", approved),
+        Test::new("leases::pod_of_a_removed_run_is_waited_for", removed),
     ]
 }
 
-fn automatic(backend: &Value) -> Value {
-    json!({"approval": {"mode": "Automatic"}, "backend": backend})
+/// An automatic run on a state.
+fn on(backend: &Value) -> Value {
+    with(automatic(), json!({"backend": backend}))
 }
 
 /// Whether the run reports that it waits for its turn, and behind which run.
-fn queued(run: &TerraformRun, behind: &str) -> bool {
-    let conditions = run.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|c| {
-        c.type_ == conditions::STATE_LEASED && c.status == "False" && c.reason == reason::QUEUED && c.message.contains(behind)
-    })
+fn queued(status: &TerraformRunStatus, behind: &str) -> bool {
+    let of = condition(status, conditions::STATE_LEASED, "False", reason::QUEUED);
+    of.is_some_and(|condition| condition.message.contains(behind))
 }
 
 /// Waits until the lease is released, just after the end, when the attempt is closed.
 async fn given_back(scene: &Scene, name: &str) -> Result<()> {
-    let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
-    scene.until(name, "without its lease", SOON, free).await.map(drop)
+    scene.until(name, "without its lease", SOON, |s| s.lease.is_none()).await.map(drop)
 }
 
 async fn sharing(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
     let (scene, other) = (scene.suite.sharing(&scene, "a").await?, scene.suite.sharing(&scene, "b").await?);
-    scene.scripted("a", json!({"resources": gated(6)}), automatic(&backend)).await?;
+    scene.scripted("a", json!({"resources": gated(6)}), on(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
-    other.scripted("b", json!({"resources": 7}), automatic(&backend)).await?;
-    let first = format!("{}/a", scene.namespace);
-    let waits = other.until("b", "queued", SOON, |run| queued(run, &first)).await?;
-    let status = waits.status.context("no status")?;
+    other.scripted("b", json!({"resources": 7}), on(&backend)).await?;
+    let first = scene.path("a");
+    let status = other.until("b", "queued", SOON, |s| queued(s, &first)).await?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("waits for its turn on the state behind {first}"))?;
     ensure!(other.pod_names("b").await?.is_empty(), "it waits without a pod");
     scene.open("a").await?;
@@ -60,12 +56,12 @@ async fn sharing(scene: Scene) -> Result<()> {
 async fn apart(scene: Scene) -> Result<()> {
     let other = scene.suite.beside(&scene, "b").await?;
     let backend = scene.backend("shared");
-    scene.scripted("a", json!({"resources": gated(6)}), automatic(&backend)).await?;
+    scene.scripted("a", json!({"resources": gated(6)}), on(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     // The same state through a backend without a lock: only leases are left.
     let mut unlocked = backend;
     (unlocked["config"]["lock_address"], unlocked["config"]["unlock_address"]) = (Value::Null, Value::Null);
-    other.scripted("b", json!({"resources": 7, "commands": {"apply": [gate()]}}), automatic(&unlocked)).await?;
+    other.scripted("b", json!({"resources": 7, "commands": {"apply": [gate()]}}), on(&unlocked)).await?;
     let status = other.phase("b", Phase::Apply).await?;
     let first = scene.status("a").await?;
     ensure!(first.phase == Some(Phase::Apply), "it has to be in mid-apply by now: {first:?}");
@@ -74,7 +70,7 @@ async fn apart(scene: Scene) -> Result<()> {
     ensure!(status.history.iter().any(|line| line.contains("no lock: others may change the state")), "{:?}", status.history);
     ensure!(first.history.iter().all(|line| !line.contains("no lock")), "{:?}", first.history);
     // Neither run's status contains the other's name.
-    for (status, stranger) in [(&status, format!("{}/a", scene.namespace)), (&first, format!("{}/b", other.namespace))] {
+    for (status, stranger) in [(&status, scene.path("a")), (&first, other.path("b"))] {
         let text = serde_json::to_string(status)?;
         ensure!(!text.contains(&stranger), "{text}");
     }
@@ -84,47 +80,18 @@ async fn apart(scene: Scene) -> Result<()> {
     other.fails("b", crds::FailureClass::StalePlan, reason::STALE_PLAN, LATER).await.map(drop)
 }
 
-async fn three(scene: Scene) -> Result<()> {
-    let backend = scene.backend("shared");
-    scene.scripted("c", json!({"resources": gated(8)}), automatic(&backend)).await?;
-    scene.until_ledger("c", what::RESOURCE, None).await?;
-    // Names in reverse order of creation, which is in whole seconds.
-    for name in ["b", "a"] {
-        scene.scripted(name, json!({"resources": 8}), automatic(&backend)).await?;
-        scene.until(name, "queued", SOON, |run| queued(run, "/c")).await?;
-        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-    }
-    let place = scene.get("a").await?.status.context("no status")?.message.unwrap_or_default();
-    holds(&place, "in place 2")?;
-    // The middle one is cancelled, and the queue moves on.
-    scene.scripted("d", json!({"resources": 9}), automatic(&backend)).await?;
-    scene.annotate("a", &[(names::CANCEL, Some("not needed"))]).await?;
-    scene.ends("a", RunResult::Canceled).await?;
-    scene.open("c").await?;
-    let mut ended = Vec::new();
-    for name in ["c", "b", "d"] {
-        let result = if name == "b" { RunResult::NoChanges } else { RunResult::Applied };
-        let status = scene.ends_within(name, result, LATER).await?;
-        ended.push(status.completion_time.context("no time")?.0);
-    }
-    ensure!(ended.is_sorted(), "{ended:?}");
-    ensure!(scene.pod_names("a").await?.is_empty() && scene.starts("a", "plan") == 0);
-    Ok(())
-}
-
 async fn approved(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
     // It takes its lock only after the gate. The other run is newer, so nothing supersedes it.
-    scene.scripted("a", json!({"resources": 1, "commands": {"apply": [gate()]}}), automatic(&backend)).await?;
+    scene.scripted("a", json!({"resources": 1, "commands": {"apply": [gate()]}}), on(&backend)).await?;
     scene.phase("a", Phase::Apply).await?;
     let manual = json!({"backend": backend, "approval": {"holdFor": "1s"}});
     scene.scripted("held", json!({"resources": 1}), manual).await?;
     scene.phase("held", Phase::AwaitingApproval).await?;
     let waiting = super::stored::released(&scene, "held").await?;
     super::stored::approve_waiting(&scene, &waiting)?;
-    let first = format!("{}/a", scene.namespace);
-    let run = scene.until("held", "queued", SOON, |run| queued(run, &first)).await?;
-    let status = run.status.context("no status")?;
+    let first = scene.path("a");
+    let status = scene.until("held", "queued", SOON, |s| queued(s, &first)).await?;
     holds(status.message.as_deref().unwrap_or_default(), "is approved; waits for its turn")?;
     ensure!(status.attempt.is_some_and(|attempt| attempt.number == 1), "no pod before its turn");
     scene.open("a").await?;
@@ -140,14 +107,14 @@ async fn approved(scene: Scene) -> Result<()> {
 
 async fn removed(scene: Scene) -> Result<()> {
     let backend = scene.backend("shared");
-    scene.scripted("a", json!({"resources": gated(12)}), automatic(&backend)).await?;
+    scene.scripted("a", json!({"resources": gated(12)}), on(&backend)).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
     // An administrator removes the finalizer and the run during its apply.
     scene.kubectl(&["delete", "tfrun", "a", "--wait=false"])?;
     scene.kubectl(&["patch", "tfrun", "a", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])?;
-    scene.scripted("b", json!({"resources": 12}), automatic(&backend)).await?;
-    scene.until("b", "queued behind the pod", SOON, |run| queued(run, "which was removed while its pod still runs")).await?;
+    scene.scripted("b", json!({"resources": 12}), on(&backend)).await?;
+    scene.until("b", "queued behind the pod", SOON, |s| queued(s, "which was removed while its pod still runs")).await?;
     ensure!(scene.pod_names("b").await?.is_empty());
     scene.open("a").await?;
     let look = async || {
@@ -155,8 +122,7 @@ async fn removed(scene: Scene) -> Result<()> {
         Ok(found.is_none_or(|phase| phase != "Running"))
     };
     wait::until("the pod ends", LATER, look).await?;
-    let ends = |run: &TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-    let status = scene.until("b", "ended", LATER, ends).await?.status.unwrap_or_default();
+    let status = scene.ended("b").await?;
     ensure!(status.phase == Some(Phase::Succeeded), "{status:?}");
     Ok(())
 }

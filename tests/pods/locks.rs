@@ -1,38 +1,29 @@
 //! Locks of states: those of our dead pods are released by exactly their ID; all others are waited for and never touched.
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
+use crds::{FailureClass, Phase, RunResult, TerraformRunStatus, reason};
 use harness::wait;
 use kube::ResourceExt;
 use ledger::what;
 use serde_json::{Value, json};
 use servers::state::LockInfo;
 
-use crate::suite::{LATER, SOON, Scene, Test, gated, holds};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, gated, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("locks::one_left_by_an_earlier_attempt_is_released", earlier_attempt),
-        Test::new("locks::one_left_by_a_dead_pod_of_another_run_is_released", another_run),
-        Test::new("locks::one_on_the_kubernetes_backend_is_released_by_opentofu", |scene| kubernetes(scene, "OpenTofu")),
-        Test::new("locks::one_on_the_kubernetes_backend_is_released_by_terraform", |scene| kubernetes(scene, "Terraform")),
-        Test::new("locks::one_of_a_pod_that_lives_is_waited_for", alive),
-        Test::new("locks::somebodys_is_waited_for_and_left_alone", strangers),
-        Test::new("locks::an_apply_waits_for_one_and_its_plan_is_not_spent", applies),
+        Test::new("locks::lock_of_an_earlier_attempt_is_released", earlier_attempt),
+        Test::new("locks::lock_of_a_dead_pod_of_another_run_is_released", another_run),
+        Test::new("locks::lock_on_kubernetes_is_released_by_opentofu", |scene| kubernetes(scene, "OpenTofu")),
+        Test::new("locks::lock_on_kubernetes_is_released_by_terraform", |scene| kubernetes(scene, "Terraform")),
+        Test::new("locks::lock_of_a_living_pod_is_waited_for", alive),
+        Test::new("locks::lock_of_a_person_is_waited_for_and_kept", strangers),
     ]
 }
 
-fn automatic() -> Value {
-    json!({"approval": {"mode": "Automatic"}})
-}
-
-fn path(scene: &Scene, stack: &str) -> String {
-    format!("{}/{stack}", scene.namespace)
-}
-
 /// Whether the run waits for a lock of that holder.
-fn waits_for(who: &str) -> impl Fn(&TerraformRun) -> bool {
-    move |run| run.status.as_ref().and_then(|s| s.state_lock.as_ref()).is_some_and(|lock| lock.who.contains(who))
+fn waits_for(who: &str) -> impl Fn(&TerraformRunStatus) -> bool {
+    move |status| status.state_lock.as_ref().is_some_and(|lock| lock.who.contains(who))
 }
 
 fn released(status: &crds::TerraformRunStatus, holder: &str) -> Result<()> {
@@ -52,7 +43,7 @@ async fn earlier_attempt(scene: Scene) -> Result<()> {
     scene.until_ledger("a", what::LOCK, None).await?;
     let pod = scene.pod("a").await?.name_any();
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
-    scene.suite.state.note_gone(&path(&scene, "a"), &pod);
+    scene.suite.state.note_gone(&scene.path("a"), &pod);
     let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(status.attempt.as_ref().context("no attempt")?.number == 2);
     released(&status, "a, attempt 1")
@@ -65,16 +56,16 @@ async fn another_run(scene: Scene) -> Result<()> {
     let pod = scene.pod("a").await?.name_any();
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
     scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
-    let lock = scene.suite.state.lock(&path(&scene, "shared")).context("the dead pod's lock is not there")?;
+    let lock = scene.lock("shared").context("the dead pod's lock is not there")?;
     holds(&lock.who, &pod)?;
-    scene.suite.state.note_gone(&path(&scene, "shared"), &pod);
+    scene.suite.state.note_gone(&scene.path("shared"), &pod);
     // Real OpenTofu, on the remaining state and lock.
     let spec = json!({"backend": scene.backend("shared"), "approval": {"mode": "Automatic"}});
     scene.real("b", "resource \"terraform_data\" \"b\" {}\n", spec).await?;
     let status = scene.ends_within("b", RunResult::Applied, LATER).await?;
     released(&status, "a, attempt 1")?;
     ensure!(status.lock_release.is_some_and(|release| release.id == lock.id), "another lock was meant");
-    ensure!(scene.suite.state.lock(&path(&scene, "shared")).is_none());
+    ensure!(scene.lock("shared").is_none());
     Ok(())
 }
 
@@ -93,11 +84,7 @@ async fn kubernetes(scene: Scene, tool: &'static str) -> Result<()> {
             "variables": [{"name": "seconds", "value": seconds}], "runner": {"serviceAccountName": "default"}})
     };
     scene.create_bare("a", spec(600)).await?;
-    let begun = |run: &TerraformRun| {
-        let progress = run.status.as_ref().and_then(|status| status.progress.as_ref());
-        run.status.as_ref().is_some_and(|s| s.claim.is_some()) && progress.is_some()
-    };
-    scene.until("a", "applying", LATER, begun).await?;
+    scene.until("a", "applying", LATER, |s| s.claim.is_some() && s.progress.is_some()).await?;
     let held = || scene.kubectl(&["get", "lease", "lock-tfstate-default-net", "-o", "jsonpath={.spec.holderIdentity}"]);
     wait::until("the apply takes the lock", SOON, async || Ok(held().is_ok_and(|holder| !holder.is_empty()))).await?;
     Scene::kill(&scene.pod("a").await?, "runner-agent")?;
@@ -114,16 +101,12 @@ async fn kubernetes(scene: Scene, tool: &'static str) -> Result<()> {
 
 async fn alive(scene: Scene) -> Result<()> {
     // A plan-only run takes no lease, so it meets the lock of the applying run.
-    let of = |more: Value| {
-        let mut spec = json!({"backend": scene.backend("shared")});
-        crate::suite::merge(&mut spec, more);
-        spec
-    };
+    let of = |more: Value| with(json!({"backend": scene.backend("shared")}), more);
     scene.scripted("a", json!({"resources": gated(2)}), of(automatic())).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     let pod = scene.pod("a").await?.name_any();
     scene.scripted("b", json!({}), of(json!({"operation": "Plan"}))).await?;
-    let waits = scene.until("b", "waiting for the lock", SOON, waits_for(&pod)).await?.status.unwrap_or_default();
+    let waits = scene.until("b", "waiting for the lock", SOON, waits_for(&pod)).await?;
     holds(waits.message.as_deref().unwrap_or_default(), &format!("locked by pawl@{pod} since"))?;
     ensure!(waits.lock_release.is_none(), "{:?}", waits.lock_release);
     scene.open("a").await?;
@@ -137,30 +120,16 @@ async fn alive(scene: Scene) -> Result<()> {
 
 async fn strangers(scene: Scene) -> Result<()> {
     for name in ["in-vain", "in-time"] {
-        ensure!(scene.suite.state.hold_lock(&path(&scene, name), LockInfo::stranger("11111111-2222", "carol@laptop")));
+        ensure!(scene.suite.state.hold_lock(&scene.path(name), LockInfo::stranger("11111111-2222", "carol@laptop")));
     }
     let main = "resource \"terraform_data\" \"a\" {}\n";
     scene.real("in-vain", main, json!({"timeouts": {"plan": "30s"}})).await?;
     scene.real("in-time", main, json!({})).await?;
     let waits = scene.until("in-time", "waiting for the lock", SOON, waits_for("carol@laptop")).await?;
-    holds(waits.status.unwrap_or_default().message.as_deref().unwrap_or_default(), "locked by carol@laptop")?;
+    holds(waits.message.as_deref().unwrap_or_default(), "locked by carol@laptop")?;
     let status = scene.fails("in-vain", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
     holds(&status.failure.context("no failure")?.message, "carol@laptop")?;
-    ensure!(scene.suite.state.lock(&path(&scene, "in-vain")).is_some_and(|l| l.who == "carol@laptop"), "it was removed");
-    ensure!(scene.suite.state.force_unlock(&path(&scene, "in-time")));
+    ensure!(scene.lock("in-vain").is_some_and(|l| l.who == "carol@laptop"), "it was removed");
+    ensure!(scene.suite.state.force_unlock(&scene.path("in-time")));
     scene.phase("in-time", Phase::AwaitingApproval).await.map(drop)
-}
-
-async fn applies(scene: Scene) -> Result<()> {
-    scene.real("a", "resource \"terraform_data\" \"a\" {}\n", json!({"approval": {"holdFor": "1h"}})).await?;
-    scene.phase("a", Phase::AwaitingApproval).await?;
-    ensure!(scene.suite.state.hold_lock(&path(&scene, "a"), LockInfo::stranger("33333333-4444", "carol@laptop")));
-    scene.approve("a").await?;
-    let waits = scene.until("a", "waiting for the lock", LATER, waits_for("carol@laptop")).await?.status.unwrap_or_default();
-    ensure!(waits.phase == Some(Phase::Apply) && waits.claim.is_some(), "{waits:?}");
-    holds(waits.message.as_deref().unwrap_or_default(), "apply waits for the state, which is locked by carol@laptop")?;
-    ensure!(scene.suite.state.force_unlock(&path(&scene, "a")));
-    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    ensure!(status.state_lock.is_none(), "{status:?}");
-    Ok(())
 }

@@ -32,7 +32,6 @@ mod outages;
 mod output;
 mod outputs;
 mod peers;
-mod pruning;
 mod reading;
 mod recovery;
 mod releases;
@@ -94,11 +93,12 @@ fn main() -> Result<ExitCode> {
     };
     // The longest first, so that none of them delays the end.
     let together = [
-        output::tests(),
-        outputs::tests(),
-        hangs::tests(),
         layers::tests(),
         recovery::tests(),
+        outputs::tests(),
+        output::tests(),
+        hangs::tests(),
+        managed::tests(),
         kills::tests(),
         again::tests(),
         approval::tests(),
@@ -120,10 +120,8 @@ fn main() -> Result<ExitCode> {
         large::tests(),
         leases::tests(),
         locks::tests(),
-        managed::tests(),
         operations::tests(),
         peers::tests(),
-        pruning::tests(),
         reading::tests(),
         restored::tests(),
         ssh::tests(),
@@ -134,7 +132,6 @@ fn main() -> Result<ExitCode> {
     ];
     // Tests that remove something from the whole cluster run alone; those that remove Pawl itself run last.
     let alone = [
-        approval::alone(),
         caches::alone(),
         kills::alone(),
         nodes::alone(),

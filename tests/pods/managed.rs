@@ -3,24 +3,17 @@
 use anyhow::{Context, Result, ensure};
 use crds::{FailureClass, RunResult, names, reason};
 use harness::wait;
+use kube::ResourceExt;
 use ledger::what;
 use serde_json::{Value, json};
 
-use crate::suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, holds};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, gate, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("managed::the_next_run_finds_the_state", next_run),
-        Test::new("managed::a_rerun_finds_the_state", rerun),
-        Test::new("managed::terraform_with_a_backend_in_a_comment", terraform),
-        Test::new("managed::the_lock_names_who_holds_it", lock),
-        Test::new("managed::plans_and_an_apply_that_race_for_one_lock_see_each_other_whole", race),
-        Test::new("managed::workspaces_are_kept_apart", workspaces),
-        Test::new("managed::a_state_in_the_source_is_not_left_behind", committed_state),
-        Test::new("managed::people_list_read_and_restore", people),
-        Test::new("managed::a_person_unlocks_with_a_reason", unlock),
-        Test::new("managed::code_of_the_stack_reaches_no_state", hostile),
-        Test::new("managed::a_namespace_made_again_is_not_given_the_former_state", made_again),
+        Test::new("managed::next_runs_find_the_state_and_people_restore_it", next_run),
+        Test::new("managed::racing_plans_see_a_whole_apply_or_none", race),
+        Test::new("managed::lock_names_its_holder_and_a_person_unlocks_it", unlock),
     ]
 }
 
@@ -29,11 +22,21 @@ const STACK: &str = "variable \"words\" {\n  default = \"one\"\n}\nresource \"te
 
 /// A run of a stack without a backend.
 pub(crate) async fn run(scene: &Scene, name: &str, more: Value) -> Result<()> {
-    let mut spec = json!({"source": {"inline": {"files": {"main.tf": STACK}}}, "approval": {"mode": "Automatic"},
-        "tool": {"name": "OpenTofu", "version": "1.10.6"}, "backend": null});
-    crate::suite::merge(&mut spec, more);
-    scene.create(name, spec).await?;
-    Ok(())
+    scene.real(name, STACK, with(with(automatic(), json!({"backend": null})), more)).await.map(drop)
+}
+
+/// A person lists the states, reads both versions, and restores the first.
+fn people(scene: &Scene) -> Result<()> {
+    holds(&scene.read("states")?, "words")?;
+    let newest = scene.read("states/words/download")?;
+    ensure!(newest.contains("\"two\""), "{newest}");
+    let versions: Value = serde_json::from_str(&scene.read("states/words")?)?;
+    holds(&versions.to_string(), "version")?;
+    let first = scene.read("states/words/download?version=1")?;
+    ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
+    let restore = "states/words/restore";
+    scene.refused(&scene.post(restore, &json!({"version": 1}))).context("a restore without a reason")?;
+    scene.paste(&scene.post(restore, &json!({"version": 1, "reason": "the second was wrong"}))).map(drop)
 }
 
 async fn next_run(scene: Scene) -> Result<()> {
@@ -45,6 +48,12 @@ async fn next_run(scene: Scene) -> Result<()> {
     run(&scene, "third", json!({"stack": "words", "variables": [{"name": "words", "value": "two"}]})).await?;
     let status = scene.ends("third", RunResult::Applied).await?;
     ensure!(status.plan.context("no plan")?.summary == "+0 ~1 -0, 1 output");
+    people(&scene)?;
+    run(&scene, "restored", json!({"stack": "words"})).await?;
+    scene.ends("restored", RunResult::NoChanges).await?;
+    run(&scene, "prod", json!({"stack": "words", "workspace": "prod"})).await?;
+    let status = scene.ends("prod", RunResult::Applied).await?;
+    ensure!(status.plan.context("no plan")?.summary == "+1 ~0 -0, 1 output", "workspaces have states of their own");
     run(&scene, "gone", json!({"stack": "words", "operation": "Destroy"})).await?;
     scene.ends("gone", RunResult::Destroyed).await?;
     run(&scene, "another", json!({"stack": "other"})).await?;
@@ -53,63 +62,15 @@ async fn next_run(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn rerun(scene: Scene) -> Result<()> {
-    run(&scene, "a", json!({})).await?;
-    scene.ends("a", RunResult::Applied).await?;
-    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
-    let answered = |r: &crds::TerraformRun| r.status.as_ref().is_some_and(|s| s.rerun.is_some());
-    let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
-    scene.ends(&again, RunResult::NoChanges).await.map(drop)
-}
-
-async fn terraform(scene: Scene) -> Result<()> {
-    let files = json!({"main.tf": format!("# no backend here\n{STACK}")});
-    let more = json!({"source": {"inline": {"files": files}}, "tool": {"name": "Terraform", "version": null}, "stack": "words"});
-    for (name, result) in [("first", RunResult::Applied), ("second", RunResult::NoChanges)] {
-        run(&scene, name, more.clone()).await?;
-        scene.ends_within(name, result, LATER).await?;
-    }
-    Ok(())
-}
-
-async fn lock(scene: Scene) -> Result<()> {
-    let slow =
-        format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{GATE}\"\n  }}\n}}\n");
-    let more = json!({"stack": "words", "source": {"inline": {"files": {"main.tf": slow}}}});
-    run(&scene, "holder", more.clone()).await?;
-    scene.phase("holder", crds::Phase::Apply).await?;
-    let state = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states/words", scene.namespace);
-    let held = |text: String| serde_json::from_str::<Value>(&text).is_ok_and(|state| !state["lock"].is_null());
-    let look = async || Ok(scene.kubectl(&["get", "--raw", &state]).is_ok_and(held));
-    wait::until("the apply takes the lock", SOON, look).await?;
-    // A plan-only run needs no lease, and so meets the lock.
-    let plan = json!({"operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}});
-    let mut second = more;
-    crate::suite::merge(&mut second, plan);
-    run(&scene, "second", second).await?;
-    let status = scene.fails("second", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
-    let said = format!("{:?}", status.failure);
-    holds(
-        &said,
-        &format!("holder-{}-a1", names::short_hash(&kube::ResourceExt::uid(&scene.get("holder").await?).unwrap_or_default())),
-    )?;
-    scene.open("holder").await?;
-    scene.ends_within("holder", RunResult::Applied, LATER).await.map(drop)
-}
-
 /// An apply that writes its state after each object, and plans of the same state that start with it. In any order, each plan sees a state
 /// with all objects or with none.
 async fn race(scene: Scene) -> Result<()> {
     const OBJECTS: u32 = 4;
     let gated =
         |command: &str| json!({"resources": OBJECTS, "apply_ms": 700, "persist": "each", "commands": {command: [gate()]}});
-    let spec = |more: Value| {
-        let mut spec = json!({"stack": "words", "backend": null});
-        crate::suite::merge(&mut spec, more);
-        spec
-    };
+    let spec = |more: Value| with(json!({"stack": "words", "backend": null}), more);
     let plans = ["p1", "p2", "p3"];
-    scene.scripted("a", gated("apply"), spec(json!({"approval": {"mode": "Automatic"}}))).await?;
+    scene.scripted("a", gated("apply"), spec(automatic())).await?;
     for name in plans {
         scene.scripted(name, gated("plan"), spec(json!({"operation": "Plan"}))).await?;
     }
@@ -122,8 +83,7 @@ async fn race(scene: Scene) -> Result<()> {
     tokio::try_join!(scene.open(p1), scene.open("a"), scene.open(p2), scene.open(p3))?;
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     for name in plans {
-        let ended = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-        let status = scene.until(name, "ended", LATER, ended).await?.status.unwrap_or_default();
+        let status = scene.ended(name).await?;
         let add = status.plan.as_ref().map(|plan| plan.counts.add);
         match status.result {
             Some(RunResult::Planned) => ensure!(add == Some(OBJECTS), "{name} saw a part of the apply: {:?}", status.plan),
@@ -137,42 +97,6 @@ async fn race(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn workspaces(scene: Scene) -> Result<()> {
-    for workspace in ["default", "prod"] {
-        run(&scene, workspace, json!({"stack": "words", "workspace": workspace})).await?;
-        scene.ends(workspace, RunResult::Applied).await?;
-    }
-    run(&scene, "again", json!({"stack": "words", "workspace": "prod"})).await?;
-    scene.ends("again", RunResult::NoChanges).await.map(drop)
-}
-
-async fn committed_state(scene: Scene) -> Result<()> {
-    let files = json!({"main.tf": STACK, "terraform.tfstate": "{\"version\":4}"});
-    run(&scene, "a", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
-    scene.fails("a", FailureClass::Configuration, reason::NO_DURABLE_STATE, SOON).await.map(drop)
-}
-
-async fn people(scene: Scene) -> Result<()> {
-    for (name, words) in [("first", "one"), ("second", "two")] {
-        run(&scene, name, json!({"stack": "words", "variables": [{"name": "words", "value": words}]})).await?;
-        scene.ends(name, RunResult::Applied).await?;
-    }
-    let base = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/states", scene.namespace);
-    let get = |rest: &str| scene.kubectl(&["get", "--raw", &format!("{base}{rest}")]);
-    holds(&get("")?, "words")?;
-    let newest = get("/words/download")?;
-    ensure!(newest.contains("\"two\""), "{newest}");
-    let versions: Value = serde_json::from_str(&get("/words")?)?;
-    holds(&versions.to_string(), "version")?;
-    let first = get("/words/download?version=1")?;
-    ensure!(first.contains("\"one\"") && !first.contains("\"two\""), "{first}");
-    let restore = "states/words/restore";
-    scene.refused(&scene.post(restore, &json!({"version": 1}))).context("a restore without a reason")?;
-    scene.paste(&scene.post(restore, &json!({"version": 1, "reason": "the second was wrong"})))?;
-    run(&scene, "third", json!({"stack": "words"})).await?;
-    scene.ends("third", RunResult::NoChanges).await.map(drop)
-}
-
 async fn unlock(scene: Scene) -> Result<()> {
     // A tool that takes the lock and never ends.
     let script = json!({"commands": {"plan": [{"hold_lock": true}]}});
@@ -180,6 +104,11 @@ async fn unlock(scene: Scene) -> Result<()> {
     let state = || -> Result<Value> { Ok(serde_json::from_str(&scene.read("states/words")?)?) };
     let look = async || Ok(state().is_ok_and(|state| !state["lock"].is_null()));
     wait::until("the plan takes the lock", SOON, look).await?;
+    // Another run meets the lock, and names its holder.
+    run(&scene, "b", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}, "timeouts": {"plan": "30s"}}))
+        .await?;
+    let status = scene.fails("b", FailureClass::StateLocked, reason::STATE_LOCKED, LATER).await?;
+    holds(&format!("{:?}", status.failure), &scene.pod("a").await?.name_any())?;
     for body in [json!({}), json!({"reason": " "})] {
         scene.refused(&scene.post("states/words/unlock", &body)).context("an unlock without a reason")?;
     }
@@ -190,67 +119,4 @@ async fn unlock(scene: Scene) -> Result<()> {
     holds(&after["notes"].to_string(), "nobody works on it")?;
     scene.annotate("a", &[(names::CANCEL, Some("seen enough"))]).await?;
     Ok(())
-}
-
-/// Attacks the agent's endpoint for the managed state from a process of the stack's code.
-const ATTACK: &str = r#"
-ask() {
-  exec 3<>/dev/tcp/127.0.0.1/9417
-  printf '%s %s HTTP/1.0\r\nContent-Length: %s\r\n\r\n%s' "$1" "$2" "${#3}" "$3" >&3
-  echo "answer to $1 ${2%%[?]*}: $(tr -d '\r' <&3 | tr '\n' ' ')"
-  exec 3>&-
-}
-ask GET /state/a/b/c ''
-ask PUT /lock/a/b/c '{"ID":"mine"}'
-ask PUT '/state/a/b/c?ID=mine' '{"version":4,"serial":99,"lineage":"planted"}'
-ask DELETE /lock/a/b/c '{"ID":"mine"}'
-"#;
-
-/// Checks that the attack was refused every time, `times` times.
-fn refused(log: &str, times: usize) -> Result<()> {
-    let answers: Vec<&str> = log.lines().filter(|line| line.contains("answer to ")).collect();
-    let is_refusal = |line: &&str| line.contains(" 403 ") && line.contains("content-length: 0") && !line.contains("mine");
-    ensure!(answers.len() == 4 * times && answers.iter().all(is_refusal), "{answers:#?}");
-    let told = "a process that is not the tool's own asked for the managed state and was refused";
-    ensure!(log.matches(told).count() == 1, "it is said once:\n{log}");
-    Ok(())
-}
-
-async fn hostile(scene: Scene) -> Result<()> {
-    // After the claim, in parallel with a tool that reads, locks and writes that state.
-    let main = "resource \"terraform_data\" \"a\" {\n  provisioner \"local-exec\" {\n    command = \"bash attack.sh\"\n  }\n}\n";
-    let files = json!({"main.tf": main, "attack.sh": ATTACK});
-    run(&scene, "first", json!({"stack": "words", "source": {"inline": {"files": files}}})).await?;
-    scene.ends("first", RunResult::Applied).await?;
-    refused(&scene.log("first").await?, 1)?;
-    let before = scene.read("states/words")?;
-    holds(&before, "\"number\"")?;
-    // In a plan-only run, before the tool takes the lock and after it released it.
-    let attack = json!({"exec": ["bash", "attack.sh"]});
-    let script = json!({"commands": {"init": [attack, "default"], "plan": [attack, "default", attack]}});
-    let spec =
-        json!({"stack": "words", "operation": "Plan", "backend": null, "source": {"inline": {"files": {"attack.sh": ATTACK}}}});
-    scene.scripted("second", script, spec).await?;
-    scene.ends("second", RunResult::Planned).await?;
-    refused(&scene.log("second").await?, 3)?;
-    // The same head: the same versions and notes, and no lock.
-    let after = scene.read("states/words")?;
-    ensure!(after == before, "{before}\nbecame\n{after}");
-    Ok(())
-}
-
-async fn made_again(scene: Scene) -> Result<()> {
-    let first = scene.suite.beside(&scene, "again").await?;
-    run(&first, "first", json!({"stack": "words"})).await?;
-    first.ends("first", RunResult::Applied).await?;
-    scene.suite.cluster.kubectl(&["delete", "namespace", &first.namespace, TIMEOUT])?;
-
-    let second = scene.suite.beside(&scene, "again").await?;
-    run(&second, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
-    let status = second.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
-    holds(&format!("{:?}", status.message), "states/words/handover")?;
-    ensure!(status.plan.is_none(), "{:?}", status.plan);
-    second.paste(&second.post("states/words/handover", &json!({"reason": "the same team"})))?;
-    run(&second, "heir", json!({"stack": "words"})).await?;
-    second.ends("heir", RunResult::NoChanges).await.map(drop)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, conditions, names, reason};
+use crds::{Phase, RunResult, TerraformRunStatus, conditions, names, reason};
 use harness::{
     cluster::node::{NODE, is_ready},
     wait,
@@ -13,10 +13,10 @@ use kube::Api;
 use ledger::what;
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, Scene, TIMEOUT, Test, gated, holds};
+use crate::suite::{LATER, Scene, TIMEOUT, Test, automatic, condition, gated, holds, with};
 
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("nodes::a_lost_node_is_told_of_fenced_before_the_claim_and_given_up_behind_it", lost)]
+    vec![Test::new("nodes::lost_node_is_reported_fenced_and_abandoned", lost)]
 }
 
 /// Time limits of the reports and results after the loss.
@@ -29,26 +29,21 @@ async fn until_node(scene: &Scene, ready: bool) -> Result<()> {
     wait::object(&nodes, NODE, what, LATER, |node| is_ready(node) == ready).await.map(drop)
 }
 
-fn says(run: &TerraformRun) -> bool {
-    let conditions = run.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    conditions.iter().any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
+fn says(status: &TerraformRunStatus) -> bool {
+    condition(status, conditions::STALLED, "True", reason::NODE_UNREACHABLE).is_some()
 }
 
 async fn lost(scene: Scene) -> Result<()> {
     let short = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5});
     let tolerations = json!([short("node.kubernetes.io/unreachable"), short("node.kubernetes.io/not-ready")]);
-    let automatic = |more: Value| {
-        let mut spec = json!({"approval": {"mode": "Automatic"}, "retry": {"limit": 0}});
-        crate::suite::merge(&mut spec, more);
-        spec
-    };
+    let once = |more: Value| with(automatic(), with(json!({"retry": {"limit": 0}}), more));
     let hangs = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
-    scene.scripted("plans", hangs.clone(), automatic(json!({"runner": {"tolerations": tolerations}}))).await?;
-    scene.scripted("cancelled", hangs, automatic(json!({}))).await?;
+    scene.scripted("plans", hangs.clone(), once(json!({"runner": {"tolerations": tolerations}}))).await?;
+    scene.scripted("cancelled", hangs, once(json!({}))).await?;
     scene
-        .scripted("applies", json!({"resources": gated(2)}), automatic(json!({"runner": {"terminationGracePeriodSeconds": 30}})))
+        .scripted("applies", json!({"resources": gated(2)}), once(json!({"runner": {"terminationGracePeriodSeconds": 30}})))
         .await?;
-    scene.scripted("ended", json!({}), automatic(json!({}))).await?;
+    scene.scripted("ended", json!({}), once(json!({}))).await?;
     for name in ["plans", "cancelled"] {
         scene.until_ledger(name, what::COMMAND_START, Some("plan")).await?;
     }
@@ -62,23 +57,19 @@ async fn lost(scene: Scene) -> Result<()> {
     }
     scene.annotate("cancelled", &[(names::CANCEL, Some("not now"))]).await?;
     scene.kubectl(&["delete", "tfrun", "ended", "--wait=false"])?;
-    let second = |run: &TerraformRun| {
-        run.status.as_ref().is_some_and(|s| s.attempt.as_ref().is_some_and(|a| a.number == 2 && a.tries == 1))
-    };
+    let second = |s: &TerraformRunStatus| s.attempt.as_ref().is_some_and(|attempt| attempt.number == 2 && attempt.tries == 1);
     scene.until("plans", "at its second attempt, as its first try", A_MINUTE, second).await?;
     scene.ends_within("cancelled", RunResult::Canceled, A_MINUTE).await?;
     wait::gone(&scene.runs(), "ended", A_MINUTE).await.context("a run that has ended is not deleted while its node is lost")?;
-    let applies = scene.get("applies").await?;
-    let status = applies.status.clone().context("no status")?;
-    ensure!(status.phase == Some(Phase::Apply) && says(&applies), "{:?} {:?}", status.phase, status.conditions);
-    let told = status.conditions.iter().find(|c| c.type_ == conditions::STALLED).map(|c| c.message.clone()).unwrap_or_default();
+    let status = scene.status("applies").await?;
+    let told = condition(&status, conditions::STALLED, "True", reason::NODE_UNREACHABLE).context("it is no longer stalled")?;
+    ensure!(status.phase == Some(Phase::Apply), "{:?}", status.phase);
     let command = names::abandon_command(&scene.namespace, "applies");
-    holds(&told, &command)?;
+    holds(&told.message, &command)?;
     scene.paste(&command)?;
     let status = scene.ends_within("applies", RunResult::Indeterminate, A_MINUTE).await?;
     holds(status.message.as_deref().unwrap_or_default(), "gave it up: REASON")?;
-    let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
-    scene.until("applies", "without its lease", A_MINUTE, free).await?;
+    scene.until("applies", "without its lease", A_MINUTE, |s| s.lease.is_none()).await?;
 
     drop(kubelet);
     until_node(&scene, true).await?;

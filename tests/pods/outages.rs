@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::{FailureClass, Phase, RunResult, reason};
+use crds::{FailureClass, Phase, RunResult, TerraformRunStatus, reason};
 use harness::wait;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -14,19 +14,17 @@ use crate::{
     guide::served,
     hooks,
     stored::{approve_waiting, released},
-    suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, gate, gated, holds},
+    suite::{GATE, LATER, SOON, Scene, TIMEOUT, Test, automatic, gate, gated, holds},
 };
 
 pub(crate) fn alone() -> Vec<Test> {
     vec![
-        Test::new("outages::away_for_a_while_before_the_plan_waits", for_a_while),
-        Test::new("outages::away_too_long_before_at_and_behind_the_claim", too_long),
-        Test::new("outages::away_when_a_managed_state_is_written", state_writes),
-        Test::new("outages::away_when_a_plan_is_taken_back", restore),
-        Test::new("outages::proof_that_comes_with_its_end_is_written_beside_the_result", proof),
-        Test::new("outages::controller_and_datastore_restarted_before_the_approval", restarted),
-        Test::new("outages::a_namespace_is_deleted_while_it_is_away", namespace),
-        Test::new("outages::with_another_key_it_is_not_ready_and_says_so", another_key),
+        Test::new("outages::short_outage_delays_plans_and_states", for_a_while),
+        Test::new("outages::long_outage_fails_or_retries_and_loses_no_approval", too_long),
+        Test::new("outages::short_outage_delays_a_state_write_and_a_restore", short),
+        Test::new("outages::late_proof_settles_and_a_namespace_is_deleted", unproven),
+        Test::new("outages::waiting_plan_survives_a_restart_of_both", restarted),
+        Test::new("outages::datastore_with_another_key_is_not_ready", another_key),
     ]
 }
 
@@ -61,7 +59,7 @@ async fn for_a_while(scene: Scene) -> Result<()> {
     scene.scripted("reads", json!({"commands": {"plan": [gate()]}}), managed("reads")).await?;
     let fails = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [gate(), {"diagnostic": {"summary": "no"}}]}]);
     scene.scripted("unlocks", json!({"resources": fails, "persist": "each"}), managed("unlocks")).await?;
-    scene.scripted("ended", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("ended", json!({}), automatic()).await?;
     scene.ends("ended", RunResult::Applied).await?;
     for name in ["a", "reads"] {
         scene.phase(name, Phase::Plan).await?;
@@ -108,16 +106,12 @@ async fn for_a_while(scene: Scene) -> Result<()> {
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;
-    scene.scripted("behind", json!({"resources": gated(2)}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("behind", json!({"resources": gated(2)}), automatic()).await?;
     scene.scripted("restored", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
     let kept = released(&scene, "restored").await?;
     scene.until_ledger("behind", what::RESOURCE, None).await?;
     away(&scene).await?;
-    let at = |number: u32| {
-        move |r: &crds::TerraformRun| {
-            r.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.number == number)
-        }
-    };
+    let at = |number: u32| move |s: &TerraformRunStatus| s.attempt.as_ref().is_some_and(|attempt| attempt.number == number);
     let ended = Box::pin(async {
         scene.open("behind").await?;
         approve_waiting(&scene, &waiting)?;
@@ -137,20 +131,15 @@ async fn too_long(scene: Scene) -> Result<()> {
     ensure!(before.claim.is_none() && scene.starts("before", "apply") == 0);
     holds(before.message.as_deref().unwrap_or_default(), "the datastore does not answer")?;
     // If the claim cannot be recorded, the approved plan is not claimed, and the approval is not lost.
-    let at = at.status.unwrap_or_default();
     ensure!(at.claim.is_none() && at.approval.is_some() && scene.starts("at", "apply") == 0, "{at:?}");
     holds(&at.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
     // The message and the log report which parts of journal and log are missing.
     let log = log?;
     holds(&log, "the end of the journal is not with the datastore")?;
     holds(&log, "of the log are not with the datastore")?;
-    let lost = |r: &crds::TerraformRun| {
-        r.status
-            .as_ref()
-            .is_some_and(|s| s.history.iter().any(|line| line.contains("Log") && line.contains("not with the datastore")))
-    };
+    let lost =
+        |s: &TerraformRunStatus| s.history.iter().any(|line| line.contains("Log") && line.contains("not with the datastore"));
     scene.until("behind", "said to lack the end of its log", SOON, lost).await?;
-    let restored = restored.status.unwrap_or_default();
     ensure!(restored.claim.is_none() && restored.approval.is_some(), "{restored:?}");
     holds(&restored.history.join("\n"), reason::DATASTORE_UNAVAILABLE)?;
     ensure!(scene.starts("behind", "apply") == 1);
@@ -162,59 +151,55 @@ async fn too_long(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn state_writes(scene: Scene) -> Result<()> {
+/// A managed state waits for the datastore, and so does the pod that restores a plan.
+async fn short(scene: Scene) -> Result<()> {
     let main =
         format!("resource \"terraform_data\" \"a\" {{\n  provisioner \"local-exec\" {{\n    command = \"{GATE}\"\n  }}\n}}\n");
-    let spec = json!({"source": {"inline": {"files": {"main.tf": main}}}, "approval": {"mode": "Automatic"}, "backend": null,
-        "stack": "a", "tool": {"name": "OpenTofu", "version": "1.10.6"}});
-    scene.create("a", spec.clone()).await?;
-    scene.phase("a", Phase::Apply).await?;
+    let spec = json!({"approval": {"mode": "Automatic"}, "backend": null, "stack": "a"});
+    scene.real("writes", &main, spec.clone()).await?;
+    scene.scripted("restored", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
+    let kept = released(&scene, "restored").await?;
+    scene.phase("writes", Phase::Apply).await?;
     away(&scene).await?;
-    scene.open("a").await?;
-    // The tool ends meanwhile, and its state waits for the datastore.
+    scene.open("writes").await?;
+    approve_waiting(&scene, &kept)?;
+    let adopted = |s: &TerraformRunStatus| s.adopted.as_ref().is_some_and(|adopted| adopted.attempt == 2);
+    let begun = scene.until("restored", "taken up again", SOON, adopted).await;
+    // The tool ends meanwhile.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let meanwhile = scene.status("a").await?;
-    back(&scene)?;
-    ensure!(meanwhile.phase == Some(Phase::Apply), "it ended without its state: {meanwhile:?}");
-    scene.ends_within("a", RunResult::Applied, LATER).await?;
-    scene.create("b", spec).await?;
-    scene.ends("b", RunResult::NoChanges).await.map(drop)
-}
-
-async fn restore(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
-    let waiting = released(&scene, "a").await?;
-    away(&scene).await?;
-    approve_waiting(&scene, &waiting)?;
-    let adopted =
-        |r: &crds::TerraformRun| r.status.as_ref().and_then(|s| s.adopted.as_ref()).is_some_and(|adopted| adopted.attempt == 2);
-    let begun = scene.until("a", "taken up again", SOON, adopted).await;
-    tokio::time::sleep(Duration::from_secs(6)).await;
-    let meanwhile = scene.status("a").await?;
+    let (writes, restored) = (scene.status("writes").await?, scene.status("restored").await?);
     back(&scene)?;
     begun?;
-    ensure!(meanwhile.phase == Some(Phase::AwaitingApproval) && meanwhile.claim.is_none(), "{meanwhile:?}");
-    let status = scene.ends_within("a", RunResult::Applied, LATER).await?;
-    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 2) && scene.starts("a", "plan") == 1);
-    Ok(())
+    ensure!(writes.phase == Some(Phase::Apply), "it ended without its state: {writes:?}");
+    ensure!(restored.phase == Some(Phase::AwaitingApproval) && restored.claim.is_none(), "{restored:?}");
+    let status = scene.ends_within("restored", RunResult::Applied, LATER).await?;
+    ensure!(status.attempt.is_some_and(|attempt| attempt.number == 2) && scene.starts("restored", "plan") == 1);
+    scene.ends_within("writes", RunResult::Applied, LATER).await?;
+    scene.real("again", &main, spec).await?;
+    scene.ends("again", RunResult::NoChanges).await.map(drop)
 }
 
-/// The pod is deleted with its termination message, and the datastore, which has it as well, is down: the result is unknown until it
-/// returns.
-async fn proof(scene: Scene) -> Result<()> {
+/// A pod is deleted with its termination message, and the datastore, which has the result as well, is down: the result is unknown until it
+/// returns. Meanwhile a namespace can be deleted, although the API server has no endpoint of the read API.
+async fn unproven(scene: Scene) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
+    let name = format!("{}-gone", scene.namespace);
+    scene.suite.cluster.kubectl(&["create", "namespace", &name])?;
     hooks::endless(&scene, "a").await?;
     let pod = hooks::in_its_hook(&scene, "a").await?;
     away(&scene).await?;
-    let given_up = async {
+    let meanwhile = async {
         hooks::take_away(&scene, &pod)?;
+        scene.suite.cluster.kubectl(&["delete", "namespace", &name, "--wait=false"])?;
+        wait::gone(&namespaces, &name, LATER).await.context("the namespace cannot be deleted while the datastore is away")?;
         scene.ends_within("a", RunResult::Indeterminate, LATER).await
     }
     .await;
     back(&scene)?;
-    let given_up = given_up?;
+    let given_up = meanwhile?;
+    served(&scene).await?;
     ensure!(given_up.settled.is_none(), "{given_up:?}");
-    let settled = |run: &crds::TerraformRun| run.status.as_ref().is_some_and(|status| status.settled.is_some());
-    let status = scene.until("a", "settled", LATER, settled).await?.status.unwrap_or_default();
+    let status = scene.until("a", "settled", LATER, |s| s.settled.is_some()).await?;
     ensure!(status.settled.as_ref().is_some_and(|settled| settled.result == RunResult::Applied), "{:?}", status.settled);
     ensure!(status.result == Some(RunResult::Indeterminate) && status.message == given_up.message, "{status:?}");
     ensure!(scene.starts("a", "apply") == 1 && status.attempt.is_some_and(|attempt| attempt.number == 1));
@@ -229,22 +214,6 @@ async fn restarted(scene: Scene) -> Result<()> {
     scene.ends_within("a", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("a", "plan") == 1 && scene.starts("a", "apply") == 1);
     back(&scene)
-}
-
-async fn namespace(scene: Scene) -> Result<()> {
-    let namespaces: Api<Namespace> = Api::all(scene.suite.client.clone());
-    let name = format!("{}-gone", scene.namespace);
-    scene.suite.cluster.kubectl(&["create", "namespace", &name])?;
-    away(&scene).await?;
-    let deleted = async {
-        scene.suite.cluster.kubectl(&["delete", "namespace", &name, "--wait=false"])?;
-        wait::gone(&namespaces, &name, LATER).await.context("the namespace cannot be deleted while the datastore is away")
-    }
-    .await;
-    back(&scene)?;
-    deleted?;
-    // The read API works again afterwards.
-    served(&scene).await
 }
 
 async fn another_key(scene: Scene) -> Result<()> {

@@ -14,32 +14,25 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::suite::{LATER, SOON, Scene, Test, holds, merge};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("outputs::they_are_published_repaired_and_gone_with_their_stack", published),
-        Test::new("outputs::a_plan_made_on_an_older_value_is_stale", taken),
-        Test::new("outputs::those_of_a_backend_are_read_by_the_tool", backend),
+        Test::new("outputs::outputs_are_published_repaired_and_deleted", published),
+        Test::new("outputs::changed_output_makes_waiting_plans_stale", taken),
     ]
 }
 
 /// Removes the datastore's right to write objects, cluster-wide.
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("outputs::where_an_operator_did_not_bind_it_they_are_not_published", unbound)]
+    vec![Test::new("outputs::unbound_namespace_gets_no_outputs_until_bound", unbound)]
 }
 
 /// Creates a run of the guide, with a spec merged over it.
 async fn create(scene: &Scene, file: &str, name: &str, more: Value) -> Result<()> {
     let manifest: Value = serde_saphyr::from_str(&guide::block(file)?)?;
-    let mut spec = json!({"tool": {"name": "OpenTofu"}});
-    merge(&mut spec, manifest["spec"].clone());
-    merge(&mut spec, more);
-    scene.create_bare(name, spec).await.map(drop)
-}
-
-fn automatic() -> Value {
-    json!({"approval": {"mode": "Automatic"}})
+    let spec = with(json!({"tool": {"name": "OpenTofu"}}), manifest["spec"].clone());
+    scene.create_bare(name, with(spec, more)).await.map(drop)
 }
 
 fn said(status: &TerraformRunStatus) -> Result<OutputsStatus> {
@@ -104,8 +97,6 @@ async fn published(scene: Scene) -> Result<()> {
 }
 
 async fn taken(scene: Scene) -> Result<()> {
-    create(&scene, "app.yaml", "early", json!({})).await?;
-    scene.fails("early", FailureClass::Configuration, reason::OUTPUT_NOT_FOUND, LATER).await?;
     create(&scene, "network.yaml", "network", automatic()).await?;
     scene.ends_within("network", RunResult::Applied, LATER).await?;
     create(&scene, "app.yaml", "app", json!({})).await?;
@@ -127,17 +118,6 @@ async fn taken(scene: Scene) -> Result<()> {
         holds(&format!("{:?}", status.failure), "vpc_id")?;
     }
     Ok(())
-}
-
-async fn backend(scene: Scene) -> Result<()> {
-    let more = |mode: &str| json!({"approval": {"mode": mode}, "backend": scene.backend("network")});
-    create(&scene, "network.yaml", "first", more("Automatic")).await?;
-    let outputs = said(&scene.ends_within("first", RunResult::Applied, LATER).await?)?;
-    ensure!(outputs.reason == reason::PUBLISHED, "{outputs:?}");
-    becomes(&scene, &json!({"vpc_id": "vpc-1", "zones": "[\"a\",\"b\"]"})).await?;
-    create(&scene, "network.yaml", "again", more("Automatic")).await?;
-    let outputs = said(&scene.ends_within("again", RunResult::NoChanges, LATER).await?)?;
-    holds(&outputs.message, "the next apply publishes them")
 }
 
 const BINDING: &str = "pawl-datastore-outputs";

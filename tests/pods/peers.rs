@@ -1,25 +1,11 @@
-//! Bugs that users of other projects met, played against Pawl. Each has its row in `design/peers-bugs.md`. Where a test of another file
-//! covers one exactly, the table cites it:
-//!
-//! | bug | test |
-//! |---|---|
-//! | tofu-controller #1129: an approval that fits more than one plan | `peers::tofu_1129_*`, `approval::what_is_not_this_plan_is_refused_in_the_terminal`, `claims::only_the_adopted_process_claims` |
-//! | tofu-controller #1876: a dead runner's lock looks like a live one's | `locks::one_left_by_a_dead_pod_of_another_run_is_released`, `locks::one_left_by_an_earlier_attempt_is_released`, `locks::one_of_a_pod_that_lives_is_waited_for`, `run::tests::left` |
-//! | tofu-controller #531: the end of the controller ends its runners | `peers::tofu_531_*`, `kills::the_controller_killed_at_any_time` |
-//! | Burrito: runs without a lock that it cannot create | `peers::burrito_a_lock_*`, `run::tests::leases` |
-//! | Burrito: the end of any run frees the lock of another | `peers::burrito_who_*`, `leases::three_in_the_order_of_their_creation` |
-//! | Burrito: a commit during a plan is lost, or applied by another's plan | `peers::burrito_a_commit_*`, `stored::real_opentofu_applies_the_planned_bytes_whatever_moved` |
-//! | Tekton #4358: two pods of one attempt | `sim::tekton_4358_*`, `kills::a_second_process_of_the_pod_cannot_apply` |
-//! | Tekton #9467: a failure from a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::nothing_final_is_decided_on_the_cache` |
-//! | Argo #13581: a drained node leaves workflows that never end | `peers::argo_13581_*`, `kills::a_pod_force_deleted_in_*` |
-//! | gardener #426: a second pod applies over the state of the first | `peers::gardener_426_*`, `kills::a_pod_force_deleted_in_apply_is_never_followed` |
+//! Bugs that users of other projects met, played against Pawl. Each has its row in `design/peers-bugs.md`.
 
 mod controller;
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use crds::{Changed, FailureClass, Phase, RunResult, TerraformRun, conditions, names, reason};
+use crds::{Changed, FailureClass, Phase, RunResult, TerraformRunStatus, conditions, names, reason};
 use harness::wait;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
@@ -31,16 +17,16 @@ use serde_json::{Value, json};
 
 use crate::{
     stored::{approve_waiting, released},
-    suite::{LATER, SOON, Scene, Test, gate, gated, holds},
+    suite::{LATER, SOON, Scene, Test, automatic, condition, gate, gated, holds, with},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("peers::tofu_1129_an_approval_names_one_plan_and_not_its_commit", same_commit),
-        Test::new("peers::burrito_who_ends_first_frees_no_lease_of_another", first_end),
-        Test::new("peers::burrito_a_commit_that_comes_in_mid_plan_is_neither_applied_nor_lost", mid_plan),
-        Test::new("peers::argo_13581_pods_that_a_drain_takes_leave_no_run_without_an_end", drained),
-        Test::new("peers::gardener_426_no_second_pod_applies_over_the_state_of_an_evicted_one", evicted),
+        Test::new("peers::tofu_1129_approval_names_one_plan_not_a_commit", same_commit),
+        Test::new("peers::burrito_ended_run_frees_no_lease_of_another", first_end),
+        Test::new("peers::burrito_commit_during_a_plan_is_kept_for_the_next", mid_plan),
+        Test::new("peers::argo_13581_runs_of_drained_pods_end", drained),
+        Test::new("peers::gardener_426_evicted_apply_is_not_repeated", evicted),
     ]
 }
 
@@ -52,21 +38,8 @@ pub(crate) fn alone() -> Vec<Test> {
 /// The namespace of the controller.
 const SYSTEM: &str = "pawl-system";
 
-fn automatic(more: Value) -> Value {
-    let mut spec = json!({"approval": {"mode": "Automatic"}});
-    crate::suite::merge(&mut spec, more);
-    spec
-}
-
-fn said(run: &TerraformRun, type_: &str, reason: &str) -> bool {
-    run.status.iter().flat_map(|status| &status.conditions).any(|c| c.type_ == type_ && c.status == "False" && c.reason == reason)
-}
-
-/// Waits until the attempt is closed: no process of the run works, and only the controller writes its fields.
-async fn closed(scene: &Scene, name: &str) -> Result<TerraformRun> {
-    let closed =
-        |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
-    scene.until(name, "closed", LATER, closed).await
+fn said(status: &TerraformRunStatus, type_: &str, reason: &str) -> bool {
+    condition(status, type_, "False", reason).is_some()
 }
 
 fn created(scene: &Scene, name: &str) -> usize {
@@ -116,10 +89,9 @@ async fn same_commit(scene: Scene) -> Result<()> {
     scene.refused(&annotate(&scene, "north", &old.checksum)).context("a plan that was superseded")?;
     let status = scene.status("south").await?;
     ensure!(status.phase == Some(Phase::AwaitingApproval) && status.approval.is_none() && status.claim.is_none(), "{status:?}");
-    let path = format!("{}/shared", scene.namespace);
-    ensure!(scene.suite.state.current(&path).is_none(), "something was applied");
+    ensure!(scene.state("shared").is_err(), "something was applied");
     scene.approved("south").await?;
-    let state = scene.suite.state.current(&path).context("no state was written")?.to_string();
+    let state = scene.state("shared")?.to_string();
     ensure!(state.contains("south") && !state.contains("north"), "{state}");
     Ok(())
 }
@@ -138,17 +110,18 @@ fn annotate(scene: &Scene, run: &str, id: &str) -> String {
 /// a waiting run may be cancelled or deleted with all its objects, and the lease stays with the applying run.
 async fn first_end(scene: Scene) -> Result<()> {
     let backend = json!({"backend": scene.backend("shared")});
-    scene.scripted("holds", json!({"resources": gated(2)}), automatic(backend.clone())).await?;
+    scene.scripted("holds", json!({"resources": gated(2)}), with(automatic(), backend.clone())).await?;
     scene.until_ledger("holds", what::RESOURCE, None).await?;
     let run = scene.get("holds").await?;
     let lease = run.status.as_ref().and_then(|status| status.lease.clone()).context("no lease")?;
     let leases: Api<Lease> = Api::namespaced(scene.suite.client.clone(), SYSTEM);
     let holder = format!("{}/holds/{}", scene.namespace, run.uid().unwrap_or_default());
     for name in ["cancelled", "deleted", "next"] {
-        scene.scripted(name, json!({"resources": 3}), automatic(backend.clone())).await?;
-        let queued = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::QUEUED);
-        scene.until(name, "queued", SOON, queued).await?;
+        scene.scripted(name, json!({"resources": 3}), with(automatic(), backend.clone())).await?;
+        scene.until(name, "queued", SOON, |s| said(s, conditions::STATE_LEASED, reason::QUEUED)).await?;
     }
+    let third = |s: &TerraformRunStatus| s.message.as_ref().is_some_and(|message| message.contains("in place 3"));
+    scene.until("next", "third in line", SOON, third).await?;
     scene.annotate("cancelled", &[(names::CANCEL, Some("not needed"))]).await?;
     scene.ends("cancelled", RunResult::Canceled).await?;
     scene.kubectl(&["delete", "tfrun", "deleted", "--wait=false"])?;
@@ -171,11 +144,9 @@ async fn first_end(scene: Scene) -> Result<()> {
 /// unchanged; the next run plans the newer commit.
 async fn mid_plan(scene: Scene) -> Result<()> {
     let script = |name: &str, resources: u32, steps: &[Value]| {
-        json!({"name": format!("{}/{name}", scene.namespace), "ledger": scene.suite.state.ledger_url(), "resources": resources,
-            "commands": {"plan": steps}})
-        .to_string()
+        scene.script(name, json!({"resources": resources, "commands": {"plan": steps}})).to_string()
     };
-    let repository = format!("{}/stack", scene.namespace);
+    let repository = scene.path("stack");
     let repo = scene.suite.git.create(&repository)?;
     let commit = |script: &str| repo.commit("main", &[("main.tf", "# played by a script\n"), ("pawl-script.json", script)]);
     let spec = json!({"source": {"git": {"url": scene.suite.git.url(&repository), "revision": "main"}},
@@ -205,7 +176,7 @@ async fn mid_plan(scene: Scene) -> Result<()> {
 async fn drained(scene: Scene) -> Result<()> {
     for name in ["lost", "plans"] {
         let script = json!({"commands": {"plan": [{"only": [1], "sleep_ms": 600_000}]}});
-        scene.scripted(name, script, automatic(json!({}))).await?;
+        scene.scripted(name, script, automatic()).await?;
     }
     scene.scripted("waits", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     for name in ["lost", "plans"] {
@@ -213,14 +184,13 @@ async fn drained(scene: Scene) -> Result<()> {
     }
     scene.phase("waits", Phase::AwaitingApproval).await?;
     // Far more than can be created before the pod is removed.
-    scene.scripted("applies", json!({"resources": 150, "apply_ms": 500}), automatic(json!({}))).await?;
+    scene.scripted("applies", json!({"resources": 150, "apply_ms": 500}), automatic()).await?;
     scene.until_ledger("applies", what::RESOURCE, None).await?;
     for name in ["plans", "waits", "applies"] {
         scene.pods().evict(&scene.pod(name).await?.name_any(), &EvictParams::default()).await?;
     }
     // As for a node that disappears at once.
-    let pod = scene.pod("lost").await?.name_any();
-    scene.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"])?;
+    scene.delete_by_force("lost").await?;
     let waiting = released(&scene, "waits").await?;
     approve_waiting(&scene, &waiting)?;
     for (name, plans) in [("lost", 2), ("plans", 2), ("waits", 1)] {
@@ -231,8 +201,8 @@ async fn drained(scene: Scene) -> Result<()> {
     let failure = scene.ends_within("applies", RunResult::Failed, LATER).await?.failure.context("no failure")?;
     ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
     for name in ["lost", "plans", "waits", "applies"] {
-        closed(&scene, name).await?;
-        ensure!(scene.suite.state.lock(&format!("{}/{name}", scene.namespace)).is_none(), "the lock of {name} is still held");
+        scene.closed(name).await?;
+        ensure!(scene.lock(name).is_none(), "the lock of {name} is still held");
     }
     let look = async || {
         let pods = scene.pods().list(&ListParams::default()).await?;
@@ -246,23 +216,19 @@ async fn drained(scene: Scene) -> Result<()> {
 /// gardener #426: the Job of an apply whose pod was evicted started a second pod, which applied again and wrote its state over that of the
 /// first. In Pawl a claimed plan has exactly one pod; its state is saved, and only a new plan continues from there.
 async fn evicted(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic(json!({}))).await?;
+    scene.scripted("a", json!({"resources": 30, "apply_ms": 500}), automatic()).await?;
     until_created(&scene, "a", 2).await?;
     let pod = scene.pod("a").await?.name_any();
     scene.pods().evict(&pod, &EvictParams::default()).await?;
-    closed(&scene, "a").await?;
+    scene.closed("a").await?;
     let status = scene.ends("a", RunResult::Failed).await?;
     let failure = status.failure.context("no failure")?;
     ensure!(failure.class == FailureClass::Interrupted && failure.changes == Changed::Some, "{failure:?}");
-    let path = format!("{}/a", scene.namespace);
-    let state = scene.suite.state.current(&path).context("no state was written")?;
-    ensure!(ledger::forgotten(&scene.ledger("a"), &state).is_empty() && scene.suite.state.lock(&path).is_none());
+    scene.saved("a")?;
     let before = created(&scene, "a");
     ensure!((2..30).contains(&before), "the apply was not cut off: {before}");
     // The rerun is a run with its own plan. Until it has ended, a retry of the first would have begun.
-    scene.annotate("a", &[(names::RERUN, Some("true"))]).await?;
-    let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
-    let again = scene.until("a", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    let again = scene.rerun("a").await?;
     let status = scene.ends_within(&again, RunResult::Applied, LATER).await?;
     let left = u32::try_from(30 - before)?;
     ensure!(status.plan.as_ref().is_some_and(|plan| plan.counts.add == left), "{:?}", status.plan);
@@ -276,7 +242,7 @@ async fn evicted(scene: Scene) -> Result<()> {
         *times.entry(entry.text("address").unwrap_or_default()).or_default() += 1;
     }
     ensure!(times.len() == 30 && times.values().all(|made| *made == 1), "made more than once, or not at all: {times:?}");
-    let versions: Vec<Value> = scene.suite.state.versions(&path);
+    let versions: Vec<Value> = scene.suite.state.versions(&scene.path("a"));
     let lineages = versions.iter().filter(|version| version["lineage"] == versions[0]["lineage"]).count();
     ensure!(lineages == versions.len(), "a state was begun anew: {versions:?}");
     ensure!(versions.iter().map(|version| version["serial"].as_u64()).is_sorted_by(|a, b| a < b), "{versions:?}");

@@ -9,13 +9,12 @@ use anyhow::{Context, Result, ensure};
 use crds::{Phase, RunResult};
 use serde_json::json;
 
-use crate::suite::{LATER, SOON, Scene, Test, gate, holds, stderr};
+use crate::suite::{LATER, SOON, Scene, Test, automatic, gate, holds, stderr};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("reading::plan_and_log_outlive_the_pod", outlive),
-        Test::new("reading::a_log_is_followed_while_the_apply_runs", followed),
-        Test::new("reading::only_with_the_right", rights),
+        Test::new("reading::plan_and_log_outlive_the_pod_for_who_may_read", outlive),
+        Test::new("reading::log_is_followed_during_the_apply", followed),
     ]
 }
 
@@ -28,6 +27,7 @@ async fn outlive(scene: Scene) -> Result<()> {
     let main = "resource \"terraform_data\" \"words\" {\n  input = \"hello\"\n}\n";
     scene.real("a", main, json!({"approval": {"holdFor": "0s"}})).await?;
     let waiting = super::stored::released(&scene, "a").await?;
+    rights(&scene)?;
     let plan = scene.kubectl(&["get", "--raw", &path(&scene, "a", "plan")])?;
     holds(&plan, "terraform_data.words")?;
     super::stored::approve_waiting(&scene, &waiting)?;
@@ -50,7 +50,7 @@ async fn outlive(scene: Scene) -> Result<()> {
 async fn followed(scene: Scene) -> Result<()> {
     let script =
         json!({"resources": [{"address": "terraform_data.first"}, {"address": "terraform_data.slow", "steps": [gate()]}]});
-    scene.scripted("a", script, json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", script, automatic()).await?;
     scene.phase("a", Phase::Apply).await?;
     let mut follow = scene
         .suite
@@ -79,13 +79,12 @@ async fn followed(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn rights(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({}), json!({"approval": {"mode": "Automatic"}})).await?;
-    scene.ends("a", RunResult::Applied).await?;
+/// A viewer of the namespace reads the plan of the run `a`, and nothing else.
+fn rights(scene: &Scene) -> Result<()> {
     let namespace = &scene.namespace;
     scene.kubectl(&["create", "rolebinding", "viewer", "--clusterrole=pawl-viewer", "--user=viewer"])?;
     let as_user = |user: &str, rest: &str| {
-        scene.suite.cluster.kubectl_command(&["get", "--raw", &path(&scene, "a", rest), "--as", user]).output()
+        scene.suite.cluster.kubectl_command(&["get", "--raw", &path(scene, "a", rest), "--as", user]).output()
     };
     let read = as_user("viewer", "plan")?;
     ensure!(read.status.success(), "{}", stderr(&read));

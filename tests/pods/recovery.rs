@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use crds::{
-    Changed, FailureClass, Phase, RunResult, TerraformRun, TerraformRunStatus,
+    Changed, FailureClass, Phase, RunResult, TerraformRunStatus,
     apply_log::{Line, state},
     names, reason,
 };
@@ -13,24 +13,18 @@ use harness::wait;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::suite::{GATE, LATER, SOON, Scene, Test, gate, gated, holds, merge};
+use crate::suite::{GATE, LATER, SOON, Scene, Test, automatic, gate, holds, with};
 
 pub(crate) fn tests() -> Vec<Test> {
     let table = |name, tool: &'static str, fault: Fault| Test::new(name, move |scene| row(scene, tool, fault));
     vec![
-        table("recovery::opentofu_whose_pod_was_force_deleted", "OpenTofu", Fault::ForceDeleted),
-        table("recovery::opentofu_whose_pod_was_deleted", "OpenTofu", Fault::Deleted),
-        table("recovery::opentofu_whose_agent_was_killed", "OpenTofu", Fault::Killed),
-        table("recovery::terraform_whose_pod_was_force_deleted", "Terraform", Fault::ForceDeleted),
-        table("recovery::terraform_whose_pod_was_deleted", "Terraform", Fault::Deleted),
-        table("recovery::terraform_whose_agent_was_killed", "Terraform", Fault::Killed),
-        Test::new("recovery::the_journal_is_outside_of_the_pod_while_the_apply_runs", outside),
-        Test::new("recovery::what_cannot_be_imported_is_left_out_and_named", not_importable),
-        Test::new("recovery::a_run_that_asks_nobody_creates_nothing_that_may_exist", automatic),
-        Test::new("recovery::of_another_state_or_of_nothing_is_refused", refused),
-        Test::new("recovery::a_state_that_could_not_be_saved_is_kept", errored_state),
-        Test::new("recovery::an_object_that_exists_is_named_with_its_import_block", exists),
-        Test::new("recovery::a_transient_failure_after_the_claim_says_what_was_done", transient),
+        table("recovery::opentofu_recovers_after_its_pod_was_force_deleted", "OpenTofu", Fault::ForceDeleted),
+        table("recovery::opentofu_recovers_after_its_agent_was_killed", "OpenTofu", Fault::Killed),
+        table("recovery::terraform_recovers_after_its_pod_was_deleted", "Terraform", Fault::Deleted),
+        table("recovery::terraform_recovers_after_its_agent_was_killed", "Terraform", Fault::Killed),
+        Test::new("recovery::unimportable_objects_need_a_person", not_importable),
+        Test::new("recovery::recovery_of_another_state_is_refused", refused),
+        Test::new("recovery::unsaved_state_is_kept", errored_state),
     ]
 }
 
@@ -63,11 +57,9 @@ resource "terraform_data" "slow" {
 async fn managed(scene: &Scene, name: &str, tool: &str, main: &str, more: Value) -> Result<()> {
     let version = if tool == "OpenTofu" { json!("1.10.6") } else { Value::Null };
     let files = json!({"main.tf": main.replace("GATE", GATE)});
-    let mut spec = json!({"source": {"inline": {"files": files}}, "stack": "net", "backend": null,
-        "tool": {"name": tool, "version": version}, "approval": {"mode": "Automatic"}});
-    merge(&mut spec, more);
-    scene.create(name, spec).await?;
-    Ok(())
+    let spec = json!({"source": {"inline": {"files": files}}, "stack": "net", "backend": null,
+        "tool": {"name": tool, "version": version}});
+    scene.create(name, with(with(automatic(), spec), more)).await.map(drop)
 }
 
 fn raw(scene: &Scene, name: &str, rest: &str) -> Result<String> {
@@ -99,17 +91,9 @@ pub(crate) async fn until_created(scene: &Scene, name: &str, count: usize) -> Re
     wait::until(format!("the journal of {name} has {count} objects"), SOON, look).await
 }
 
-async fn ended(scene: &Scene, name: &str) -> Result<TerraformRunStatus> {
-    let ended =
-        |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.is_terminal() && s.attempt.as_ref().is_some_and(|a| !a.open));
-    scene.until(name, "ended", LATER, ended).await?.status.context("no status")
-}
-
 /// Waits until the status accounts for the objects.
-async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
-    let said = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.journal.is_some());
-    let run = scene.until(name, "accounted for", LATER, said).await?;
-    run.status.and_then(|s| s.journal).context("no journal")
+pub(crate) async fn accounted(scene: &Scene, name: &str) -> Result<crds::Journal> {
+    scene.until(name, "accounted for", LATER, |s| s.journal.is_some()).await?.journal.context("no journal")
 }
 
 /// Runs the command of the next step; returns the recovery run.
@@ -117,9 +101,7 @@ async fn recover(scene: &Scene, name: &str) -> Result<String> {
     let step = scene.status(name).await?.next_step.context("no next step")?;
     ensure!(step == names::recover_command(&scene.namespace, name), "{step}");
     scene.paste(&step)?;
-    let answered = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.recovery.is_some());
-    let run = scene.until(name, "answered", SOON, answered).await?;
-    run.status.and_then(|s| s.recovery).context("no recovery")
+    scene.until(name, "answered", SOON, |s| s.recovery.is_some()).await?.recovery.context("no recovery")
 }
 
 /// The lock of the managed state; null if free.
@@ -143,14 +125,14 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     let begun = Instant::now();
     match fault {
         Fault::ForceDeleted => {
-            scene.kubectl(&["delete", "pod", &pod.name_any(), "--force", "--grace-period=0", "--wait=false"])?;
+            scene.delete_by_force("a").await?;
         }
         Fault::Deleted => {
             scene.kubectl(&["delete", "pod", &pod.name_any(), "--wait=false"])?;
         }
         Fault::Killed => Scene::kill(&pod, "runner-agent")?,
     }
-    let status = ended(&scene, "a").await?;
+    let status = scene.closed("a").await?;
     let took = begun.elapsed();
     // A true result: it never claims that nothing happened, and gives an end only if the agent saw it.
     let failure = status.failure.clone().context("no failure")?;
@@ -166,8 +148,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     let said = accounted(&scene, "a").await?;
     if status.result == Some(RunResult::Indeterminate) {
         // Its writers are fenced: the lock on its state is released with its lease.
-        let free = |r: &TerraformRun| r.status.as_ref().is_some_and(|s| s.lease.is_none());
-        scene.until("a", "without its lease", LATER, free).await?;
+        scene.until("a", "without its lease", LATER, |s| s.lease.is_none()).await?;
         ensure!(lock(&scene)?.is_null(), "the lock is held: {}", lock(&scene)?);
     }
     // Journal and log of the apply are complete.
@@ -191,10 +172,8 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     );
     let again = if said.wants_recovery() {
         let again = recover(&scene, "a").await?;
-        let waiting = scene.until(&again, "planned", LATER, |r| {
-            r.status.as_ref().is_some_and(|s| s.is_terminal() || s.phase == Some(Phase::AwaitingApproval))
-        });
-        let waiting = waiting.await?.status.context("no status")?;
+        let waits = |s: &TerraformRunStatus| s.is_terminal() || s.phase == Some(Phase::AwaitingApproval);
+        let waiting = scene.until(&again, "planned", LATER, waits).await?;
         let plan = waiting.plan.clone().with_context(|| format!("no plan: {:?}", waiting.failure))?;
         let imports = u32::try_from(said.not_recorded.len())?;
         ensure!(plan.counts.import == imports && plan.counts.destroy == 0, "{plan:?}");
@@ -230,19 +209,6 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     scene.ends_within("last", RunResult::NoChanges, LATER).await.map(drop)
 }
 
-/// `cargo bench-run --only journal` measures the delay.
-async fn outside(scene: Scene) -> Result<()> {
-    scene.scripted("a", json!({"resources": gated(4)}), json!({"approval": {"mode": "Automatic"}})).await?;
-    // The agent is killed before the fourth is created, so the first three were sent before the end of the apply.
-    until_created(&scene, "a", 3).await?;
-    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
-    let said = accounted(&scene, "a").await?;
-    ensure!(!said.compared && said.uncertain.len() >= 3, "{said:?}");
-    holds(&said.summary, "a recovery run reads it")?;
-    ensure!(said.wants_recovery());
-    Ok(())
-}
-
 /// A resource of the `time` provider that cannot be imported by the ID that it prints.
 const NOT_IMPORTABLE: &str = r#"
 terraform {
@@ -272,17 +238,17 @@ resource "terraform_data" "slow" {
 }
 "#;
 
-async fn cut_off(scene: &Scene, name: &str, main: &str, objects: usize) -> Result<()> {
-    managed(scene, name, "OpenTofu", main, json!({})).await?;
-    until_created(scene, name, objects).await?;
-    Scene::kill(&scene.pod(name).await?, "runner-agent")?;
-    scene.ends_within(name, RunResult::Indeterminate, LATER).await?;
-    accounted(scene, name).await?;
-    Ok(())
-}
-
 async fn not_importable(scene: Scene) -> Result<()> {
-    cut_off(&scene, "a", NOT_IMPORTABLE, 3).await?;
+    managed(&scene, "a", "OpenTofu", NOT_IMPORTABLE, json!({})).await?;
+    until_created(&scene, "a", 3).await?;
+    Scene::kill(&scene.pod("a").await?, "runner-agent")?;
+    scene.ends_within("a", RunResult::Indeterminate, LATER).await?;
+    accounted(&scene, "a").await?;
+    // An automatic run creates nothing that may exist.
+    managed(&scene, "automatic", "OpenTofu", NOT_IMPORTABLE, json!({"recover": {"fromRun": "a"}})).await?;
+    let status = scene.fails("automatic", FailureClass::Policy, reason::RECOVERY_UNCERTAIN, LATER).await?;
+    ensure!(status.claim.is_none(), "it was applied");
+    holds(&status.failure.context("no failure")?.message, "terraform_data.slow (may exist already")?;
     let more =
         json!({"recover": {"fromRun": "a"}, "approval": {"mode": "Manual"}, "variables": [{"name": "with", "value": false}]});
     managed(&scene, "b", "OpenTofu", NOT_IMPORTABLE, more).await?;
@@ -301,25 +267,15 @@ async fn not_importable(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-async fn automatic(scene: Scene) -> Result<()> {
-    cut_off(&scene, "a", NOT_IMPORTABLE, 3).await?;
-    managed(&scene, "b", "OpenTofu", NOT_IMPORTABLE, json!({"recover": {"fromRun": "a"}})).await?;
-    let status = scene.fails("b", FailureClass::Policy, reason::RECOVERY_UNCERTAIN, LATER).await?;
-    ensure!(status.claim.is_none(), "it was applied");
-    holds(&status.failure.context("no failure")?.message, "terraform_data.slow (may exist already")?;
-    Ok(())
-}
-
 async fn refused(scene: Scene) -> Result<()> {
-    let automatic = json!({"approval": {"mode": "Automatic"}});
-    scene.scripted("good", json!({}), automatic.clone()).await?;
+    scene.scripted("good", json!({}), automatic()).await?;
     scene.ends("good", RunResult::Applied).await?;
     let annotated = scene.annotate("good", &[(names::RECOVER, Some("true"))]).await;
     holds(&format!("{annotated:?}"), "only a run that failed after its apply had begun")?;
     scene.scripted("none", json!({}), json!({"recover": {"fromRun": "nobody"}})).await?;
     let status = scene.fails("none", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "there is no run nobody")?;
-    scene.scripted("busy", json!({"commands": {"apply": [gate()]}}), automatic).await?;
+    scene.scripted("busy", json!({"commands": {"apply": [gate()]}}), automatic()).await?;
     scene.phase("busy", Phase::Apply).await?;
     scene.scripted("early", json!({}), json!({"recover": {"fromRun": "busy"}})).await?;
     let status = scene.fails("early", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
@@ -333,9 +289,9 @@ async fn refused(scene: Scene) -> Result<()> {
 }
 
 async fn errored_state(scene: Scene) -> Result<()> {
-    let path = format!("{}/a", scene.namespace);
+    let path = scene.path("a");
     scene.suite.state.fail_writes(&path, 100);
-    scene.scripted("a", json!({"resources": 2}), json!({"approval": {"mode": "Automatic"}})).await?;
+    scene.scripted("a", json!({"resources": 2}), automatic()).await?;
     let status = scene.fails("a", FailureClass::Transient, reason::STATE_NOT_SAVED, LATER).await?;
     let failure = status.failure.context("no failure")?;
     let command = names::errored_state_command(&scene.namespace, "a");
@@ -350,36 +306,5 @@ async fn errored_state(scene: Scene) -> Result<()> {
     let journal = status.journal.context("no journal")?;
     ensure!(journal.compared && journal.not_recorded.len() == 2, "{journal:?}");
     ensure!(status.next_step == Some(names::recover_command(&scene.namespace, "a")));
-    Ok(())
-}
-
-async fn exists(scene: Scene) -> Result<()> {
-    let told = json!({"summary": "creating IAM Role: EntityAlreadyExists: Role with name web already exists.", "address": "terraform_data.b"});
-    let resources = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"diagnostic": told}]}]);
-    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
-    let status = scene.fails("a", FailureClass::Configuration, reason::ALREADY_EXISTS, SOON).await?;
-    let failure = status.failure.context("no failure")?;
-    holds(&failure.message, r#"{"import":{"to":"terraform_data.b","id":"web"}}"#)?;
-    ensure!(failure.changes == Changed::Some, "{failure:?}");
-    let journal = status.journal.context("no journal")?;
-    ensure!(journal.compared && journal.recorded == 1 && !journal.wants_recovery(), "{journal:?}");
-    holds(&scene.log("a").await?, "to = terraform_data.b\n  id = \"web\"")?;
-    Ok(())
-}
-
-async fn transient(scene: Scene) -> Result<()> {
-    let told = json!({"summary": "reading thing: read tcp 10.0.0.1: connection reset by peer", "address": "terraform_data.b"});
-    let resources = json!([{"address": "terraform_data.a"}, {"address": "terraform_data.b", "steps": [{"diagnostic": told}]},
-        {"address": "terraform_data.c"}]);
-    scene.scripted("a", json!({"resources": resources}), json!({"approval": {"mode": "Automatic"}})).await?;
-    let status = scene.fails("a", FailureClass::Transient, reason::PROVIDER_UNREACHABLE, SOON).await?;
-    let message = status.message.context("no message")?;
-    holds(&message, "2 of 3 operations succeeded")?;
-    holds(&message, "2 created and recorded; state serial 1")?;
-    // At once, and without a second attempt of the same plan.
-    let next = status.next_step.context("no next step")?;
-    holds(&next, "see that the cluster can reach the host that the message names, then: ")?;
-    ensure!(next.ends_with(&names::rerun_command(&scene.namespace, "a")), "{next}");
-    ensure!(scene.starts("a", "apply") == 1 && status.attempt.context("no attempt")?.number == 1);
     Ok(())
 }

@@ -37,12 +37,10 @@ pub(crate) struct Releases {
 }
 
 impl Releases {
-    /// Serves the versions that tests use. `PAWL_REAL_TOOLS=1` builds all from source; otherwise two are real and the others scripted.
+    /// Serves the versions that tests use: two are real and the others scripted.
     pub(crate) async fn start(cluster: &Cluster, files: &Path) -> Result<Self> {
         let tree = Tree::create(&files.join("releases"), Key::test()?)?;
-        let programs =
-            if std::env::var_os("PAWL_REAL_TOOLS").is_some() { versions::Programs::Real } else { versions::Programs::Some };
-        for release in versions::all(programs)? {
+        for release in versions::all(versions::Programs::Some)? {
             tree.add(&release)?;
         }
         let terragrunt = Toolset::ensure(TERRAGRUNT)?;

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::{
     guide::served,
-    layers::Stage,
+    layers::Layers,
     managed,
     outages::{away, back, no_pods, says},
     stored::{approve_waiting, released},
@@ -23,11 +23,11 @@ use crate::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("restored::a_plan_that_an_etcd_of_before_its_claim_has_is_not_applied_again", etcd)]
+    vec![Test::new("restored::plan_of_an_older_etcd_is_not_applied_again", etcd)]
 }
 
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("restored::uninstalled_and_into_a_new_installation_by_the_page", installation)]
+    vec![Test::new("restored::backup_restores_into_a_new_installation", installation)]
 }
 
 const SYSTEM: &str = "pawl-system";
@@ -57,10 +57,9 @@ async fn etcd(scene: Scene) -> Result<()> {
     approve_waiting(&scene, &waiting)?;
     let approved = approved_at(&scene, "a", &version).await?;
     scene.ends("a", RunResult::Applied).await?;
-    let closed = |run: &TerraformRun| {
-        run.status.as_ref().is_some_and(|s| s.lease.is_none() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open))
-    };
-    let uid = scene.until("a", "closed", SOON, closed).await?.uid().context("no UID")?;
+    scene.closed("a").await?;
+    scene.until("a", "without its lease", SOON, |s| s.lease.is_none()).await?;
+    let uid = scene.get("a").await?.uid().context("no UID")?;
     wait::until("the bundle goes", SOON, async || Ok(scene.suite.stored(&[&uid, "bundle"])?.is_empty())).await?;
     // At that version the applying pod did not exist.
     scene.kubectl(&["delete", "pods", "--all", TIMEOUT])?;
@@ -118,7 +117,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     team.ends("first", RunResult::Applied).await?;
     // A layer with a managed state, and one that the release leaves behind; both would destroy their objects on deletion.
     let destroys = json!({"deletionPolicy": "Destroy", "template": {"approval": {"holdFor": "0s"}}});
-    let (layers, behind) = (Stage::set(&team).await?, Stage::set(&left).await?);
+    let (layers, behind) = (Layers::followed(&team).await?, Layers::followed(&left).await?);
     for stage in [&layers, &behind] {
         stage.layer("app", destroys.clone()).await?;
     }
@@ -199,7 +198,7 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
     // The release was removed before this namespace's run, whose finalizer blocks the namespace.
     cluster.kubectl(&["delete", "namespace", &left.namespace, "--wait=false"])?;
     let deleted = |run: &TerraformRun| run.metadata.deletion_timestamp.is_some();
-    left.until("left", "being deleted", SOON, deleted).await?;
+    wait::object(&left.runs(), "left", "being deleted", SOON, deleted).await?;
     let here = format!(" -A --field-selector=metadata.namespace={}", left.namespace);
     // A pod may end by itself between two of the commands.
     run(scene, dir, &format!("set +e\n{}\ntrue", finalizers.join("\n").replace(" -A", &here)))?;
@@ -210,7 +209,9 @@ async fn uninstall(scene: &Scene, team: &Scene, left: &Scene, dir: &Path) -> Res
 /// The states still exist for their new owner.
 async fn states(team: &Scene) -> Result<()> {
     managed::run(team, "newcomer", json!({"stack": "words", "operation": "Plan", "approval": {"mode": "Manual"}})).await?;
-    team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    let status = team.fails("newcomer", FailureClass::Policy, reason::STATE_OF_FORMER_NAMESPACE, LATER).await?;
+    holds(&format!("{:?}", status.message), "states/words/handover")?;
+    ensure!(status.plan.is_none(), "{:?}", status.plan);
     served(team).await?;
     team.paste(&team.post("states/-/handover", &json!({"reason": "restored"})))?;
     managed::run(team, "heir", json!({"stack": "words"})).await?;
@@ -222,8 +223,7 @@ async fn old_plan(scene: &Scene, restored_at: jiff::Timestamp) -> Result<()> {
     let status = scene.fails("old", FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, LATER).await?;
     holds(status.message.as_deref().unwrap_or_default(), &format!("before the restore of {restored_at}"))?;
     scene.paste(status.next_step.as_deref().context("no next step")?)?;
-    let answered = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.rerun.is_some());
-    let again = scene.until("old", "answered", SOON, answered).await?.status.and_then(|s| s.rerun).context("no rerun")?;
+    let again = scene.rerun_of("old").await?;
     let waiting = released(scene, &again).await?;
     approve_waiting(scene, &waiting)?;
     scene.ends_within(&again, RunResult::Applied, LATER).await?;

@@ -3,19 +3,19 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use crds::{FailureClass, Phase, TerraformRepository, reason};
+use crds::{Phase, TerraformRepository};
 use harness::guide;
 use kube::{Api, api::PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use servers::{repo::Change, ssh::SshServer, webhook};
 
 use crate::{
     layers::Layers,
-    suite::{SOON, Scene, Test, holds},
+    suite::{Scene, Test},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![Test::new("ssh::a_source_with_submodules_and_modules", as_the_guide_says), Test::new("ssh::what_is_refused", refused)]
+    vec![Test::new("ssh::source_with_submodules_and_modules_is_fetched", as_the_guide_says)]
 }
 
 /// The repository in the guide.
@@ -72,41 +72,9 @@ async fn as_the_guide_says(scene: Scene) -> Result<()> {
     let spec = json!({"url": server.url("platform/stacks"), "secretRef": {"name": "git-ssh"}});
     let repository = TerraformRepository::new("infrastructure", serde_json::from_value(spec)?);
     Api::namespaced(scene.suite.client.clone(), &scene.namespace).create(&PostParams::default(), &repository).await?;
-    let layers = Layers::of(&scene);
+    let layers = Layers::of(&scene)?;
     layers.layer("followed", json!({"path": "network"})).await?;
     let planned = layers.until("followed", "planned", |status| status.pending.is_some()).await?;
     ensure!(planned.pending.is_some_and(|pending| pending.summary.is_some_and(|text| text.starts_with("+2"))), "another plan");
-    Ok(())
-}
-
-async fn refused(scene: Scene) -> Result<()> {
-    let (server, _repos) = server(&scene, 0).await?;
-    server.create("stacks")?.commit("main", &[("main.tf", "resource \"terraform_data\" \"a\" {}\n")])?;
-    let secret = |name: &str, key: &str, known: Option<String>| -> Result<()> {
-        let identity = format!("--from-literal=identity={}", server.key(key)?);
-        let known = known.map(|known| format!("--from-literal=known_hosts={known}"));
-        let args = ["create", "secret", "generic", name, &identity].into_iter().chain(known.as_deref());
-        scene.kubectl(&args.collect::<Vec<_>>()).map(drop)
-    };
-    secret("unknown", "identity", None)?;
-    secret("changed", "identity", Some(server.other_known_hosts()?))?;
-    secret("stranger", "other", Some(server.known_hosts()?))?;
-    secret("locked", "locked", Some(server.known_hosts()?))?;
-    let rows: [(&str, FailureClass, &str, String); 4] = [
-        ("unknown", FailureClass::Integrity, reason::HOST_KEY_NOT_KNOWN, server.known_hosts()?),
-        ("changed", FailureClass::Integrity, reason::HOST_KEY_NOT_KNOWN, server.fingerprint()?),
-        ("stranger", FailureClass::Credentials, reason::SOURCE_UNAUTHORIZED, "Permission denied".to_owned()),
-        ("locked", FailureClass::Credentials, reason::SOURCE_UNAUTHORIZED, "with a passphrase".to_owned()),
-    ];
-    let spec = |secret: &str| -> Value {
-        json!({"source": {"git": {"url": server.url("stacks"), "revision": "main", "secretRef": {"name": secret}}}, "operation": "Plan"})
-    };
-    for (name, ..) in &rows {
-        scene.create(name, spec(name)).await?;
-    }
-    for (name, class, reason, text) in &rows {
-        scene.fails(name, *class, reason, SOON).await?;
-        holds(&scene.status(name).await?.failure.context("no failure")?.message, text)?;
-    }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Standby controllers: one takes over when the leader is gone, and two leaders do no harm.
 
 use anyhow::{Context, Result, bail, ensure};
-use crds::{FailureClass, Phase, RunResult, TerraformRun, reason};
+use crds::{FailureClass, Phase, RunResult, TerraformRunStatus, reason};
 use futures::TryStreamExt as _;
 use harness::wait;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
@@ -12,10 +12,10 @@ use kube::{
 use ledger::what;
 use serde_json::json;
 
-use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, gated, holds};
+use crate::suite::{LATER, OF_CONTROLLER, Scene, Test, automatic, gated, holds};
 
 pub(crate) fn alone() -> Vec<Test> {
-    vec![Test::new("standby::one_goes_on_when_the_leader_is_killed_or_told_to_end", failover)]
+    vec![Test::new("standby::standby_leads_after_the_leader_ends", failover)]
 }
 
 const LEASE: &str = "pawl-controller";
@@ -93,9 +93,8 @@ async fn without_datastore(scene: &Scene) -> Result<()> {
     let first = scene.status("dies").await?.plan.context("no plan")?.checksum;
     let pod = scene.pod("dies").await?.name_any();
     scene.kubectl(&["delete", "pod", &pod, "--wait=false"])?;
-    let another = |run: &TerraformRun| {
-        let plan = run.status.as_ref().filter(|s| s.phase == Some(Phase::AwaitingApproval)).and_then(|s| s.plan.as_ref());
-        plan.is_some_and(|plan| plan.checksum != first)
+    let another = |s: &TerraformRunStatus| {
+        s.phase == Some(Phase::AwaitingApproval) && s.plan.as_ref().is_some_and(|plan| plan.checksum != first)
     };
     scene.until("dies", "with another plan", LATER, another).await?;
     for name in ["held", "dies"] {
@@ -109,15 +108,14 @@ async fn without_datastore(scene: &Scene) -> Result<()> {
 
 async fn takes_over(scene: &Scene) -> Result<()> {
     let first = another(scene, "").await?;
-    let automatic = json!({"approval": {"mode": "Automatic"}});
-    scene.scripted("a", json!({"resources": gated(2)}), automatic.clone()).await?;
+    scene.scripted("a", json!({"resources": gated(2)}), automatic()).await?;
     scene.until_ledger("a", what::RESOURCE, None).await?;
     // Killed in mid-run: its Lease expires.
     let pod = pod_of(scene, &first).await?;
     Scene::kill(&pod, "/controller")?;
     let second = another(scene, &first).await?;
     scene.open("a").await?;
-    scene.scripted("b", json!({}), automatic.clone()).await?;
+    scene.scripted("b", json!({}), automatic()).await?;
     for name in ["a", "b"] {
         scene.ends_within(name, RunResult::Applied, LATER).await?;
         ensure!(scene.starts(name, "apply") == 1 && scene.pod_names(name).await?.len() == 1);
@@ -125,7 +123,7 @@ async fn takes_over(scene: &Scene) -> Result<()> {
     // Terminated: the next takes over at once.
     gives_back(scene, &second).await?;
     another(scene, &second).await?;
-    scene.scripted("c", json!({}), automatic).await?;
+    scene.scripted("c", json!({}), automatic()).await?;
     scene.ends_within("c", RunResult::Applied, LATER).await?;
     ensure!(scene.starts("c", "apply") == 1 && scene.pod_names("c").await?.len() == 1);
     Ok(())

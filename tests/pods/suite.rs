@@ -16,7 +16,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use crds::TerraformRunStatus;
 use harness::cluster::{Audit, Cluster, chart::Values, gobuild::all_suites, objects};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Client;
 use ledger::Entry;
 use serde_json::{Value, json};
@@ -195,8 +197,18 @@ fn sharing(prefix: &str, word: &str) -> String {
     format!("{prefix}-share-{word}")
 }
 
-/// Merges objects; later values win.
-pub(crate) fn merge(into: &mut Value, from: Value) {
+/// The spec of a run that applies without a person.
+pub(crate) fn automatic() -> Value {
+    json!({"approval": {"mode": "Automatic"}})
+}
+
+/// An object with the values of another, which win.
+pub(crate) fn with(mut object: Value, more: Value) -> Value {
+    merge(&mut object, more);
+    object
+}
+
+fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {
@@ -205,6 +217,11 @@ pub(crate) fn merge(into: &mut Value, from: Value) {
         }
         (into, from) => *into = from,
     }
+}
+
+/// The condition of a type, if it has this status and reason.
+pub(crate) fn condition<'a>(run: &'a TerraformRunStatus, type_: &str, status: &str, reason: &str) -> Option<&'a Condition> {
+    run.conditions.iter().find(|c| c.type_ == type_ && c.status == status && c.reason == reason)
 }
 
 /// Fails unless `text` contains `part`.

@@ -1,7 +1,7 @@
 //! Bugs of stopped controllers, and of controllers that continued without a lock. These tests affect the whole cluster.
 
 use anyhow::{Context, Result, ensure};
-use crds::{Phase, RunResult, TerraformRun, conditions, reason};
+use crds::{Phase, RunResult, TerraformRunStatus, conditions, reason};
 use harness::wait;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ResourceQuota};
 use kube::{
@@ -11,16 +11,16 @@ use kube::{
 use ledger::what;
 use serde_json::json;
 
-use super::{SYSTEM, automatic, closed, created, said, until_created};
+use super::{SYSTEM, created, said, until_created};
 use crate::{
     outages::no_pods,
-    suite::{LATER, OF_CONTROLLER, SOON, Scene, TIMEOUT, Test, gated, holds},
+    suite::{LATER, OF_CONTROLLER, SOON, Scene, TIMEOUT, Test, automatic, gated, holds},
 };
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        Test::new("peers::tofu_531_an_apply_goes_on_while_its_controller_is_away", without_controller),
-        Test::new("peers::burrito_a_lock_that_is_not_to_be_had_is_not_gone_without", lock_bypass),
+        Test::new("peers::tofu_531_apply_goes_on_without_a_controller", without_controller),
+        Test::new("peers::burrito_run_without_its_lease_does_not_begin", lock_bypass),
     ]
 }
 
@@ -58,7 +58,7 @@ fn controller_back(scene: &Scene) -> Result<()> {
 async fn without_controller(scene: Scene) -> Result<()> {
     let mut before = Vec::new();
     for name in ["ends", "outlives"] {
-        scene.scripted(name, json!({"resources": gated(3)}), automatic(json!({}))).await?;
+        scene.scripted(name, json!({"resources": gated(3)}), automatic()).await?;
     }
     for name in ["ends", "outlives"] {
         until_created(&scene, name, 1).await?;
@@ -76,7 +76,7 @@ async fn without_controller(scene: Scene) -> Result<()> {
     .await;
     controller_back(&scene)?;
     away?;
-    closed(&scene, "ends").await?;
+    scene.closed("ends").await?;
     ensure!(tool_of(&scene, "outlives").await? == before[1], "the controller that came back began something anew");
     scene.open("outlives").await?;
     scene.ends_within("outlives", RunResult::Applied, LATER).await?;
@@ -131,8 +131,8 @@ async fn lock_bypass(scene: Scene) -> Result<()> {
 }
 
 async fn refused_leases(scene: &Scene) -> Result<()> {
-    let refused = |run: &TerraformRun| said(run, conditions::STATE_LEASED, reason::LEASE_REFUSED);
-    scene.scripted("asks-nobody", json!({}), automatic(json!({}))).await?;
+    let refused = |s: &TerraformRunStatus| said(s, conditions::STATE_LEASED, reason::LEASE_REFUSED);
+    scene.scripted("asks-nobody", json!({}), automatic()).await?;
     scene.scripted("approved", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     scene.until("asks-nobody", "without its lease", SOON, refused).await?;
     scene.approve("approved").await?;

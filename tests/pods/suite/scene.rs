@@ -23,8 +23,9 @@ use kube::{
 use ledger::Entry;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use servers::state::LockInfo;
 
-use super::{LATER, SOON, Suite, merge, stderr};
+use super::{LATER, SOON, Suite, stderr, with};
 
 /// Whether an entry belongs to a test: its scripts and states have its namespace as prefix.
 pub(super) fn belongs(entry: &Entry, namespace: &str) -> bool {
@@ -56,6 +57,22 @@ impl Scene {
         self.suite.cluster.kubectl(&all)
     }
 
+    /// Creates a Secret.
+    pub(crate) fn secret(&self, name: &str, texts: &[(&str, &str)]) -> Result<()> {
+        self.keys(&["create", "secret", "generic", name], texts)
+    }
+
+    /// Creates a ConfigMap.
+    pub(crate) fn config_map(&self, name: &str, texts: &[(&str, &str)]) -> Result<()> {
+        self.keys(&["create", "configmap", name], texts)
+    }
+
+    fn keys(&self, create: &[&str], texts: &[(&str, &str)]) -> Result<()> {
+        let literals: Vec<_> = texts.iter().map(|(key, text)| format!("--from-literal={key}={text}")).collect();
+        let args: Vec<_> = create.iter().copied().chain(literals.iter().map(String::as_str)).collect();
+        self.kubectl(&args).map(drop)
+    }
+
     /// Reads from the datastore's read API, by path below the namespace. Retries, because on a busy machine its readiness probe may be
     /// late, so that the API server has no endpoint for a moment.
     pub(crate) fn read(&self, path: &str) -> Result<String> {
@@ -72,16 +89,37 @@ impl Scene {
         }
     }
 
+    /// The name of a state, a repository or a script of this test on the servers that all tests share.
+    pub(crate) fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.namespace)
+    }
+
     /// The http backend for a stack of this test.
     pub(crate) fn backend(&self, stack: &str) -> Value {
-        json!({"type": "http", "config": self.suite.state.backend_config(&format!("{}/{stack}", self.namespace))})
+        json!({"type": "http", "config": self.suite.state.backend_config(&self.path(stack))})
+    }
+
+    /// The state of a stack on the state server.
+    pub(crate) fn state(&self, stack: &str) -> Result<Value> {
+        self.suite.state.current(&self.path(stack)).context("no state was written")
+    }
+
+    /// The lock of that state.
+    pub(crate) fn lock(&self, stack: &str) -> Option<LockInfo> {
+        self.suite.state.lock(&self.path(stack))
+    }
+
+    /// Fails unless the state has all objects that the tool created, and no lock.
+    pub(crate) fn saved(&self, stack: &str) -> Result<()> {
+        let forgotten = ledger::forgotten(&self.ledger(stack), &self.state(stack)?);
+        ensure!(forgotten.is_empty(), "objects that the state does not have: {forgotten:?}");
+        ensure!(self.lock(stack).is_none(), "the lock is still held");
+        Ok(())
     }
 
     /// Creates a run; `spec` is merged over the tests' default, a state in the state server.
     pub(crate) async fn create(&self, name: &str, spec: Value) -> Result<TerraformRun> {
-        let mut whole = json!({"backend": self.backend(name)});
-        merge(&mut whole, spec);
-        self.create_bare(name, whole).await
+        self.create_bare(name, with(json!({"backend": self.backend(name)}), spec)).await
     }
 
     /// Creates a run without that default.
@@ -90,25 +128,27 @@ impl Scene {
         objects::create(&self.runs(), run).await.with_context(|| format!("cannot create the run {name}"))
     }
 
+    /// A script for the scripted tool, with its name and the suite's ledger.
+    pub(crate) fn script(&self, name: &str, script: Value) -> Value {
+        with(json!({"name": self.path(name), "ledger": self.suite.state.ledger_url()}), script)
+    }
+
     /// Creates a run of the scripted tool. `script` defines its behaviour; its ledger is the suite's.
     pub(crate) async fn scripted(&self, name: &str, script: Value, spec: Value) -> Result<TerraformRun> {
-        let mut whole = json!({"name": format!("{}/{name}", self.namespace), "ledger": self.suite.state.ledger_url()});
-        merge(&mut whole, script);
+        let script = self.script(name, script);
         let declared =
             spec["variables"].as_array().into_iter().flatten().map(|variable| format!("variable {} {{}}\n", variable["name"]));
         let main = declared.fold("# played by a script\n".to_owned(), |main, variable| main + &variable);
-        let files = json!({"main.tf": main, "pawl-script.json": whole.to_string()});
-        let mut all = json!({"source": {"inline": {"files": files}}, "tool": {"name": "OpenTofu", "version": "0.0.1"}});
-        merge(&mut all, spec);
-        self.create(name, all).await
+        let files = json!({"main.tf": main, "pawl-script.json": script.to_string()});
+        let whole = json!({"source": {"inline": {"files": files}}, "tool": {"name": "OpenTofu", "version": "0.0.1"}});
+        self.create(name, with(whole, spec)).await
     }
 
     /// Creates a run of real OpenTofu with one file.
     pub(crate) async fn real(&self, name: &str, main: &str, spec: Value) -> Result<TerraformRun> {
-        let mut all =
+        let whole =
             json!({"source": {"inline": {"files": {"main.tf": main}}}, "tool": {"name": "OpenTofu", "version": "1.10.6"}});
-        merge(&mut all, spec);
-        self.create(name, all).await
+        self.create(name, with(whole, spec)).await
     }
 
     pub(crate) async fn get(&self, name: &str) -> Result<TerraformRun> {
@@ -119,29 +159,26 @@ impl Scene {
         Ok(self.get(name).await?.status.unwrap_or_default())
     }
 
-    /// Waits until `done` holds for the run, and returns it.
+    /// Waits until `done` holds for the status, and returns it.
     pub(crate) async fn until(
         &self,
         name: &str,
         what: &str,
         within: Duration,
-        done: impl Fn(&TerraformRun) -> bool,
-    ) -> Result<TerraformRun> {
+        done: impl Fn(&TerraformRunStatus) -> bool,
+    ) -> Result<TerraformRunStatus> {
         let look = async || {
-            let run = self.get(name).await?;
-            if done(&run) {
-                return Ok(Ok(run));
-            }
-            let status = run.status.unwrap_or_default();
-            Ok(Err(format!("{:?} {:?}: {:?}", status.phase, status.result, status.message)))
+            let status = self.status(name).await?;
+            let text = format!("{:?} {:?}: {:?}", status.phase, status.result, status.message);
+            Ok(if done(&status) { Ok(status) } else { Err(text) })
         };
         wait::until(format!("{name} is {what}"), within, look).await
     }
 
     /// Waits for a phase. Fails at once if the run ends in another.
     pub(crate) async fn phase(&self, name: &str, phase: Phase) -> Result<TerraformRunStatus> {
-        let reached = |run: &TerraformRun| run.status.as_ref().is_some_and(|s| s.phase == Some(phase) || s.is_terminal());
-        let status = self.until(name, phase.as_str(), SOON, reached).await?.status.unwrap_or_default();
+        let reached = |s: &TerraformRunStatus| s.phase == Some(phase) || s.is_terminal();
+        let status = self.until(name, phase.as_str(), SOON, reached).await?;
         ensure!(
             status.phase == Some(phase),
             "{name} ended in place of reaching {phase}: {:?} {:?}",
@@ -164,14 +201,38 @@ impl Scene {
     }
 
     pub(crate) async fn ends_within(&self, name: &str, result: RunResult, within: Duration) -> Result<TerraformRunStatus> {
-        let status = self
-            .until(name, "at its end", within, |r| r.status.as_ref().is_some_and(TerraformRunStatus::is_terminal))
-            .await?
-            .status;
-        let status = status.unwrap_or_default();
+        let status = self.until(name, "at its end", within, TerraformRunStatus::is_terminal).await?;
         ensure!(status.result == Some(result), "{name} ended {:?} in place of {result}: {:?}", status.result, status.failure);
         ensure!(crds::status_limit::size(&status) <= crds::status_limit::MAX_STATUS_BYTES, "the status of {name} is too large");
         Ok(status)
+    }
+
+    /// Waits for the end, whatever the result.
+    pub(crate) async fn ended(&self, name: &str) -> Result<TerraformRunStatus> {
+        self.until(name, "ended", LATER, TerraformRunStatus::is_terminal).await
+    }
+
+    /// Like [`Self::ended`], until the attempt is closed: no process of the run works, and only the controller writes its fields.
+    pub(crate) async fn closed(&self, name: &str) -> Result<TerraformRunStatus> {
+        let closed = |s: &TerraformRunStatus| s.is_terminal() && s.attempt.as_ref().is_some_and(|attempt| !attempt.open);
+        self.until(name, "closed", LATER, closed).await
+    }
+
+    /// Asks for another run of an ended one; returns its name.
+    pub(crate) async fn rerun(&self, name: &str) -> Result<String> {
+        self.annotate(name, &[(names::RERUN, Some("true"))]).await?;
+        self.rerun_of(name).await
+    }
+
+    /// The name of the run that answers such a request.
+    pub(crate) async fn rerun_of(&self, name: &str) -> Result<String> {
+        self.until(name, "answered", SOON, |s| s.rerun.is_some()).await?.rerun.context("no rerun")
+    }
+
+    /// Deletes the newest pod of a run at once, like one of a node that is gone.
+    pub(crate) async fn delete_by_force(&self, name: &str) -> Result<()> {
+        let pod = self.pod(name).await?.name_any();
+        self.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0", "--wait=false"]).map(drop)
     }
 
     /// Waits for the end and checks class and reason of the failure.
@@ -235,7 +296,7 @@ impl Scene {
 
     /// Ledger entries of a run's script and state.
     pub(crate) fn ledger(&self, name: &str) -> Vec<Entry> {
-        let of = format!("{}/{name}", self.namespace);
+        let of = self.path(name);
         let is = |entry: &Entry| {
             ["script", "path", "state"].iter().any(|key| entry.text(key).is_some_and(|t| t.trim_start_matches('/') == of))
         };
@@ -325,8 +386,7 @@ impl Scene {
 
     /// Serves files as a repository; returns its URL and commit.
     pub(crate) fn repository(&self, name: &str, files: &[(&str, &str)]) -> Result<(String, String)> {
-        let repo = self.suite.git.create(&format!("{}/{name}", self.namespace))?;
-        let sha = repo.commit("main", files)?;
-        Ok((self.suite.git.url(&format!("{}/{name}", self.namespace)), sha))
+        let sha = self.suite.git.create(&self.path(name))?.commit("main", files)?;
+        Ok((self.suite.git.url(&self.path(name)), sha))
     }
 }

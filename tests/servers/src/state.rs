@@ -100,12 +100,6 @@ impl StateServer {
         self.lock(path).is_some_and(|held| self.app.unlock(path, &by_hand(held)).0 == StatusCode::OK)
     }
 
-    /// Writes a state as someone else, under the present lock if any.
-    pub fn write(&self, path: &str, state: &Value) {
-        let held = self.lock(path).map(|lock| lock.id);
-        self.app.write(path, held.as_deref(), state.to_string());
-    }
-
     /// Makes the next `times` writes of a state fail without an effect.
     pub fn fail_writes(&self, path: &str, times: usize) {
         self.app.with(path, |state| state.failing_writes = times);
