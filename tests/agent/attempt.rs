@@ -159,7 +159,7 @@ async fn prompt_ends_its_phase_and_is_not_retried() {
     let eof = error("Error asking for input to configure the provider", "provider.x.token: EOF", "");
     let asks = format!("printf 'provider.x.token\\n  Enter a value: \\n'; read answer && echo answered >> $LEDGER; {eof}");
     for at in ["PLAN", "APPLY"] {
-        let mut a = start(&json!({}), &[(at, &asks)], |_, _| {});
+        let mut a = start(&json!({}), &[(at, &asks)]);
         let failure = a.fails(FailureClass::Configuration, reason::INPUT_REQUIRED).await;
         let status = a.api.status();
         assert!(failure.message.contains("provider.x.token"), "{}", failure.message);

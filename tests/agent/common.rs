@@ -228,13 +228,6 @@ impl Attempt {
         failure
     }
 
-    /// Waits for the end with exit code 1 and a failure of this class and reason.
-    pub(crate) async fn fails_as(&mut self, class: FailureClass, reason: &str) -> Failure {
-        let failure = self.fails(1).await;
-        assert_eq!((failure.class, failure.reason.as_str()), (class, reason), "{failure:?}");
-        failure
-    }
-
     /// Waits until its plan waits for an approval.
     pub(crate) async fn waits(&self) {
         self.api.until("a plan that waits", |status| status.phase == Some(Phase::AwaitingApproval)).await;

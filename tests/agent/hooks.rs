@@ -239,7 +239,7 @@ async fn cancel_in_a_hook_before_the_apply_applies_nothing() {
 
 #[tokio::test]
 async fn change_by_a_hook_after_the_approval_is_refused() {
-    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[], |_, _| {});
+    let mut a = start(&hooks(&[("BeforeApply", "echo '# more' >> main.tf")]), &[]);
     let failure = a.fails(FailureClass::Integrity, reason::CHECKSUM_MISMATCH).await;
     let status = a.api.status();
     assert!(failure.message.contains("the code") && failure.changes == Changed::None, "{}", failure.message);
