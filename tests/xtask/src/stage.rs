@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
+    command::with_default_signals,
     count::Count,
     processor::{Meter, told_pods},
 };
@@ -152,7 +153,7 @@ fn follow(command: Command, name: &str, log: &mut File, text: &mut String, meter
     // One pipe for stdout and stderr preserves the order of lines.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let program = command.get_program().display().to_string();
-    let mut command = meter.measured(command);
+    let mut command = meter.measured(with_default_signals(&command));
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let spawned = command.spawn();
     // The command holds the write ends of the pipe until it is dropped.
