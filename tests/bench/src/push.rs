@@ -2,22 +2,22 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::{TerraformLayer, TerraformRun, names};
 use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::lab::{Lab, run_waits, watched};
-use super::samples::{Samples, Unit};
-use super::stacks::Stack;
-use super::table::Table;
+use super::lab::{Lab, PATIENCE, Stack, run_waits, watched};
+use super::table::{Limit, Table, Unit};
+use harness::cluster::objects;
+use harness::wait;
 use servers::{
     git::GitServer,
     repo::Repo,
@@ -26,41 +26,33 @@ use servers::{
 
 /// Name of repository and layer.
 const STACK: &str = "stack";
-/// Goal: overhead of a push over the run, in seconds.
-const MORE: f64 = 1.0;
-/// Goal: time from the last byte of a delivery to its acceptance, in seconds.
-const ANSWER: f64 = 0.05;
-/// A longer wait indicates a defect, not a slow machine.
-const PATIENCE: Duration = Duration::from_secs(120);
-
+const BY_HAND: &str = "run made by hand to its plan that waits";
+const PUSHED: &str = "push told of by webhook to the plan that waits";
 /// Measures both alternately. Leaves the server in the cluster.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     lab.install(&webhook::values()).await?;
     let followed = Followed::set(lab).await?;
-    let (mut pushed, mut made, mut by_hand) = (Samples::default(), Samples::default(), Samples::default());
     // The first repetition is a warm-up: it unpacks images and fills caches.
     for n in 0..=times {
         let (commit, told, run, waits) = followed.push(n).await?;
         let hand = followed.by_hand(n, &commit).await?;
         if n > 0 {
-            pushed.push(waits - told);
-            made.push(run - told);
-            by_hand.push(hand);
+            table.sample(BY_HAND, Unit::Seconds, hand);
+            table.sample("push told of by webhook to the layer's run", Unit::Millis, run - told);
+            table.sample(PUSHED, Unit::Seconds, waits - told);
         }
     }
-    let more = pushed.median() - by_hand.median();
-    table.plain("run made by hand to its plan that waits", by_hand.spread(Unit::Seconds));
-    table.plain("push told of by webhook to the layer's run", made.spread(Unit::Millis));
-    let figure = "push told of by webhook to the plan that waits";
-    table.bound(figure, pushed.spread(Unit::Seconds), "the run by hand + 1 s (medians)", more <= MORE);
-    table.plain("  more than the run by hand, of the medians", format!("{more:+.2} s"));
+    let (by_hand, pushed) = (table.median(BY_HAND), table.median(PUSHED));
+    // A push may take one second more than the run made by hand.
+    table.limit(PUSHED, Limit::Median(by_hand + 1.0));
+    table.close();
+    table.plain("  more than the run by hand, of the medians", format!("{:+.2} s", pushed - by_hand));
     for (what, size) in [("1 KiB", 1 << 10), ("25 MiB, the largest that is taken", 25 << 20)] {
-        let mut answers = Samples::default();
-        for _ in 0..=times {
-            answers.seconds(followed.hook.answers(size).await?);
-        }
         let figure = format!("last byte of a delivery of {what}, to its 202");
-        table.bound(&figure, answers.spread(Unit::Millis), "50 ms (median)", answers.median() <= ANSWER);
+        for _ in 0..=times {
+            table.millis(&figure, followed.hook.answers(size).await?);
+        }
+        table.limit(&figure, Limit::Median(0.05));
     }
     Ok(())
 }
@@ -89,13 +81,10 @@ impl<'a> Followed<'a> {
         let hook = Hook::set(&lab.cluster, &namespace, STACK, spec).await?;
         let followed = Self { lab, namespace, _root: root, _git: git, repo, hook };
         let spec = json!({"repository": {"name": STACK}, "path": STACK, "template": followed.template("layer")?});
-        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.0.clone(), &followed.namespace);
+        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.clone(), &followed.namespace);
         layers.create(&PostParams::default(), &TerraformLayer::new(STACK, serde_json::from_value(spec)?)).await?;
-        let begun = Instant::now();
-        while layers.get(STACK).await?.status.and_then(|status| status.source).is_none() {
-            ensure!(begun.elapsed() < PATIENCE, "the repository is not looked at");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let is_known = |layer: &TerraformLayer| layer.status.as_ref().is_some_and(|status| status.source.is_some());
+        wait::object(&layers, STACK, "looked at", PATIENCE, is_known).await?;
         Ok(followed)
     }
 
@@ -109,7 +98,7 @@ impl<'a> Followed<'a> {
     /// Pushes, and waits for the plan. Returns the commit, and the Unix times of the webhook, of the run's creation, and of its wait.
     async fn push(&self, n: usize) -> Result<(String, f64, f64, f64)> {
         let mut events = self.watch().await?;
-        let main = Stack::Tiny.files("", "").into_iter().map(|(_, text)| text).collect::<String>();
+        let (main, _) = Stack::Tiny.code();
         let commit = self.repo.commit("main", &[(&format!("{STACK}/main.tf"), &format!("# {n}\n{main}"))])?;
         let told = seconds();
         let answer = self.hook.push(&commit).await?;
@@ -157,17 +146,12 @@ impl<'a> Followed<'a> {
     /// Denies the plan, and waits until its pod is gone and its layer has noticed.
     async fn deny(&self, name: &str) -> Result<()> {
         let runs = self.lab.runs(&self.namespace);
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::DENY: "measured"}}}));
-        runs.patch(name, &PatchParams::default(), &patch).await?;
-        let begun = Instant::now();
-        loop {
-            let status = runs.get(name).await?.status.unwrap_or_default();
-            if status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open) {
-                break;
-            }
-            ensure!(begun.elapsed() < PATIENCE, "{name} does not end");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        objects::merge(&runs, name, &json!({"metadata": {"annotations": {names::DENY: "measured"}}})).await?;
+        let is_over = |run: &TerraformRun| {
+            let status = run.status.clone().unwrap_or_default();
+            status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open)
+        };
+        wait::object(&runs, name, "over", PATIENCE, is_over).await?;
         // Until the kubelet has cleaned up the pod.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         Ok(())

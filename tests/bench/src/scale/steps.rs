@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 
 use super::agents::{Agents, Ended};
 use super::fleet::{self, Fleet};
-use super::growth::{Figure, say};
 use super::lab::{Lab, SLOTS};
-use super::metrics::total;
-use super::window::{Window, number};
+use super::window::Window;
+use crate::table::{Table, mib, number};
+use crate::usage::total;
 use harness::cluster::report;
 
 /// Limit of simulated first plans per step; further runs are ended directly.
@@ -40,14 +40,13 @@ pub(super) async fn measure(
     fleet: &mut Fleet,
     repositories: usize,
     layers: usize,
-) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    Box::pin(first_plans(lab, agents, fleet, (repositories, layers), &mut figures)).await?;
-    at_rest(lab, agents, fleet, &mut figures).await?;
-    Box::pin(many_at_once(lab, agents, fleet, &mut figures)).await?;
-    Box::pin(restarts(lab, fleet, &mut figures)).await?;
-    well(agents)?;
-    Ok(figures)
+    table: &mut Table,
+) -> Result<()> {
+    Box::pin(first_plans(lab, agents, fleet, (repositories, layers), table)).await?;
+    at_rest(lab, agents, fleet, table).await?;
+    Box::pin(many_at_once(lab, agents, fleet, table)).await?;
+    Box::pin(restarts(lab, fleet, table)).await?;
+    well(agents)
 }
 
 async fn first_plans(
@@ -55,7 +54,7 @@ async fn first_plans(
     agents: &Agents,
     fleet: &mut Fleet,
     (repositories, layers): (usize, usize),
-    figures: &mut Vec<Figure>,
+    table: &mut Table,
 ) -> Result<()> {
     let (runs, ended, new) = (fleet::runs(&lab.admin).await?, agents.count(), layers.saturating_sub(fleet.layers()));
     agents.plans_take(Duration::ZERO);
@@ -70,21 +69,13 @@ async fn first_plans(
     until(lab, agents, "first plans have ended", async |_| Ok((agents.count() - ended, played))).await?;
     let spent = window.end(lab, agents)?;
     let first = agents.ended(ended);
-    figures.push(say(layers, Figure::plain("repositories", fleet.repositories().to_string())));
-    figures.push(say(
-        layers,
-        Figure::plain("first plans: runs per minute", format!("{:.0}", 60.0 * per_second(&first, |run| run.at))),
-    ));
-    figures.push(say(layers, Figure::plain("  requests per second", spent.rates())));
-    let each = number(spent.of("controller").len()) / number(first.len().max(1));
-    figures.push(say(layers, Figure::plain("  requests of the controller for each run that ended", format!("{each:.1}"))));
-    figures.push(say(
-        layers,
-        Figure::plain(
-            "  CPU seconds of the controller for each",
-            format!("{:.3}", spent.controller / number(first.len().max(1))),
-        ),
-    ));
+    let of_each = |total: f64| total / number(first.len().max(1) as u64);
+    table.plain("repositories", fleet.repositories());
+    table.plain("first plans: runs per minute", format!("{:.0}", 60.0 * per_second(&first, |run| run.at)));
+    table.plain("  requests per second", spent.rates());
+    let requests = of_each(number(spent.of("controller").len() as u64));
+    table.plain("  requests of the controller for each run that ended", format!("{requests:.1}"));
+    table.plain("  CPU seconds of the controller for each", format!("{:.3}", of_each(spent.controller)));
     spent.details("first plans");
     if new > played {
         agents.pause(true);
@@ -106,8 +97,7 @@ async fn first_plans(
     come_to_rest(lab, agents, layers).await
 }
 
-async fn at_rest(lab: &mut Lab, agents: &Agents, fleet: &Fleet, figures: &mut Vec<Figure>) -> Result<()> {
-    let layers = fleet.layers();
+async fn at_rest(lab: &mut Lab, agents: &Agents, fleet: &Fleet, table: &mut Table) -> Result<()> {
     let looks = total(&lab.sources_metrics().await?, "pawl_sources_looks_total", "");
     let window = Window::begin(lab, agents)?;
     tokio::time::sleep(REST).await;
@@ -115,22 +105,21 @@ async fn at_rest(lab: &mut Lab, agents: &Agents, fleet: &Fleet, figures: &mut Ve
     let looks = total(&lab.sources_metrics().await?, "pawl_sources_looks_total", "") - looks;
     let asked = spent.count();
     let words = format!("{asked} in {} s", REST.as_secs());
-    figures.push(say(layers, Figure::goal("at rest: requests of controller, sources and datastore", words, "none", asked == 0)));
+    table.bound("at rest: requests of controller, sources and datastore", words, "none", asked == 0);
     let minute = 60.0 * spent.controller / spent.seconds;
-    figures.push(say(layers, Figure::plain("  CPU seconds of the controller in a minute", format!("{minute:.2}"))));
+    table.plain("  CPU seconds of the controller in a minute", format!("{minute:.2}"));
     let each = if looks > 0.0 { spent.sources / looks } else { 0.0 };
-    let all = format!("{:.1} ({looks:.0} looks seen)", each * number(fleet.repositories()));
-    figures.push(say(layers, Figure::plain("  CPU seconds of sources with git for one look at all repositories", all)));
+    let all = format!("{:.1} ({looks:.0} looks seen)", each * number(fleet.repositories() as u64));
+    table.plain("  CPU seconds of sources with git for one look at all repositories", all);
     spent.details("at rest");
     let (controller, sources) = (lab.controller()?.memory()?, lab.sources.memory()?);
     let most = format!("{} (peak {})", mib(controller.resident), mib(controller.peak));
-    figures
-        .push(say(layers, Figure::goal("  memory of the controller", most, "at most 150 MiB", controller.resident <= 150 << 10)));
-    figures.push(say(layers, Figure::plain("  memory of sources", mib(sources.resident))));
+    table.bound("  memory of the controller", most, "at most 150 MiB", controller.resident <= 150 << 10);
+    table.plain("  memory of sources", mib(sources.resident));
     Ok(())
 }
 
-async fn many_at_once(lab: &mut Lab, agents: &Agents, fleet: &mut Fleet, figures: &mut Vec<Figure>) -> Result<()> {
+async fn many_at_once(lab: &mut Lab, agents: &Agents, fleet: &mut Fleet, table: &mut Table) -> Result<()> {
     let layers = fleet.layers();
     let ended = agents.count();
     agents.plans_take(PLAN);
@@ -143,25 +132,25 @@ async fn many_at_once(lab: &mut Lab, agents: &Agents, fleet: &mut Fleet, figures
     until(lab, agents, "runs of a commit have ended", async |_| Ok((agents.count() - ended, all))).await?;
     let spent = window.end(lab, agents)?;
     let runs = agents.ended(ended);
-    figures.push(say(layers, Figure::plain("a commit to so many layers at once", concerned.to_string())));
-    let of_a_run = runs.iter().map(|run| run.at - run.seen).sum::<Duration>().as_secs_f64() / number(runs.len().max(1));
+    table.plain("a commit to so many layers at once", concerned.to_string());
+    let of_a_run = runs.iter().map(|run| run.at - run.seen).sum::<Duration>().as_secs_f64() / number(runs.len().max(1) as u64);
     let limit = f64::from(SLOTS) / of_a_run.max(0.001);
     let rate = format!("{:.1} of {limit:.1}", per_second(&runs, |run| run.seen));
-    figures.push(say(layers, Figure::plain("  runs that begin per second, of those that the slots allow", rate)));
+    table.plain("  runs that begin per second, of those that the slots allow", rate);
     let used = busy(&runs);
     let words = format!("{:.0} % of {SLOTS}", 100.0 * used);
-    figures.push(say(layers, Figure::goal("  slots with a working pod while others wait", words, "at least 80 %", used >= 0.8)));
+    table.bound("  slots with a working pod while others wait", words, "at least 80 %", used >= 0.8);
     let last = runs.iter().map(|run| run.seen).max().map_or(0.0, |at| (at - begun).as_secs_f64());
-    figures.push(say(layers, Figure::plain("  the last of them begins after", format!("{last:.1} s"))));
+    table.plain("  the last of them begins after", format!("{last:.1} s"));
     let met = waited.as_secs_f64() <= of_a_run + 1.0;
     let words = format!("{:.1} s, where a run takes {of_a_run:.1} s", waited.as_secs_f64());
-    figures.push(say(layers, Figure::goal("  a person's run among them waits", words, "no longer than one run", met)));
-    figures.push(say(layers, Figure::plain("  requests per second", spent.rates())));
+    table.bound("  a person's run among them waits", words, "no longer than one run", met);
+    table.plain("  requests per second", spent.rates());
     spent.details("a commit");
     come_to_rest(lab, agents, layers).await
 }
 
-async fn restarts(lab: &mut Lab, fleet: &Fleet, figures: &mut Vec<Figure>) -> Result<()> {
+async fn restarts(lab: &mut Lab, fleet: &Fleet, table: &mut Table) -> Result<()> {
     let layers = fleet.layers();
     let few = fleet::runs(&lab.admin).await?;
     restart(lab).await?;
@@ -174,19 +163,15 @@ async fn restarts(lab: &mut Lab, fleet: &Fleet, figures: &mut Vec<Figure>) -> Re
     at_work(lab).await?;
     let (ready, settled) = restart(lab).await?;
     let after = lab.controller()?.memory()?;
-    figures.push(say(layers, Figure::plain("stored runs, all ended", many.to_string())));
+    table.plain("stored runs, all ended", many.to_string());
     let words = format!("{:.1} s (ready after {:.1} s)", settled.as_secs_f64(), ready.as_secs_f64());
-    figures.push(say(
-        layers,
-        Figure::goal("  a controller that is started comes to rest after", words, "at most 60 s", settled.as_secs() < 60),
-    ));
+    table.bound("  a controller that is started comes to rest after", words, "at most 60 s", settled.as_secs() < 60);
     let most = format!("{} (peak {})", mib(after.resident), mib(after.peak));
-    figures
-        .push(say(layers, Figure::goal("  memory of the controller then", most, "at most 150 MiB", after.resident <= 150 << 10)));
+    table.bound("  memory of the controller then", most, "at most 150 MiB", after.resident <= 150 << 10);
     let more = many - few;
-    let each = 1024.0 * (signed(after.own) - signed(before.own)) / number(more.max(1));
+    let each = 1024.0 * (number(after.own) - number(before.own)) / number(more.max(1) as u64);
     let words = format!("{:.2} KiB, of {more} more", each / 1024.0);
-    figures.push(say(layers, Figure::goal("  of it for each stored run", words, "at most 1.5 KiB", each <= 1536.0)));
+    table.bound("  of it for each stored run", words, "at most 1.5 KiB", each <= 1536.0);
     Ok(())
 }
 
@@ -263,7 +248,7 @@ async fn until(lab: &mut Lab, agents: &Agents, what: &str, count: impl AsyncFn(&
 /// Rate per second, from the first to the last.
 fn per_second(runs: &[Ended], at: impl Fn(&Ended) -> Instant) -> f64 {
     let (Some(first), Some(last)) = (runs.iter().map(&at).min(), runs.iter().map(&at).max()) else { return 0.0 };
-    number(runs.len() - 1) / (last - first).as_secs_f64().max(0.001)
+    number(runs.len() as u64 - 1) / (last - first).as_secs_f64().max(0.001)
 }
 
 /// The share of slots in use until the last run began.
@@ -273,16 +258,6 @@ fn busy(runs: &[Ended]) -> f64 {
     };
     let worked: Duration = runs.iter().map(|run| run.at.min(last) - run.seen).sum();
     worked.as_secs_f64() / (f64::from(SLOTS) * (last - first).as_secs_f64()).max(0.001)
-}
-
-/// Formats KiB for people.
-fn mib(kib: u64) -> String {
-    format!("{:.1} MiB", signed(kib) / 1024.0)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-fn signed(kib: u64) -> f64 {
-    kib as f64
 }
 
 #[cfg(test)]
