@@ -333,11 +333,10 @@ pub(crate) fn singles() -> Result<(), Failed> {
     for (remediation, happens) in scenes {
         let layer =
             LayerScene { remediation, destroys: true, interval: 2, answers: vec![Answer::None, Answer::Approve], happens };
-        let scene = Scene { layer: Some(layer), objects: 1, ..Scene::default() };
-        let schedule = Schedule { seed: 5, scene, ..Schedule::default() };
+        let schedule = Schedule::of(5).with(|s| (s.layer, s.objects) = (Some(layer), 1));
         let report = search::played(&schedule, false);
         for at in &report.of_layers {
-            all.extend(DEATHS.iter().map(|fault| Schedule { faults: vec![(*at, *fault)], ..schedule.clone() }));
+            all.extend(DEATHS.iter().map(|fault| schedule.fault(*at, *fault)));
         }
         all.push(schedule);
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{controller::Watch, layers::LayerScene};
 
 /// A reproducible random generator (splitmix64).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -232,6 +232,39 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
 }
 
 impl Schedule {
+    /// The default scene, without events.
+    pub(crate) fn of(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Changes the scene.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Scene)) -> Self {
+        change(&mut self.scene);
+        self
+    }
+
+    pub(crate) fn gesture(mut self, when: When, gesture: Gesture) -> Self {
+        self.person.push((when, gesture));
+        self
+    }
+
+    /// Adds a gesture this many milliseconds after the run first waited for an approval.
+    pub(crate) fn waits(self, after: u32, gesture: Gesture) -> Self {
+        self.gesture(When::Waits(after), gesture)
+    }
+
+    pub(crate) fn strike(mut self, at: u32, strike: Strike) -> Self {
+        self.strikes.push((at, strike));
+        self
+    }
+
+    /// The same life with one more fault.
+    pub(crate) fn fault(&self, at: u32, fault: Fault) -> Self {
+        let mut schedule = self.clone();
+        schedule.faults.push((at, fault));
+        schedule
+    }
+
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
         // Separate generators, so that older seeds reproduce their lives.
@@ -356,28 +389,20 @@ impl Schedule {
 
     /// All schedules with one event less.
     pub(crate) fn smaller(&self) -> Vec<Self> {
+        let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
+        let lists: [(usize, fn(&mut Self, usize)); 4] = [
+            (self.faults.len(), |less, i| _ = less.faults.remove(i)),
+            (self.strikes.len(), |less, i| _ = less.strikes.remove(i)),
+            (self.person.len(), |less, i| _ = less.person.remove(i)),
+            (happens, |less, i| _ = less.scene.layer.as_mut().map(|layer| layer.happens.remove(i))),
+        ];
         let mut all = Vec::new();
-        for i in 0..self.faults.len() {
-            let mut less = self.clone();
-            less.faults.remove(i);
-            all.push(less);
-        }
-        for i in 0..self.strikes.len() {
-            let mut less = self.clone();
-            less.strikes.remove(i);
-            all.push(less);
-        }
-        for i in 0..self.person.len() {
-            let mut less = self.clone();
-            less.person.remove(i);
-            all.push(less);
-        }
-        for i in 0..self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len()) {
-            let mut less = self.clone();
-            if let Some(layer) = &mut less.scene.layer {
-                layer.happens.remove(i);
+        for (count, remove) in lists {
+            for i in 0..count {
+                let mut less = self.clone();
+                remove(&mut less, i);
+                all.push(less);
             }
-            all.push(less);
         }
         let plain: [fn(&mut Scene); 13] = [
             |s| s.slots = 0,

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
 use played::trace::Step;
 use played::{
     Refusal, User,
-    store::{Key, LAYERS, PODS, RUNS, Store},
+    store::{Change, Key, LAYERS, PODS, RUNS, Store},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ use tokio::time::{Instant, sleep};
 pub(crate) use crate::process::{Changes, Process};
 use crate::{
     controller::{Guard, Watch},
-    invariants::Watcher,
+    invariants::{self, Watcher},
+    layered,
     layers::{self, Ground},
     schedule::{Chance, Fault, Schedule},
     sources::Forge,
@@ -126,6 +127,7 @@ pub(crate) struct Lock {
     pub attempt: u32,
 }
 
+#[derive(Default)]
 pub(crate) struct World {
     pub store: Store,
     pub schedule: Schedule,
@@ -185,40 +187,8 @@ pub(crate) struct Shared(Arc<Mutex<World>>);
 
 impl Shared {
     pub(crate) fn new(schedule: &Schedule, tracing: bool) -> Self {
-        Self(Arc::new(Mutex::new(World {
-            store: Store::default(),
-            schedule: schedule.clone(),
-            chance: Chance(schedule.seed),
-            boundaries: 0,
-            applied_at: None,
-            tracing,
-            trace: Vec::new(),
-            watcher: Watcher::default(),
-            data: Datastore::default(),
-            lock: None,
-            ground: Ground::default(),
-            forge: Forge::default(),
-            sources: None,
-            of_layers: Vec::new(),
-            api_away_until: 0,
-            cut_off: BTreeMap::new(),
-            lost: BTreeMap::new(),
-            boots: BTreeMap::new(),
-            agents: BTreeMap::new(),
-            controllers: BTreeMap::new(),
-            guards: BTreeMap::new(),
-            forged_at: None,
-            lag: BTreeMap::new(),
-            deaf: BTreeMap::new(),
-            again: BTreeMap::new(),
-            gone_pods: BTreeMap::new(),
-            twice: BTreeSet::new(),
-            outlive: BTreeMap::new(),
-            runs: BTreeMap::new(),
-            checked: 0,
-            requests: 0,
-            changed: Changes::default(),
-        })))
+        let (schedule, chance) = (schedule.clone(), Chance(schedule.seed));
+        Self(Arc::new(Mutex::new(World { schedule, chance, tracing, ..World::default() })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
@@ -419,42 +389,43 @@ impl World {
         let changes = self.store.since(self.checked).to_vec();
         self.checked = version;
         for change in changes {
-            if change.key.resource == RUNS {
-                let fresh: Arc<TerraformRun> = Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
-                let before = self.runs.get(&change.key.name).cloned();
-                if self.tracing {
-                    let line = crate::invariants::differences(before.as_deref(), &fresh, change.deleted);
-                    self.note(&line);
-                }
-                if change.deleted {
-                    crate::invariants::gone(self, &fresh);
-                } else {
-                    let bytes = change.object.get("status").map_or(0, |status| status.to_string().len());
-                    let step = Step { before: before.as_deref(), after: &fresh, by: change.by.as_ref(), whole: true };
-                    crate::invariants::changed(self, &step, bytes);
-                }
-                if change.deleted {
-                    self.runs.remove(&change.key.name);
-                } else {
-                    self.runs.insert(change.key.name.clone(), fresh);
-                }
-            } else if change.key.resource == LAYERS {
-                crate::layered::changed(self, &change);
-            } else if change.key.resource == layers::REPOSITORIES {
-                crate::layered::followed(self, &change);
-            } else if change.key.resource == PODS {
-                if change.deleted {
-                    let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                    self.gone_pods.insert(uid, millis());
-                } else {
-                    crate::invariants::podded(self, &change.object);
-                }
-                if self.tracing {
-                    let state = &change.object["status"]["containerStatuses"][0]["state"];
-                    self.note(&format!("   pod {} {} {}", change.key.name, if change.deleted { "gone" } else { "" }, state));
-                }
+            match change.key.resource.as_str() {
+                RUNS => self.look_at_run(&change),
+                LAYERS => layered::changed(self, &change),
+                layers::REPOSITORIES => layered::followed(self, &change),
+                PODS => self.look_at_pod(&change),
+                _ => {}
             }
         }
         self.changed.come_to(version);
+    }
+
+    fn look_at_run(&mut self, change: &Change) {
+        let fresh: Arc<TerraformRun> = Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
+        let before = self.runs.remove(&change.key.name);
+        if self.tracing {
+            self.note(&invariants::differences(before.as_deref(), &fresh, change.deleted));
+        }
+        if change.deleted {
+            invariants::gone(self, &fresh);
+            return;
+        }
+        let bytes = change.object.get("status").map_or(0, |status| status.to_string().len());
+        let step = Step { before: before.as_deref(), after: &fresh, by: change.by.as_ref(), whole: true };
+        invariants::changed(self, &step, bytes);
+        self.runs.insert(change.key.name.clone(), fresh);
+    }
+
+    fn look_at_pod(&mut self, change: &Change) {
+        if change.deleted {
+            let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            self.gone_pods.insert(uid, millis());
+        } else {
+            invariants::podded(self, &change.object);
+        }
+        if self.tracing {
+            let state = &change.object["status"]["containerStatuses"][0]["state"];
+            self.note(&format!("   pod {} {} {}", change.key.name, if change.deleted { "gone" } else { "" }, state));
+        }
     }
 }
