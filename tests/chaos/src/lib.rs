@@ -29,6 +29,7 @@ use self::history::Violation;
 use harness::cluster::{Cluster, chart::Values, report as progress};
 use servers::webhook;
 
+use kinds::Kind;
 use lab::Lab;
 use layers::Forge;
 
@@ -127,8 +128,9 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     let now = Timestamp::now();
     let mut history = history::read(&lab.cluster.audit_log, since, std::slice::from_ref(&lab.namespace), lab::SECRET)?;
     history.ledger = lab.state.ledger();
-    history.gaps = lab.record.gaps();
-    history.outages = lab.record.outages();
+    history.gaps = lab.record.times(&[Kind::ApiServer]);
+    // What is on a journal's way to the datastore.
+    history.outages = lab.record.times(&[Kind::Datastore, Kind::ApiServer, Kind::Network]);
     history.states = states::known(lab, &forge.iter().flat_map(|forge| forge.stacks()).collect::<Vec<_>>()).await?;
     let runs = lab.all(&lab.runs()).await?;
     for run in runs.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
@@ -139,11 +141,8 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     let mut violations = history::check(&history, Some(now));
     violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
     violations.extend(left.into_iter().map(|(of, text)| Violation { invariant: "L40", of, text }));
-    violations.extend(lab.leaks()?.into_iter().chain(lab.shelf.leaks()).map(|text| Violation {
-        invariant: "S15",
-        of: "logs".into(),
-        text,
-    }));
+    let leak = |text| Violation { invariant: "S15", of: "logs".into(), text };
+    violations.extend(lab.leaks()?.into_iter().chain(lab.shelf.leaks()).map(leak));
     if let Some(forge) = &forge {
         violations.extend(forge.judge(lab, &history).await?);
     }
