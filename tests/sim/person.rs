@@ -5,12 +5,13 @@ use std::time::Duration;
 use crds::{Phase, TerraformRun, conditions, names, reason};
 use played::{
     User,
-    store::{Edit, Key, RUNS},
+    store::{Edit, Key, RUNS, text},
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
+    invariants::has_condition,
     layered,
     schedule::{Gesture, Strike, When},
     world::{NAMESPACES, NODE_NAMES, NS, Process, Shared, World, millis, now},
@@ -79,8 +80,7 @@ async fn due(shared: &Shared, when: When) {
 }
 
 pub(crate) fn says_it_is_lost(run: &TerraformRun) -> bool {
-    let mut all = run.status.iter().flat_map(|status| &status.conditions);
-    all.any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
+    has_condition(run, (conditions::STALLED, "True", reason::NODE_UNREACHABLE))
 }
 
 fn phase(run: &TerraformRun) -> Option<Phase> {
@@ -147,11 +147,9 @@ fn forge(world: &mut World) {
 fn victim(world: &World) -> Option<(String, String)> {
     let of = format!("{}={FIRST}", names::LABEL_RUN);
     let pods = world.store.list("pods", NS, if world.schedule.scene.layer.is_some() { "" } else { &of });
-    let of = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-    pods.iter()
-        .rev()
-        .map(|pod| (of(pod, "name"), of(pod, "uid")))
-        .find(|(_, uid)| world.agents.get(uid).is_some_and(|all| all.iter().any(|process| !process.is_dead())))
+    let lives = |uid: &str| world.agents.get(uid).into_iter().flatten().any(|process| !process.is_dead());
+    let mut pods = pods.iter().rev().map(|pod| (text(pod, "/metadata/name"), text(pod, "/metadata/uid")));
+    pods.find(|(_, uid)| lives(uid)).map(|(name, uid)| (name.to_owned(), uid.to_owned()))
 }
 
 /// Performs one strike.
@@ -270,8 +268,10 @@ async fn lose_node(shared: &Shared, node: &str, seconds: u64, anew: bool) {
         let until = millis() + seconds * 1000;
         world.lost.insert(node.to_owned(), until.max(world.lost_until(node)));
         for pod in world.store.list("pods", NS, "") {
-            let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-            for process in world.agents.get(uid).cloned().into_iter().flatten().filter(|_| pod["spec"]["nodeName"] == *node) {
+            if text(&pod, "/spec/nodeName") != node {
+                continue;
+            }
+            for process in world.agents.get(text(&pod, "/metadata/uid")).cloned().into_iter().flatten() {
                 if anew {
                     process.kill();
                 } else {

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
 use played::trace::Step;
 use played::{
     Refusal, User,
-    store::{Change, Key, LAYERS, PODS, RUNS, Store},
+    store::{Change, Key, LAYERS, PODS, RUNS, Store, text},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -327,6 +327,11 @@ impl World {
         self.watcher.violations.push(format!("{invariant}: {text}"));
     }
 
+    /// Records that a life came to a state of interest.
+    pub(crate) fn came_to(&mut self, ending: &'static str) {
+        self.watcher.endings.insert(ending);
+    }
+
     /// The next watch of a controller that lists again, and when.
     pub(crate) fn next_listing(&self, index: u8) -> Option<(Watch, u64)> {
         let of_it = self.deaf.iter().filter(|((of, _), _)| *of == index);
@@ -356,8 +361,7 @@ impl World {
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": crds::whole_seconds(at)}]}});
         match self.store.get(&key) {
             Ok(old) => {
-                let uid = old["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                self.store.node_writes(&key, &uid, &json!({"status": node["status"]}));
+                self.store.node_writes(&key, text(&old, "/metadata/uid"), &json!({"status": node["status"]}));
             }
             Err(_) => drop(self.store.create(&User::default(), NODES, "", node, false, now())),
         }
@@ -418,8 +422,7 @@ impl World {
 
     fn look_at_pod(&mut self, change: &Change) {
         if change.deleted {
-            let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            self.gone_pods.insert(uid, millis());
+            self.gone_pods.insert(text(&change.object, "/metadata/uid").to_owned(), millis());
         } else {
             invariants::podded(self, &change.object);
         }
