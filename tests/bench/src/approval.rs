@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use super::lab::{Commands, Lab, PATIENCE, Stack, run_waits, watched};
+use super::lab::{Commands, Lab, Namespace, PATIENCE, Stack, run_waits, watched};
 use super::table::{Limit, Table, Unit, median};
 use harness::cluster::objects;
 use harness::wait;
@@ -43,27 +43,27 @@ struct Approved {
 }
 
 /// Users with the rights of their roles in a namespace.
-struct People {
-    namespace: String,
+struct People<'a> {
+    namespace: Namespace<'a>,
     approver: Api<TerraformRun>,
     writers: Vec<Api<TerraformRun>>,
 }
 
-impl People {
-    async fn of(lab: &Lab) -> Result<Self> {
+impl<'a> People<'a> {
+    async fn of(lab: &'a Lab) -> Result<Self> {
         let namespace = lab.namespace().await?;
         let bind = |role: &str, whom: &str| {
-            lab.cluster.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), whom, "-n", &namespace])
+            lab.cluster.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), whom, "-n", &namespace.name])
         };
         bind("pawl-author", "--group=team")?;
         bind("pawl-approver", &format!("--user={APPROVER}"))?;
         let mut writers = Vec::new();
         for index in 0..WRITERS {
             let client = lab.cluster.impersonate(&format!("writer-{index}"), &["team", "system:authenticated"]).await?;
-            writers.push(Api::namespaced(client, &namespace));
+            writers.push(Api::namespaced(client, &namespace.name));
         }
         let client = lab.cluster.impersonate(APPROVER, &["system:authenticated"]).await?;
-        Ok(Self { approver: Api::namespaced(client, &namespace), namespace, writers })
+        Ok(Self { approver: Api::namespaced(client, &namespace.name), namespace, writers })
     }
 }
 
@@ -94,9 +94,9 @@ pub(super) async fn held(lab: &Lab, times: usize, table: &mut Table) -> Result<(
 }
 
 /// Approves a waiting plan, and waits for the start of `apply`.
-async fn approved(lab: &Lab, people: &People, name: &str, pace: Pace) -> Result<Approved> {
-    let run = lab.run(&people.namespace, name, Stack::Nothing, "Manual")?;
-    let (_, _, run) = watched(lab.runs(&people.namespace), &run, run_waits).await?;
+async fn approved(lab: &Lab, people: &People<'_>, name: &str, pace: Pace) -> Result<Approved> {
+    let run = people.namespace.run(name, Stack::Nothing, "Manual")?;
+    let (_, _, run) = watched(&people.namespace.runs, &run, run_waits).await?;
     let status = run.status.unwrap_or_default();
     let (plan, attempt) = (status.plan.context("no plan")?, status.attempt.context("no attempt")?);
     let (count, rest) = match pace {
@@ -150,26 +150,26 @@ async fn apply_start(lab: &Lab, pod: &str) -> Result<Timestamp> {
 pub(super) async fn late(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     const RATIO: &str = "  ratio to the bare pod's start";
     let namespace = lab.namespace().await?;
-    let runs = lab.runs(&namespace);
+    let runs = &namespace.runs;
     for n in 0..times {
         let name = format!("late-{n}");
-        let mut run = lab.run(&namespace, &name, Stack::Nothing, "Manual")?;
+        let mut run = namespace.run(&name, Stack::Nothing, "Manual")?;
         run.spec.approval.hold_for = "0s".parse().map_err(|error| anyhow!("{error}"))?;
         runs.create(&PostParams::default(), &run).await?;
         let is_released = |run: &TerraformRun| {
             let status = run.status.as_ref().filter(|status| status.phase == Some(Phase::AwaitingApproval));
             status.and_then(|status| status.attempt.as_ref()).is_some_and(|attempt| !attempt.open)
         };
-        let run = wait::object(&runs, &name, "waiting without a pod", Duration::from_secs(60), is_released).await?;
+        let run = wait::object(runs, &name, "waiting without a pod", Duration::from_secs(60), is_released).await?;
         let status = run.status.unwrap_or_default();
         let (plan, attempt) = (status.plan.context("no plan")?, status.attempt.context("no attempt")?);
         tokio::time::sleep(Duration::from_secs(1)).await;
         let sent = Timestamp::now();
-        let run = Lab::approve(&runs, &name, &plan.checksum, "admin").await?;
+        let run = Lab::approve(runs, &name, &plan.checksum, "admin").await?;
         let pod = names::attempt_name(&name, run.metadata.uid.as_deref().unwrap_or_default(), attempt.number + 1);
         let applied = Duration::try_from(apply_start(lab, &pod).await?.duration_since(sent))?;
-        let bare = lab.bare_pod(&namespace, &format!("bare-{n}"), Stack::Nothing, Commands::Plain)?;
-        let started = lab.time_pod(&bare).await?.before;
+        let bare = namespace.bare_pod(&format!("bare-{n}"), Stack::Nothing, Commands::Plain)?;
+        let started = namespace.time_pod(&bare).await?.before;
         table.millis("bare pod created to its container started", started);
         table.millis("approval after the hold sent to apply started, new pod", applied);
         table.ratio(RATIO, applied, started);

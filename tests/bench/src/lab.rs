@@ -91,6 +91,14 @@ impl Commands {
     }
 }
 
+/// A namespace for some measurements.
+pub(super) struct Namespace<'a> {
+    lab: &'a Lab,
+    pub(super) name: String,
+    pub(super) runs: Api<TerraformRun>,
+    pub(super) pods: Api<Pod>,
+}
+
 /// A cluster with Pawl and a state server.
 pub(super) struct Lab {
     pub(super) cluster: Cluster,
@@ -145,7 +153,7 @@ impl Lab {
     }
 
     /// A new namespace.
-    pub(super) async fn namespace(&self) -> Result<String> {
+    pub(super) async fn namespace(&self) -> Result<Namespace<'_>> {
         let second = Timestamp::now().as_second();
         let name = format!("b{second}-{}", self.next.fetch_add(1, Ordering::Relaxed));
         objects::namespace(&self.client, &name).await?;
@@ -153,19 +161,12 @@ impl Lab {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &name);
         let account = async || Ok(accounts.get_opt("default").await?);
         wait::until("the account of bare pods is there", PATIENCE, account).await?;
-        Ok(name)
-    }
-
-    pub(super) fn runs(&self, namespace: &str) -> Api<TerraformRun> {
-        Api::namespaced(self.client.clone(), namespace)
-    }
-
-    pub(super) fn pods(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), namespace)
+        let (runs, pods) = (Api::namespaced(self.client.clone(), &name), Api::namespaced(self.client.clone(), &name));
+        Ok(Namespace { lab: self, name, runs, pods })
     }
 
     pub(super) fn system_pods(&self) -> Api<Pod> {
-        self.pods(NAMESPACE)
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     /// The pod of a component of Pawl.
@@ -174,34 +175,6 @@ impl Lab {
         let pods = self.system_pods().list(&params).await?.items;
         let mut there = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
         there.next().with_context(|| format!("no pod of the {component}"))
-    }
-
-    /// A run of a stack; `mode` is its approval mode.
-    pub(super) fn run(&self, namespace: &str, name: &str, stack: Stack, mode: &str) -> Result<TerraformRun> {
-        let more = json!({"approval": {"mode": mode}, "runner": {"resources": resources()}});
-        let (code, script) = stack.code();
-        self.made(namespace, name, code, script, more)
-    }
-
-    /// Creates a run of the scripted tool, with additions to its script and its spec.
-    pub(super) async fn create(&self, namespace: &str, name: &str, script: Value, more: Value) -> Result<()> {
-        let run = self.made(namespace, name, PLAYED, script, more)?;
-        self.runs(namespace).create(&PostParams::default(), &run).await?;
-        Ok(())
-    }
-
-    fn made(&self, namespace: &str, name: &str, code: &str, script: Value, more: Value) -> Result<TerraformRun> {
-        let id = format!("{namespace}/{name}");
-        let version = self.version(&script);
-        let mut spec = json!({
-            "source": {"inline": {"files": self.files(&id, code, script)}},
-            "tool": {"name": "OpenTofu", "version": version},
-            "backend": {"type": "http", "config": self.state.backend_config(&id)},
-        });
-        json_patch::merge(&mut spec, &more);
-        let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
-        run.metadata.namespace = Some(namespace.to_owned());
-        Ok(run)
     }
 
     /// The version of a stack's tool. A stack without a script is run by real OpenTofu.
@@ -226,32 +199,67 @@ impl Lab {
         let patch = json!({"metadata": {"annotations": annotations}});
         objects::merge(runs, name, &patch).await.context("the approval was refused")
     }
+}
+
+impl Namespace<'_> {
+    /// The name of a state, and of the script of a run.
+    pub(super) fn id(&self, name: &str) -> String {
+        format!("{}/{name}", self.name)
+    }
+
+    /// A run of a stack; `mode` is its approval mode.
+    pub(super) fn run(&self, name: &str, stack: Stack, mode: &str) -> Result<TerraformRun> {
+        let more = json!({"approval": {"mode": mode}, "runner": {"resources": resources()}});
+        let (code, script) = stack.code();
+        self.made(name, code, script, more)
+    }
+
+    /// Creates a run of the scripted tool, with additions to its script and its spec.
+    pub(super) async fn create(&self, name: &str, script: Value, more: Value) -> Result<()> {
+        let run = self.made(name, PLAYED, script, more)?;
+        self.runs.create(&PostParams::default(), &run).await?;
+        Ok(())
+    }
+
+    fn made(&self, name: &str, code: &str, script: Value, more: Value) -> Result<TerraformRun> {
+        let id = self.id(name);
+        let version = self.lab.version(&script);
+        let mut spec = json!({
+            "source": {"inline": {"files": self.lab.files(&id, code, script)}},
+            "tool": {"name": "OpenTofu", "version": version},
+            "backend": {"type": "http", "config": self.lab.state.backend_config(&id)},
+        });
+        json_patch::merge(&mut spec, &more);
+        let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
+        run.metadata.namespace = Some(self.name.clone());
+        Ok(run)
+    }
 
     /// Reads from the datastore as administrator, by path below a run.
-    pub(super) fn read(&self, namespace: &str, run: &str, path: &str) -> std::process::Command {
-        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{namespace}/terraformruns/{run}/{path}");
-        self.cluster.kubectl_command(&["get", "--raw", &path])
+    pub(super) fn read(&self, run: &str, path: &str) -> std::process::Command {
+        let path = format!("/apis/read.pawl.run/v1alpha1/namespaces/{}/terraformruns/{run}/{path}", self.name);
+        self.lab.cluster.kubectl_command(&["get", "--raw", &path])
     }
 
     /// A bare pod that does the same with a script.
-    pub(super) fn bare_pod(&self, namespace: &str, name: &str, stack: Stack, commands: Commands) -> Result<Pod> {
-        let id = format!("{namespace}/{name}");
+    pub(super) fn bare_pod(&self, name: &str, stack: Stack, commands: Commands) -> Result<Pod> {
+        let id = self.id(name);
         let (code, script) = stack.code();
-        let tool = format!("{}/opentofu/{}/tofu", pod_env::TOOLS_DIR, self.version(&script));
-        let mut files = self.files(&id, code, script);
-        let backend = json!({"terraform": {"backend": {"http": self.state.backend_config(&id)}}});
+        let tool = format!("{}/opentofu/{}/tofu", pod_env::TOOLS_DIR, self.lab.version(&script));
+        let mut files = self.lab.files(&id, code, script);
+        let backend = json!({"terraform": {"backend": {"http": self.lab.state.backend_config(&id)}}});
         files.insert(BACKEND_FILE.to_owned(), backend.to_string().into());
         let mut env = vec![json!({"name": "TOOL", "value": tool}), json!({"name": "HOME", "value": "/tmp"})];
         env.extend(files.values().enumerate().map(|(n, text)| json!({"name": format!("FILE_{n}"), "value": text})));
         let pod = json!({
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": self.name},
             "spec": {
                 "restartPolicy": "Never",
                 "enableServiceLinks": false,
                 "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [{
                     "name": "script",
-                    "image": self.images.runner.name,
+                    "image": self.lab.images.runner.name,
                     "command": ["sh", "-e", "-c", commands.script(&files)],
                     "env": env,
                     "resources": resources(),
@@ -267,29 +275,26 @@ impl Lab {
 
     /// Creates a run and waits until its success is observed.
     pub(super) async fn time_run(&self, run: &TerraformRun) -> Result<Timing> {
-        let namespace = run.namespace().unwrap_or_default();
-        let (created, seen, run) = watched(self.runs(&namespace), run, run_succeeded).await?;
+        let (created, seen, run) = watched(&self.runs, run, run_succeeded).await?;
         let pod = run.status.and_then(|status| status.attempt).context("a run without an attempt")?.pod_name;
-        self.timing(&namespace, pod, created, seen).await
+        self.timing(pod, created, seen).await
     }
 
     /// Creates a bare pod and waits until its success is observed.
     pub(super) async fn time_pod(&self, pod: &Pod) -> Result<Timing> {
-        let namespace = pod.namespace().unwrap_or_default();
-        let (created, seen, pod) = watched(self.pods(&namespace), pod, pod_succeeded).await?;
-        self.timing(&namespace, pod.name_any(), created, seen).await
+        let (created, seen, pod) = watched(&self.pods, pod, pod_succeeded).await?;
+        self.timing(pod.name_any(), created, seen).await
     }
 
-    async fn timing(&self, namespace: &str, pod: String, created: Timestamp, seen: Timestamp) -> Result<Timing> {
-        let pods = self.pods(namespace);
+    async fn timing(&self, pod: String, created: Timestamp, seen: Timestamp) -> Result<Timing> {
         let container = async || {
-            let status = pods.get(&pod).await?.status.and_then(|status| status.container_statuses).unwrap_or_default();
+            let status = self.pods.get(&pod).await?.status.and_then(|status| status.container_statuses).unwrap_or_default();
             let ended = status.first().filter(|s| s.state.as_ref().is_some_and(|state| state.terminated.is_some()));
             let id = ended.and_then(|s| s.container_id.as_deref()).and_then(|id| id.rsplit_once("//"));
             Ok(id.map(|(_, id)| id.to_owned()))
         };
-        let id = wait::until(format!("the pod {namespace}/{pod} ends"), PATIENCE, container).await?;
-        let (start, end) = self.containers.ended(&id).await?;
+        let id = wait::until(format!("the pod {}/{pod} ends", self.name), PATIENCE, container).await?;
+        let (start, end) = self.lab.containers.ended(&id).await?;
         let between = |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
         Ok(Timing {
             outside: between(created, seen),
@@ -344,7 +349,7 @@ impl Object for TerraformRun {}
 
 /// Creates an object under an established watch. Returns when the creation was sent, when `done` held, and the object.
 pub(super) async fn watched<K: Object>(
-    api: Api<K>,
+    api: &Api<K>,
     object: &K,
     done: fn(&K) -> Result<bool>,
 ) -> Result<(Timestamp, Timestamp, K)> {

@@ -26,13 +26,13 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
         let times = if stack == Stack::ThreeSeconds { times.div_ceil(2) } else { times };
         let namespace = lab.namespace().await?;
         for n in 0..=times {
-            let pod = lab.bare_pod(&namespace, &format!("bare-{n}"), stack, Commands::Plain)?;
-            let bare = lab.time_pod(&pod).await?;
+            let pod = namespace.bare_pod(&format!("bare-{n}"), stack, Commands::Plain)?;
+            let bare = namespace.time_pod(&pod).await?;
             settle().await;
-            let run = lab.time_run(&lab.run(&namespace, &format!("run-{n}"), stack, "Automatic")?).await?;
+            let run = namespace.time_run(&namespace.run(&format!("run-{n}"), stack, "Automatic")?).await?;
             settle().await;
-            let pod = lab.bare_pod(&namespace, &format!("show-{n}"), stack, Commands::WithShow)?;
-            let show = lab.time_pod(&pod).await?;
+            let pod = namespace.bare_pod(&format!("show-{n}"), stack, Commands::WithShow)?;
+            let show = namespace.time_pod(&pod).await?;
             settle().await;
             if n > 0 {
                 add(lab, stack, [&bare, &run, &show], table);
@@ -112,10 +112,10 @@ pub(super) async fn many(lab: &Lab, times: usize, table: &mut Table) -> Result<(
     const RATIO: &str = "twenty runs / twenty bare pods";
     for _ in 0..times {
         let namespace = lab.namespace().await?;
-        let pod = |n| lab.bare_pod(&namespace, &format!("bare-{n}"), Stack::Tiny, Commands::Plain);
-        let bare = all_seen(lab.pods(&namespace), pod, pod_succeeded).await?;
-        let run = |n| lab.run(&namespace, &format!("run-{n}"), Stack::Tiny, "Automatic");
-        let ours = all_seen(lab.runs(&namespace), run, run_succeeded).await?;
+        let pod = |n| namespace.bare_pod(&format!("bare-{n}"), Stack::Tiny, Commands::Plain);
+        let bare = all_seen(&namespace.pods, pod, pod_succeeded).await?;
+        let run = |n| namespace.run(&format!("run-{n}"), Stack::Tiny, "Automatic");
+        let ours = all_seen(&namespace.runs, run, run_succeeded).await?;
         table.seconds("twenty bare pods at once, create to all Succeeded", bare);
         table.seconds("twenty runs at once, create to all Succeeded", ours);
         table.ratio(RATIO, ours, bare);
@@ -125,7 +125,7 @@ pub(super) async fn many(lab: &Lab, times: usize, table: &mut Table) -> Result<(
 }
 
 /// Creates all objects under an established watch, and waits until the success of each is observed.
-async fn all_seen<K: Object>(api: Api<K>, make: impl Fn(usize) -> Result<K>, done: fn(&K) -> Result<bool>) -> Result<Duration> {
+async fn all_seen<K: Object>(api: &Api<K>, make: impl Fn(usize) -> Result<K>, done: fn(&K) -> Result<bool>) -> Result<Duration> {
     let objects: Vec<K> = (0..NUMBER).map(make).collect::<Result<_>>()?;
     let names: BTreeSet<String> = objects.iter().map(ResourceExt::name_any).collect();
     let mut stream = watcher(api.clone(), watcher::Config::default()).default_backoff().boxed();

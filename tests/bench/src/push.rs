@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt as _};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::lab::{Lab, PATIENCE, Stack, run_waits, watched};
+use super::lab::{Lab, Namespace, PATIENCE, Stack, run_waits, watched};
 use super::table::{Limit, Table, Unit};
 use harness::cluster::objects;
 use harness::wait;
@@ -59,8 +59,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
 
 /// A followed repository with one layer.
 struct Followed<'a> {
-    lab: &'a Lab,
-    namespace: String,
+    namespace: Namespace<'a>,
     _root: tempfile::TempDir,
     _git: GitServer,
     repo: Repo,
@@ -78,10 +77,10 @@ impl<'a> Followed<'a> {
         repo.commit("main", &[("README.md", "a stack\n")])?;
         // Only webhooks trigger a poll during the measurement.
         let spec = json!({"url": git.url(STACK), "interval": "24h"});
-        let hook = Hook::set(&lab.cluster, &namespace, STACK, spec).await?;
-        let followed = Self { lab, namespace, _root: root, _git: git, repo, hook };
+        let hook = Hook::set(&lab.cluster, &namespace.name, STACK, spec).await?;
+        let followed = Self { namespace, _root: root, _git: git, repo, hook };
         let spec = json!({"repository": {"name": STACK}, "path": STACK, "template": followed.template("layer")?});
-        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.clone(), &followed.namespace);
+        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.clone(), &followed.namespace.name);
         layers.create(&PostParams::default(), &TerraformLayer::new(STACK, serde_json::from_value(spec)?)).await?;
         let is_known = |layer: &TerraformLayer| layer.status.as_ref().is_some_and(|status| status.source.is_some());
         wait::object(&layers, STACK, "looked at", PATIENCE, is_known).await?;
@@ -90,7 +89,7 @@ impl<'a> Followed<'a> {
 
     /// Common settings of both: tool, resources, and a state of its own.
     fn template(&self, name: &str) -> Result<Value> {
-        let spec = self.lab.run(&self.namespace, name, Stack::Tiny, "Manual")?.spec;
+        let spec = self.namespace.run(name, Stack::Tiny, "Manual")?.spec;
         let spec = serde_json::to_value(spec)?;
         Ok(json!({"tool": spec["tool"], "backend": spec["backend"], "runner": spec["runner"]}))
     }
@@ -125,7 +124,7 @@ impl<'a> Followed<'a> {
 
     /// Watches all runs, and skips the existing ones.
     async fn watch(&self) -> Result<Events> {
-        let mut events: Events = Box::pin(watcher(self.lab.runs(&self.namespace), watcher::Config::default()));
+        let mut events: Events = Box::pin(watcher(self.namespace.runs.clone(), watcher::Config::default()));
         while !matches!(events.next().await.context("the watch ended")??, Event::InitDone) {}
         Ok(events)
     }
@@ -137,21 +136,21 @@ impl<'a> Followed<'a> {
         spec["source"] = json!({"repository": {"name": STACK, "revision": commit, "path": STACK}});
         spec["stack"] = name.as_str().into();
         let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
-        run.metadata.namespace = Some(self.namespace.clone());
-        let (created, seen, _) = watched(self.lab.runs(&self.namespace), &run, run_waits).await?;
+        run.metadata.namespace = Some(self.namespace.name.clone());
+        let (created, seen, _) = watched(&self.namespace.runs, &run, run_waits).await?;
         self.deny(&name).await?;
         Ok(seen.duration_since(created).as_secs_f64())
     }
 
     /// Denies the plan, and waits until its pod is gone and its layer has noticed.
     async fn deny(&self, name: &str) -> Result<()> {
-        let runs = self.lab.runs(&self.namespace);
-        objects::merge(&runs, name, &json!({"metadata": {"annotations": {names::DENY: "measured"}}})).await?;
+        let runs = &self.namespace.runs;
+        objects::merge(runs, name, &json!({"metadata": {"annotations": {names::DENY: "measured"}}})).await?;
         let is_over = |run: &TerraformRun| {
             let status = run.status.clone().unwrap_or_default();
             status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open)
         };
-        wait::object(&runs, name, "over", PATIENCE, is_over).await?;
+        wait::object(runs, name, "over", PATIENCE, is_over).await?;
         // Until the kubelet has cleaned up the pod.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         Ok(())

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::audit::{self, Kind, Request};
-use super::lab::{Lab, PATIENCE, Stack, run_succeeded, run_waits, watched};
+use super::lab::{Lab, Namespace, PATIENCE, Stack, run_succeeded, run_waits, watched};
 use super::table::{Limit, Table, Unit, number};
 use harness::cluster::{NAMESPACE, objects};
 use harness::wait;
@@ -45,15 +45,14 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
 }
 
 /// The requests of agent and controller from the creation of a run until all consequences of its end are done.
-async fn of_one_run(lab: &Lab, namespace: &str, name: &str) -> Result<Vec<Request>> {
+async fn of_one_run(lab: &Lab, namespace: &Namespace<'_>, name: &str) -> Result<Vec<Request>> {
     let log = &lab.cluster.audit_log;
     let place = audit::end(log)?;
-    let runs = lab.runs(namespace);
-    let run = lab.run(namespace, name, Stack::Nothing, "Automatic")?;
-    let (_, _, run) = watched(runs.clone(), &run, run_succeeded).await?;
+    let run = namespace.run(name, Stack::Nothing, "Automatic")?;
+    let (_, _, run) = watched(&namespace.runs, &run, run_succeeded).await?;
     let pod = run.status.and_then(|status| status.attempt).context("a run without an attempt")?.pod_name;
     let is_closed = |run: &TerraformRun| run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|a| !a.open);
-    wait::object(&runs, name, "closed", PATIENCE, is_closed).await?;
+    wait::object(&namespace.runs, name, "closed", PATIENCE, is_closed).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
     let of_us = |request: &Request| is_controller(request) || request.user.ends_with(&format!(":{pod}")) || made(request, name);
     Ok(audit::since(log, place)?.into_iter().filter(|request| of_us(request) && !is_ours(request)).collect())
@@ -86,14 +85,15 @@ fn timeline(mut requests: Vec<Request>) {
 }
 
 /// One ended and one waiting run: counts requests other than watches while nothing happens.
-async fn at_rest(lab: &Lab, namespace: &str, table: &mut Table) -> Result<()> {
-    let run = lab.run(namespace, "waits", Stack::Nothing, "Manual")?;
-    watched(lab.runs(namespace), &run, run_waits).await?;
+async fn at_rest(lab: &Lab, namespace: &Namespace<'_>, table: &mut Table) -> Result<()> {
+    let run = namespace.run("waits", Stack::Nothing, "Manual")?;
+    watched(&namespace.runs, &run, run_waits).await?;
     tokio::time::sleep(Duration::from_secs(10)).await;
     let place = audit::end(&lab.cluster.audit_log)?;
     tokio::time::sleep(REST).await;
     let requests = audit::since(&lab.cluster.audit_log, place)?;
-    let of_us = |r: &&Request| is_controller(r) || r.user.starts_with(&format!("system:serviceaccount:{namespace}:"));
+    let accounts = format!("system:serviceaccount:{}:", namespace.name);
+    let of_us = |request: &&Request| is_controller(request) || request.user.starts_with(&accounts);
     let of_us: Vec<_> = requests.iter().filter(of_us).collect();
     let beside = of_us.iter().filter(|r| !matches!(r.kind, Kind::Watch | Kind::Own)).count();
     let what = if of_us.is_empty() { String::new() } else { format!(": {}", audit::counted(of_us.iter().copied())) };
@@ -101,6 +101,6 @@ async fn at_rest(lab: &Lab, namespace: &str, table: &mut Table) -> Result<()> {
     table.bound(&figure, format!("{beside}{what}"), "none", beside == 0);
     // It would hold its pod for the rest of the benchmark.
     let cancel = json!({"metadata": {"annotations": {names::CANCEL: "measured"}}});
-    objects::merge(&lab.runs(namespace), &run.name_any(), &cancel).await?;
+    objects::merge(&namespace.runs, &run.name_any(), &cancel).await?;
     Ok(())
 }

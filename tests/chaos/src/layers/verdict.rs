@@ -70,7 +70,7 @@ impl Kept {
 /// All violations of layers.
 pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut add = |invariant, of: &str, text: String| found.push(Violation { invariant, of: of.to_owned(), text });
+    let mut add = |invariant, of: &str, text: String| found.push(Violation::new(invariant, of, text));
     for layer in layers {
         if !layer.is_at_rest() {
             let Kept { id, newest, applied, made, status } = layer;
