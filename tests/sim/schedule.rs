@@ -231,6 +231,9 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
     strikes.collect()
 }
 
+/// Removes an event from a list.
+type Remove = fn(&mut Schedule, usize);
+
 impl Schedule {
     /// The default scene, without events.
     pub(crate) fn of(seed: u64) -> Self {
@@ -390,7 +393,7 @@ impl Schedule {
     /// All schedules with one event less.
     pub(crate) fn smaller(&self) -> Vec<Self> {
         let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
-        let lists: [(usize, fn(&mut Self, usize)); 4] = [
+        let lists: [(usize, Remove); 4] = [
             (self.faults.len(), |less, i| _ = less.faults.remove(i)),
             (self.strikes.len(), |less, i| _ = less.strikes.remove(i)),
             (self.person.len(), |less, i| _ = less.person.remove(i)),

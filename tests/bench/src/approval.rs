@@ -85,11 +85,15 @@ pub(super) async fn held(lab: &Lab, times: usize, table: &mut Table) -> Result<(
     let calm = table.median(ACKNOWLEDGED);
     for (how, busy) in [("each second", each_second), ("without rest", unresting)] {
         let figure = format!("the same while {WRITERS} annotate the run {how}, beside calm");
-        busy.iter().for_each(|busy| table.sample(&figure, Unit::Ratio, busy / calm));
+        for busy in busy {
+            table.sample(&figure, Unit::Ratio, busy / calm);
+        }
         table.limit(&figure, Limit::Max(3.0));
     }
     let figure = "  what each write of theirs without rest takes";
-    writes.into_iter().for_each(|write| table.sample(figure, Unit::Seconds, write));
+    for write in writes {
+        table.sample(figure, Unit::Seconds, write);
+    }
     Ok(())
 }
 

@@ -183,11 +183,11 @@ impl Lab {
     }
 
     /// The files of a stack. `id` is the name of its script.
-    fn files(&self, id: &str, code: &str, script: Value) -> Map<String, Value> {
+    fn files(&self, id: &str, code: &str, script: &Value) -> Map<String, Value> {
         let mut files = Map::from_iter([("main.tf".to_owned(), code.into())]);
         if !script.is_null() {
             let mut whole = json!({"name": id, "ledger": self.state.ledger_url(), "resources": 1});
-            json_patch::merge(&mut whole, &script);
+            json_patch::merge(&mut whole, script);
             files.insert(SCRIPT_FILE.to_owned(), whole.to_string().into());
         }
         files
@@ -211,25 +211,25 @@ impl Namespace<'_> {
     pub(super) fn run(&self, name: &str, stack: Stack, mode: &str) -> Result<TerraformRun> {
         let more = json!({"approval": {"mode": mode}, "runner": {"resources": resources()}});
         let (code, script) = stack.code();
-        self.made(name, code, script, more)
+        self.made(name, code, &script, &more)
     }
 
     /// Creates a run of the scripted tool, with additions to its script and its spec.
-    pub(super) async fn create(&self, name: &str, script: Value, more: Value) -> Result<()> {
+    pub(super) async fn create(&self, name: &str, script: &Value, more: &Value) -> Result<()> {
         let run = self.made(name, PLAYED, script, more)?;
         self.runs.create(&PostParams::default(), &run).await?;
         Ok(())
     }
 
-    fn made(&self, name: &str, code: &str, script: Value, more: Value) -> Result<TerraformRun> {
+    fn made(&self, name: &str, code: &str, script: &Value, more: &Value) -> Result<TerraformRun> {
         let id = self.id(name);
-        let version = self.lab.version(&script);
+        let version = self.lab.version(script);
         let mut spec = json!({
             "source": {"inline": {"files": self.lab.files(&id, code, script)}},
             "tool": {"name": "OpenTofu", "version": version},
             "backend": {"type": "http", "config": self.lab.state.backend_config(&id)},
         });
-        json_patch::merge(&mut spec, &more);
+        json_patch::merge(&mut spec, more);
         let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
         run.metadata.namespace = Some(self.name.clone());
         Ok(run)
@@ -246,7 +246,7 @@ impl Namespace<'_> {
         let id = self.id(name);
         let (code, script) = stack.code();
         let tool = format!("{}/opentofu/{}/tofu", pod_env::TOOLS_DIR, self.lab.version(&script));
-        let mut files = self.lab.files(&id, code, script);
+        let mut files = self.lab.files(&id, code, &script);
         let backend = json!({"terraform": {"backend": {"http": self.lab.state.backend_config(&id)}}});
         files.insert(BACKEND_FILE.to_owned(), backend.to_string().into());
         let mut env = vec![json!({"name": "TOOL", "value": tool}), json!({"name": "HOME", "value": "/tmp"})];

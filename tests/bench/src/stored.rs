@@ -61,7 +61,7 @@ pub(super) async fn journal(lab: &Lab, times: usize, table: &mut Table) -> Resul
     let id = namespace.id(RUN);
     let script = json!({"resources": times, "apply_ms": BETWEEN_MS});
     let automatic = json!({"approval": {"mode": "Automatic"}});
-    namespace.create(RUN, script, automatic).await?;
+    namespace.create(RUN, &script, &automatic).await?;
     for count in 1..=times {
         let begun = Instant::now();
         let seen = loop {
@@ -134,7 +134,7 @@ pub(super) async fn bundles(lab: &Lab, times: usize, table: &mut Table) -> Resul
 /// Opens an attempt without data in the datastore, whose pod's rights the benchmark uses. Returns the pod's token and its nonce.
 async fn open(lab: &Lab, namespace: &Namespace<'_>, name: &str) -> Result<(String, String)> {
     let script = json!({"ledger": null, "commands": {"plan": ["hang"]}});
-    namespace.create(name, script, Value::Null).await?;
+    namespace.create(name, &script, &Value::Null).await?;
     let is_planning = |run: &TerraformRun| run.status.as_ref().and_then(|status| status.phase) == Some(Phase::Plan);
     let run = wait::object(&namespace.runs, name, "planning", PATIENCE, is_planning).await?;
     let status = run.status.unwrap_or_default();
@@ -167,7 +167,7 @@ pub(super) fn need(program: &str) -> Result<()> {
 pub(super) async fn flood(lab: &Lab, quick: bool, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let script = json!({"ledger": null, "resources": RESOURCES});
-    let (took, memory) = pass(lab, &namespace, "large-plan", script, "Plan").await?;
+    let (took, memory) = pass(lab, &namespace, "large-plan", &script, "Plan").await?;
     let text = size(&namespace, "large-plan", "plan")?;
     let json = size(&namespace, "large-plan", "planjson")?;
     let whole = text > RESOURCES * 20 && json > RESOURCES * 100;
@@ -180,7 +180,7 @@ pub(super) async fn flood(lab: &Lab, quick: bool, table: &mut Table) -> Result<(
     let megabytes = if quick { LOG_MIB / 8 } else { LOG_MIB };
     let commands = json!({"apply": [{"flood_mb": megabytes}, "default"]});
     let script = json!({"ledger": null, "commands": commands});
-    let (took, memory) = pass(lab, &namespace, "large-log", script, "Apply").await?;
+    let (took, memory) = pass(lab, &namespace, "large-log", &script, "Apply").await?;
     let log = size(&namespace, "large-log", "log?phase=apply")?;
     ensure!(log >= megabytes << 20, "a short log: {log} bytes");
     let read = format!("{took:.1} s; {:.0} MiB read back", number(log) / number(MIB));
@@ -195,10 +195,10 @@ fn memory_rows(table: &mut Table, [agent, store]: [u64; 2]) {
 }
 
 /// Plays a script; returns its duration in seconds, and the peak memory of agent and datastore in KiB.
-async fn pass(lab: &Lab, namespace: &Namespace<'_>, name: &str, script: Value, operation: &str) -> Result<(f64, [u64; 2])> {
+async fn pass(lab: &Lab, namespace: &Namespace<'_>, name: &str, script: &Value, operation: &str) -> Result<(f64, [u64; 2])> {
     let begun = Instant::now();
     let more = json!({"operation": operation, "approval": {"mode": "Automatic"}});
-    namespace.create(name, script, more).await?;
+    namespace.create(name, script, &more).await?;
     let store = Peak::of_datastore(lab).await?;
     let mut agent = None;
     loop {

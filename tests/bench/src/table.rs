@@ -247,7 +247,9 @@ mod tests {
             ("e", Unit::Ratio, Limit::Median(1.5), &[1.0, 2.0, 2.0]),
         ];
         for (name, unit, limit, samples) in rows {
-            samples.iter().for_each(|sample| table.sample(name, unit, *sample));
+            for sample in samples {
+                table.sample(name, unit, *sample);
+            }
             table.limit(name, limit);
         }
         assert!((table.median("a") - 2.5).abs() < 1e-9);

@@ -154,7 +154,7 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
     let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut ok = true;
     for command in (stage.work)() {
-        ok &= follow(command, stage.name, &mut log, text, meter)?;
+        ok &= follow(&command, stage.name, &mut log, text, meter)?;
     }
     if ok {
         stage.then.map_or(Ok(()), |then| then(text))?;
@@ -167,11 +167,11 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
 }
 
 /// Runs one command and appends its output to `text`; returns whether it succeeded.
-fn follow(command: Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
+fn follow(command: &Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
     // One pipe for stdout and stderr preserves the order of lines.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let program = command.get_program().display().to_string();
-    let mut command = meter.measured(with_default_signals(&command));
+    let mut command = meter.measured(with_default_signals(command));
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let spawned = command.spawn();
     // The command holds the write ends of the pipe until it is dropped.

@@ -280,7 +280,8 @@ fn run_without_an_end_is_found() {
 
 #[test]
 fn sizes_secrets_pods_and_the_ledger_are_judged() {
-    let rows: [(fn(&mut History), &str); 7] = [
+    type Change = fn(&mut History);
+    let rows: [(Change, &str); 7] = [
         (|h| h.runs.get_mut("uid").unwrap()[3].status_bytes = 17 << 10, "S16"),
         (|h| h.leaks.push("x".into()), "S15"),
         (|h| h.pods.push(h.pods[0].clone()), "S9"),
