@@ -290,60 +290,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_run_of_a_layer_is_the_controllers_and_is_asked_for_nothing_more() {
-        let controller = User::with("c", &["create", names::VERB_CONTROL]);
-        let spec = json!({"approval": {"mode": "Automatic"}, "runner": {"serviceAccountName": "writer"}, "outputs": {"secret": {"name": "net"}}});
-        for (at, key) in [
-            ("labels", names::LABEL_LAYER),
-            ("labels", names::LABEL_LAYER_UID),
-            ("annotations", names::TRIGGER),
-            ("annotations", names::CONTENT),
-            ("annotations", names::SETTINGS),
-        ] {
-            let of_layer = |spec: &Value| run(&json!({at: {key: "x"}}), spec, &Value::Null);
-            let everything = User::with("eva", &["create", "use", names::VERB_AUTOAPPROVE]);
-            assert!(said(admit(&everything, None, &of_layer(&spec), false)).contains("which layer a run is of"), "{key}");
-            assert_eq!(said(admit(&controller, None, &of_layer(&spec), false)), "", "{key}");
-            let (mine, other) = (run(&json!({}), &spec, &Value::Null), of_layer(&spec));
-            for (old, new) in [(&mine, &other), (&other, &mine)] {
-                assert!(said(admit(&everything, Some(old), new, false)).contains("which layer a run is of"), "{key}");
-                assert_eq!(said(admit(&controller, Some(old), new, false)), "", "{key}");
-            }
-            assert_eq!(
-                said(admit(&User::with("max", &[]), Some(&other), &other, false)),
-                "",
-                "{key}: who changes something else"
-            );
-        }
-        assert_ne!(said(admit(&controller, None, &run(&json!({}), &spec, &Value::Null), false)), "", "of no layer");
-    }
-
-    #[test]
-    fn what_a_layer_asks_for_needs_the_rights_to_it() {
-        let layer = |spec: &Value| json!({"metadata": {"name": "a", "namespace": "n"}, "spec": spec});
-        let create = |verbs: &[&'static str], spec: &Value| said(admit_layer(&User::with("eva", verbs), None, &layer(spec)));
-        assert_eq!(create(&["create"], &json!({})), "");
-        assert!(create(&[], &json!({})).contains("the verb create on terraformruns"));
-        let automatic = json!({"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}});
-        assert!(create(&["create"], &automatic).contains("the verb autoapprove"));
-        assert_eq!(create(&["create", names::VERB_AUTOAPPROVE], &automatic), "");
-        let accounts = json!({"template": {"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}}});
-        assert!(create(&["create"], &accounts).contains("ServiceAccount writer or reader needs the verb use"));
-        assert_eq!(create(&["create", "use"], &accounts), "");
-        let change = |spec: &Value, annotations: &Value| {
-            let (old, mut new) = (layer(&automatic), layer(spec));
-            new["metadata"]["annotations"] = annotations.clone();
-            said(admit_layer(&User::with("eva", &["create"]), Some(&old), &new))
-        };
-        assert_eq!(change(&automatic, &json!({names::PLAN: "now"})), "");
-        let elsewhere = json!({"remediation": automatic["remediation"], "path": "other"});
-        assert!(change(&elsewhere, &json!({})).contains("the verb autoapprove"));
-        let probe = run(&json!({"annotations": {names::PROBE: names::POLICY_LAYER}}), &json!({}), &Value::Null);
-        let refusal = said(admit(&User::with("c", &["create", names::VERB_CONTROL]), None, &probe, false));
-        assert!(refusal.contains("'pawl-layer'") && refusal.contains("a probe of the controller"), "{refusal}");
-    }
-
     /// The policy for the datastore of a release `pawl` in `pawl-system`.
     fn of_outputs() -> Policy {
         let template = include_str!("../../../charts/pawl/templates/policies/outputs.yaml");
