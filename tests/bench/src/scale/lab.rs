@@ -13,6 +13,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::process::Process;
+use crate::usage::total;
 use harness::cluster::control_plane::free_ports;
 use harness::cluster::gobuild::Toolset;
 use harness::cluster::pki::{Identity, Pki};
@@ -186,8 +187,10 @@ impl Lab {
         self.metrics(self.place.metrics[2]).await
     }
 
-    pub(super) async fn sources_metrics(&self) -> Result<String> {
-        self.metrics(self.place.metrics[1]).await
+    /// Number of looks of sources at repositories so far.
+    pub(super) async fn looks(&self) -> Result<f64> {
+        let metrics = self.metrics(self.place.metrics[1]).await?;
+        Ok(total(&metrics, "pawl_sources_looks_total", ""))
     }
 
     async fn metrics(&self, port: u16) -> Result<String> {

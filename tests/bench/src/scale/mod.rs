@@ -17,6 +17,7 @@ use anyhow::{Result, ensure};
 use self::agents::Agents;
 use self::fleet::Fleet;
 use self::lab::Lab;
+use self::steps::Steps;
 use crate::table::Table;
 
 use harness::cluster::report;
@@ -59,13 +60,12 @@ pub async fn run(options: &Options) -> Result<()> {
 }
 
 async fn measure(options: &Options, table: &mut Table) -> Result<()> {
-    let mut lab = Box::pin(Lab::up()).await?;
-    let agents = Agents::start(lab.admin.clone());
-    let mut fleet = Fleet::default();
+    let lab = Box::pin(Lab::up()).await?;
+    let (agents, fleet) = (Agents::start(lab.admin.clone()), Fleet::default());
+    let mut steps = Steps { agents, fleet, lab, table };
     for &layers in &options.layers {
         let step = report::step("scale", format!("{layers} layers"));
-        table.head(layers);
-        Box::pin(steps::measure(&mut lab, &agents, &mut fleet, options.repositories(layers), layers, table)).await?;
+        Box::pin(steps.measure(options.repositories(layers), layers)).await?;
         step.done();
     }
     Ok(())
