@@ -22,6 +22,11 @@ impl Chance {
         self.next() % limit.max(1)
     }
 
+    /// A number below the limit.
+    pub(crate) fn number(&mut self, limit: u64) -> u32 {
+        u32::try_from(self.below(limit)).unwrap()
+    }
+
     /// True with probability 1/n.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
@@ -221,7 +226,7 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
     let count = if c.one_in(6) { c.pick(&[1, 1, 2, 3]) } else { 0 };
     let strikes = (0..count).map(|_| {
         let latest = c.pick(within);
-        let (at, index) = (u32::try_from(c.below(latest)).unwrap(), u8::from(two && c.one_in(2)));
+        let (at, index) = (c.number(latest), u8::from(two && c.one_in(2)));
         if c.one_in(4) {
             return (at, Strike::Again(index, c.pick(&[1, 4, 30])));
         }
@@ -327,11 +332,11 @@ impl Schedule {
             }
         }
         if c.one_in(12) {
-            person.push((When::At(u32::try_from(c.below(20_000)).unwrap()), Gesture::ApproveWrong));
+            person.push((When::At(c.number(20_000)), Gesture::ApproveWrong));
         }
         if c.one_in(3) {
             let gesture = c.pick(&[Gesture::Deny, Gesture::Cancel, Gesture::Cancel, Gesture::Delete, Gesture::Delete]);
-            let within = u32::try_from(c.below(6_000)).unwrap();
+            let within = c.number(6_000);
             let when = c.pick(&[When::At(within * 2), When::Waits(within), When::Applies(within), When::Applies(within / 50)]);
             person.push((when, gesture));
             if c.one_in(4) {
@@ -352,11 +357,12 @@ impl Schedule {
                 6 => Fault::Refused(c.pick(&[401, 403, 404, 409, 422, 429, 500, 503])),
                 _ => Fault::Slow(c.pick(&[1, 5, 11, 35])),
             };
-            faults.push((u32::try_from(c.below(130)).unwrap(), fault));
+            faults.push((c.number(130), fault));
         }
         let mut strikes = Vec::new();
         for _ in 0..c.pick(&[0, 0, 1, 1, 2, 3]) {
-            let at = u32::try_from(c.below(c.clone().pick(&[4_000, 12_000, 60_000]))).unwrap();
+            let latest = c.clone().pick(&[4_000, 12_000, 60_000]);
+            let at = c.number(latest);
             let strike = match c.below(13) {
                 0 | 1 => Strike::Kill,
                 2 => Strike::Evict,
@@ -373,7 +379,7 @@ impl Schedule {
             strikes.push((at, strike));
         }
         if frozen {
-            let at = u32::try_from(of_slots.below(12_000)).unwrap();
+            let at = of_slots.number(12_000);
             strikes.push((at, Strike::Freeze(of_slots.pick(&[2, 20, 120]))));
         }
         strikes.extend(watches(&mut of_watches, scene.two, &[4_000, 12_000, 60_000]));

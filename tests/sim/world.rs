@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
 use played::trace::Step;
 use played::{
     Refusal, User,
-    store::{Change, Key, LAYERS, PODS, RUNS, Store, text},
+    store::{Change, Edit, Key, LAYERS, PODS, RUNS, Store, text},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -318,7 +318,8 @@ impl World {
 
     pub(crate) fn note(&mut self, text: &str) {
         if self.tracing {
-            self.trace.push(format!("{:>8.3} {text}", f64::from(u32::try_from(millis()).unwrap()) / 1000.0));
+            let seconds = f64::from(u32::try_from(millis()).unwrap()) / 1000.0;
+            self.trace.push(format!("{seconds:>8.3} {text}"));
         }
     }
 
@@ -363,8 +364,27 @@ impl World {
             Ok(old) => {
                 self.store.node_writes(&key, text(&old, "/metadata/uid"), &json!({"status": node["status"]}));
             }
-            Err(_) => drop(self.store.create(&User::default(), NODES, "", node, false, now())),
+            Err(_) => drop(self.create(&User::default(), NODES, node)),
         }
+    }
+
+    /// Creates an object in the namespace of the runs. Nodes and namespaces have none.
+    pub(crate) fn create(&mut self, user: &User, resource: &str, object: Value) -> Result<(), Refusal> {
+        let namespace = if [NODES, NAMESPACES].contains(&resource) { "" } else { NS };
+        self.store.create(user, resource, namespace, object, false, now()).map(drop)
+    }
+
+    /// Applies a merge patch to an object other than its status.
+    pub(crate) fn merge(&mut self, user: &User, key: &Key, patch: Value) -> Result<(), Refusal> {
+        self.store.edit(user, key, false, &Edit::Merge(patch), false).map(drop)
+    }
+
+    pub(crate) fn annotate(&mut self, user: &User, key: &Key, annotations: &Value) -> Result<(), Refusal> {
+        self.merge(user, key, json!({"metadata": {"annotations": annotations}}))
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key, grace: Option<u64>) -> Result<(), Refusal> {
+        self.store.delete(key, &Value::Null, grace, now()).map(drop)
     }
 
     pub(crate) fn run(&self, name: &str) -> Option<Arc<TerraformRun>> {
