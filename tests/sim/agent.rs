@@ -6,7 +6,7 @@ use crds::{TerraformRun, clock::ServerClock, names};
 use futures::{Stream, stream};
 use played::{
     Refusal, User,
-    store::{Edit, Key, RUNS},
+    store::{Edit, Key, RUNS, label, text},
 };
 use runner_agent::{
     driver::Driver,
@@ -142,9 +142,7 @@ pub(crate) struct Started {
 
 /// Starts the container of a pod.
 pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
-    let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let label = |name: &str| pod["metadata"]["labels"][name].as_str().unwrap_or_default().to_owned();
-    let (name, uid) = (text("/metadata/name"), text("/metadata/uid"));
+    let [name, uid] = ["/metadata/name", "/metadata/uid"].map(|pointer| text(pod, pointer).to_owned());
     let whose = &uid[4..8];
     let process = Process::new(&format!("{name}/{whose}/{count}"), User::pod(NS, &name, &uid));
     let log = tempfile::Builder::new().tempfile_in(memory()).unwrap();
@@ -157,9 +155,9 @@ pub(crate) fn start(shared: &Shared, pod: &Value, count: u32) -> Started {
     };
     let settings = Arc::new(Settings {
         namespace: NS.into(),
-        run: label(names::LABEL_RUN),
-        run_uid: label(names::LABEL_RUN_UID),
-        attempt: label(names::LABEL_ATTEMPT).parse().unwrap(),
+        run: label(pod, names::LABEL_RUN).into(),
+        run_uid: label(pod, names::LABEL_RUN_UID).into(),
+        attempt: label(pod, names::LABEL_ATTEMPT).parse().unwrap(),
         pod_name: name,
         pod_uid: uid,
         nonce,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use libtest_mimic::Failed;
 
 use crate::{
+    life::fine,
     person::{EXPIRES_AFTER, SECOND},
     schedule::{Scene, Schedule, Strike},
-    search::played,
 };
 
 /// Each seed has other clocks.
@@ -19,19 +19,13 @@ const LESS: Duration = Duration::from_secs(4);
 /// Plays a life and checks that `wait` seconds pass between the first trace line that contains `from` and the first that contains `to`. Up
 /// to `more` seconds may pass until the next reconcile.
 fn lasts(schedule: &Schedule, from: &str, to: [&str; 2], wait: u64, more: u64) -> Result<(), Failed> {
-    let report = played(schedule, true);
-    let at = |words: [&str; 2]| {
-        let line = report.trace.iter().find(|line| words.iter().all(|word| line.contains(word)))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
+    let report = fine(schedule)?;
     let wait = Duration::from_secs(wait);
-    let lasted = at([from, ""]).zip(at(to)).map(|(begun, ended): (f64, f64)| Duration::from_secs_f64((ended - begun).max(0.0)));
-    let is_right = lasted.is_some_and(|lasted| (wait.saturating_sub(LESS)..wait + Duration::from_secs(more)).contains(&lasted));
-    if is_right && report.violations.is_empty() {
+    let lasted = report.at(&[from]).zip(report.at(&to)).map(|(begun, ended)| Duration::from_secs_f64((ended - begun).max(0.0)));
+    if lasted.is_some_and(|lasted| (wait.saturating_sub(LESS)..wait + Duration::from_secs(more)).contains(&lasted)) {
         return Ok(());
     }
-    let what = format!("{lasted:?} and not {wait:?} from {from:?} to {to:?}");
-    Err(format!("{what}: {:?}\n{}\n{}", report.violations, report.trace.join("\n"), schedule.line()).into())
+    Err(report.failed(&format!("{lasted:?} and not {wait:?} from {from:?} to {to:?}"), schedule))
 }
 
 /// A plan without approval expires on time: by its agent, by the controller, and by a controller on another machine.
@@ -39,8 +33,7 @@ pub(crate) fn expiry() -> Result<(), Failed> {
     for seed in SEEDS {
         for datastore in [true, false] {
             for strikes in [vec![], vec![(60_000, Strike::KillController(0))]] {
-                let scene = Scene { datastore, ..Scene::default() };
-                let schedule = Schedule { seed, scene, strikes, ..Schedule::default() };
+                let schedule = Schedule { strikes, ..Schedule::of(seed).with(|s| s.datastore = datastore) };
                 lasts(&schedule, "Some(AwaitingApproval)", ["Some(Expired)", ""], EXPIRES_AFTER, 10)?;
             }
         }
@@ -58,8 +51,8 @@ pub(crate) fn leases() -> Result<(), Failed> {
     ];
     for seed in SEEDS {
         for (from, strikes) in &cases {
-            let scene = Scene { automatic: true, objects: 84, second: Some(5), ..Scene::default() };
-            let schedule = Schedule { seed, scene, strikes: strikes.to_vec(), ..Schedule::default() };
+            let scene = |s: &mut Scene| (s.automatic, s.objects, s.second) = (true, 84, Some(5));
+            let schedule = Schedule { strikes: strikes.to_vec(), ..Schedule::of(seed).with(scene) };
             lasts(&schedule, from, [SECOND, "\"a1 open\""], wait, 120)?;
         }
     }

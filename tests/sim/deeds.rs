@@ -145,5 +145,5 @@ pub(crate) fn unlock(world: &mut World, is: impl FnOnce(&Lock) -> bool) {
     if alive(world, &lock.holder) && !world.watcher.given_up.contains(&lock.uid) {
         world.violated("S31", &format!("the lock of {} was released, which lives", lock.holder));
     }
-    world.watcher.endings.insert("lock released");
+    world.came_to("lock released");
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crds::{ApprovalMode, Changed, Claim, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
+use crds::{ApprovalMode, Attempt, Changed, Claim, RunResult, TerraformRun, TerraformRunStatus, conditions, names, reason};
 use kube::ResourceExt;
+use played::store::{is_leaving, label, text};
 use played::trace::{self, Step};
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use crate::{
     deeds::{Applied, Hooked, others_work},
     layered::{self, Layered},
     person::{EXPIRES_AFTER, FORGED, says_it_is_lost},
-    schedule::{Fault, Strike},
+    schedule::{Fault, Schedule, Strike},
     world::{NS, Process, World, millis},
 };
 
@@ -56,7 +57,7 @@ pub(crate) fn gone(world: &mut World, run: &TerraformRun) {
     if status.attempt.is_some_and(|attempt| attempt.open) {
         world.violated("L2", "a run went while its attempt was open");
     }
-    world.watcher.endings.insert("deleted");
+    world.came_to("deleted");
 }
 
 pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
@@ -69,27 +70,28 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     let was = step.before.and_then(|run| run.status.as_ref()).unwrap_or(&empty);
     let is = new.status.as_ref().unwrap_or(&empty);
     let uid = new.uid().unwrap_or_default();
-    let unverified = |run: &TerraformRun| {
-        let mut all = run.status.iter().flat_map(|status| &status.conditions);
-        all.any(|c| c.type_ == conditions::APPROVED && c.status == "False" && c.reason == reason::UNVERIFIED)
-    };
+    let unverified = |run: &TerraformRun| has_condition(run, (conditions::APPROVED, "False", reason::UNVERIFIED));
     if unverified(new) && !step.before.is_some_and(unverified) {
         world.note("   the run says that its approval was revoked");
-        world.watcher.endings.insert("revoked");
+        world.came_to("revoked");
     }
     if says_it_is_lost(new) && !step.before.is_some_and(says_it_is_lost) {
         world.note("   the run says NodeUnreachable");
-        world.watcher.endings.insert("node lost");
+        world.came_to("node lost");
     }
-    if let Some(attempt) = &is.attempt {
-        if let Some(phase) = is.phase {
-            world.watcher.phases.insert((uid.clone(), attempt.number, phase.as_str()));
-        }
-        if let Some(adopted) = is.adopted.as_ref().filter(|adopted| adopted.attempt == attempt.number) {
-            world.watcher.adoptions.insert((uid.clone(), adopted.attempt, adopted.nonce.clone()));
-        }
-        if was.attempt.as_ref().map(|old| old.number) != Some(attempt.number) {
+    if let Some(Attempt { number, restores, .. }) = is.attempt {
+        let watcher = &mut world.watcher;
+        watcher.phases.extend(is.phase.map(|phase| (uid.clone(), number, phase.as_str())));
+        let adopted = is.adopted.iter().filter(|adopted| adopted.attempt == number);
+        watcher.adoptions.extend(adopted.map(|adopted| (uid.clone(), number, adopted.nonce.clone())));
+        if was.attempt.as_ref().map(|old| old.number) != Some(number) {
             opened(world, new, was);
+        }
+        if restores.is_some() && is.claim.is_some() {
+            world.came_to("restored");
+        }
+        if number > 1 {
+            world.came_to("retried");
         }
     }
     if let (None, Some(claim)) = (&was.claim, &is.claim) {
@@ -100,7 +102,8 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         let failure = is.failure.as_ref();
         let changes = failure.map_or(Changed::None, |failure| failure.changes);
         if result == RunResult::Expired {
-            let made = is.plan.as_ref().and_then(|plan| world.watcher.planned.get(&(uid.clone(), plan.attempt)));
+            let attempt = is.plan.as_ref().map_or(0, |plan| plan.attempt);
+            let made = world.watcher.planned.get(&(uid.clone(), attempt));
             // Each of two clocks may be behind by a second and a round trip, and a stored time has whole seconds.
             if made.is_none_or(|made| millis() + 3_000 < made + EXPIRES_AFTER * 1000) {
                 world.violated("S63", "a plan expired before its time");
@@ -111,88 +114,94 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         if hooked == Some(Hooked::After { failed: true }) && by_agent && is.failed_hook.is_none() {
             world.violated("S71", "a hook behind the apply failed, and nothing is said of it");
         }
-        let said = is.failed_hook.as_ref().map(|failed| if failed.name.is_empty() { "hooks left out" } else { "hook failed" });
-        world.watcher.endings.extend(said);
-        world.watcher.results.insert(uid.clone(), Ended { name: new.name_any(), result, changes, settled: false });
+        if let Some(failed) = &is.failed_hook {
+            world.came_to(if failed.name.is_empty() { "hooks left out" } else { "hook failed" });
+        }
+        let ended = Ended { name: new.name_any(), result, changes, settled: false };
+        world.watcher.results.insert(uid.clone(), ended);
     }
-    let abandoned = new.annotations().get(names::ABANDON).filter(|_| is.result == Some(RunResult::Indeterminate));
-    if abandoned.is_some_and(|why| why != FORGED) && world.watcher.given_up.insert(uid.clone()) {
-        world.watcher.endings.insert("given up");
+    let given_up = annotation(new, names::ABANDON).is_some_and(|why| why != FORGED);
+    if given_up && is.result == Some(RunResult::Indeterminate) && world.watcher.given_up.insert(uid.clone()) {
+        world.came_to("given up");
     }
-    let by_forgery = is.message.as_ref().is_some_and(|message| message.contains(&format!("gave it up: {FORGED}")));
-    if by_forgery && !world.believes_forgeries() {
-        world.violated("S3", "an apply was given up in words that were forged while the policies were away");
+    let message = is.message.as_deref().unwrap_or_default();
+    if message.contains(&format!("gave it up: {FORGED}")) && !world.believes_forgeries() {
+        world.violated("S3", "an apply was given up in forged words");
     }
     if let (None, Some(settled)) = (&was.settled, &is.settled) {
-        world.watcher.endings.insert("settled");
+        world.came_to("settled");
         if let Some(ended) = world.watcher.results.get_mut(&uid) {
             ended.settled = matches!(settled.result, RunResult::Applied | RunResult::Destroyed);
         }
     }
-    if is.attempt.as_ref().is_some_and(|a| a.restores.is_some()) && is.claim.is_some() {
-        world.watcher.endings.insert("restored");
-    }
-    if is.attempt.as_ref().is_some_and(|a| a.number > 1) {
-        world.watcher.endings.insert("retried");
-    }
+}
+
+/// Whether a run has a condition of this type, status and reason.
+pub(crate) fn has_condition(run: &TerraformRun, wanted: (&str, &str, &str)) -> bool {
+    let mut all = run.status.iter().flat_map(|status| &status.conditions);
+    all.any(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()) == wanted)
 }
 
 /// Checks a written pod. Before its adoption an attempt may get another pod, afterwards never.
 pub(crate) fn podded(world: &mut World, pod: &Value) {
-    let of = |field: &str, key: &str| match field {
-        "" => pod["metadata"][key].as_str().unwrap_or_default().to_owned(),
-        field => pod["metadata"][field][key].as_str().unwrap_or_default().to_owned(),
-    };
-    let (run, number) = (of("labels", names::LABEL_RUN_UID), of("labels", names::LABEL_ATTEMPT).parse().unwrap_or(0));
-    if !world.watcher.pods.insert((run.clone(), number, of("", "uid"))) {
+    let (run, attempt) = (label(pod, names::LABEL_RUN_UID), label(pod, names::LABEL_ATTEMPT));
+    let (name, number) = (text(pod, "/metadata/name"), attempt.parse().unwrap_or(0));
+    let watcher = &mut world.watcher;
+    if !watcher.pods.insert((run.to_owned(), number, text(pod, "/metadata/uid").to_owned())) {
         return;
     }
-    if world.watcher.adoptions.iter().any(|(of_run, attempt, _)| *of_run == run && *attempt == number) {
-        world.note(&format!("   a second pod {}", of("", "name")));
-        world.watcher.second_pods.push(of("", "name"));
+    if watcher.adoptions.iter().any(|(of, attempt, _)| of == run && *attempt == number) {
+        watcher.second_pods.push(name.to_owned());
+        world.note(&format!("   a second pod {name}"));
     }
 }
 
 /// Checks that no pod that can still act runs when a further attempt is opened.
 fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
+    let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
+    let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
     for pod in world.store.list("pods", NS, &selector) {
-        let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let ended = ["Succeeded", "Failed"].contains(&text(&pod, "/status/phase"));
         // Pods without effect (S17): of attempts that were already succeeded by another, and pods other than the adopted one.
-        let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
-        let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
-        let other = pod["metadata"]["labels"][names::LABEL_ATTEMPT] != *before.to_string()
-            || adopted.is_some_and(|adopted| pod["metadata"]["uid"] != *adopted.pod_uid);
-        let never = pod["spec"]["nodeName"].is_null() && !pod["metadata"]["deletionTimestamp"].is_null();
+        let other = label(&pod, names::LABEL_ATTEMPT) != before.to_string()
+            || adopted.is_some_and(|adopted| text(&pod, "/metadata/uid") != adopted.pod_uid);
+        let node = text(&pod, "/spec/nodeName");
+        let never = node.is_empty() && is_leaving(&pod);
         // Closing the attempt fenced the pod, because its node was lost.
-        let lost = pod["spec"]["nodeName"].as_str().is_some_and(|node| world.lost.contains_key(node));
+        let lost = world.lost.contains_key(node);
         if !ended && !never && !other && !lost {
-            world.violated("S9", "a further attempt while the pod of the one before runs");
+            world.violated("S9", "a further attempt while the pod of another runs");
         }
     }
 }
 
 /// Checks the number of open attempts.
 fn bounded(world: &mut World, new: &TerraformRun) {
-    let scene = &world.schedule.scene;
+    let Schedule { scene, faults, strikes, .. } = &world.schedule;
     // Two leaders do not see each other's openings, and a new process does not see a request of its dead predecessor that lands later.
-    let has_late = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
-    let has_deaths = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::CrashBefore | Fault::CrashAfter))
-        || world.schedule.strikes.iter().any(|(_, strike)| matches!(strike, Strike::KillController(_)));
+    let has_late = faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
+    let is_death = |fault: &Fault| matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+    let has_deaths = faults.iter().any(|(_, fault)| is_death(fault))
+        || strikes.iter().any(|(_, strike)| matches!(strike, Strike::KillController(_)));
     let bound = usize::from(scene.slots);
     if bound == 0 || scene.two || has_late && has_deaths {
         return;
     }
-    let open =
-        |run: &TerraformRun| run.status.as_ref()?.attempt.as_ref().filter(|attempt| attempt.open).map(|attempt| attempt.number);
+    let open = |run: &TerraformRun| {
+        let attempt = run.status.as_ref()?.attempt.as_ref()?;
+        attempt.open.then_some(attempt.number)
+    };
     let key = |run: &TerraformRun| Some((run.uid()?, open(run)?));
     if let (Some(key), Some(status)) = (key(new), &new.status) {
-        let approved = status.approval.as_ref().is_some_and(|record| record.checksum.is_some());
-        let kept = status.plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
-        let restores = status.attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some());
+        let TerraformRunStatus { approval, plan, attempt, lease, claim, .. } = status;
+        let approved = approval.as_ref().is_some_and(|record| record.checksum.is_some());
+        let kept = plan.as_ref().is_some_and(|plan| plan.bundle.is_some());
+        let restores = attempt.as_ref().is_some_and(|attempt| attempt.restores.is_some());
         // It has returned its slot and cannot end yet.
-        let waits = approved && status.lease.is_none() && status.claim.is_none() && !kept && !restores && !status.is_terminal();
-        let is = (!waits).then(|| approved && status.lease.is_some() || restores);
+        let holds = lease.is_some() || claim.is_some() || kept || restores;
+        let waits = approved && !holds && !status.is_terminal();
+        let is = (!waits).then(|| approved && lease.is_some() || restores);
         let counts = world.watcher.counts.entry(key).or_insert(is);
         // An attempt that left the plans does not count as a plan again when its approval is withdrawn: another may have its slot. A
         // process that starts afterwards does not know that, so it then counts as neither.
@@ -203,52 +212,58 @@ fn bounded(world: &mut World, new: &TerraformRun) {
         };
     }
     let others = world.runs.values().map(|run| &**run).filter(|run| run.uid() != new.uid());
-    let open: Vec<bool> = others.chain([new]).filter_map(|run| world.watcher.counts.get(&key(run)?).copied().flatten()).collect();
+    let counted = |run: &TerraformRun| world.watcher.counts.get(&key(run)?).copied().flatten();
+    let open: Vec<bool> = others.chain([new]).filter_map(counted).collect();
     for what in [false, true] {
         let count = open.iter().filter(|is_apply| **is_apply == what).count();
         if count > bound {
-            world.violated("S80", &format!("{count} attempts are open that are applies: {what}; {bound} may be"));
+            let text = format!("{count} attempts are open that are applies: {what}; {bound} may be");
+            world.violated("S80", &text);
         }
     }
-    let waits = new.status.iter().flat_map(|status| &status.conditions).any(|c| c.reason == reason::SLOTS_FULL);
-    if waits {
-        world.watcher.endings.insert("waited for a slot");
+    let mut conditions = new.status.iter().flat_map(|status| &status.conditions);
+    if conditions.any(|condition| condition.reason == reason::SLOTS_FULL) {
+        world.came_to("waited for a slot");
     }
 }
 
 fn claimed(world: &mut World, run: &TerraformRun) {
-    let status = run.status.clone().unwrap_or_default();
-    let by = status.approval.as_ref().map(|record| record.by.as_str());
-    let annotated = run.annotations().get(names::APPROVED_BY).map(String::as_str);
-    if run.spec.approval.mode == ApprovalMode::Manual && (by, annotated) != (Some("alice"), Some("alice")) {
-        world.violated("S3", "a claim of an approval by somebody else than who may approve");
+    let TerraformRunStatus { approval, plan, .. } = run.status.clone().unwrap_or_default();
+    let by = approval.as_ref().map(|record| record.by.as_str());
+    let approvers = (by, annotation(run, names::APPROVED_BY));
+    if run.spec.approval.mode == ApprovalMode::Manual && approvers != (Some("alice"), Some("alice")) {
+        world.violated("S3", "a claim of an approval by a user without the right");
     }
-    if status.approval.is_some_and(|record| record.comment.as_deref() == Some(FORGED)) && !world.believes_forgeries() {
-        world.violated("S3", "a claim of an approval that was forged while the policies were away");
+    let comment = approval.as_ref().and_then(|record| record.comment.as_deref());
+    if comment == Some(FORGED) && !world.believes_forgeries() {
+        world.violated("S3", "a claim of a forged approval");
     }
-    if status.plan.is_none_or(|plan| plan.state_key.is_none()) {
+    if plan.is_none_or(|plan| plan.state_key.is_none()) {
         world.violated("S29", "a claim of a plan that names no state");
     }
     if others_work(world, &run.uid().unwrap_or_default()) {
-        world.violated("S30", "a claim while the tool of another run works on the state");
+        world.violated("S30", "a claim while the tool of another run works");
     }
+}
+
+fn annotation<'a>(run: &'a TerraformRun, name: &str) -> Option<&'a str> {
+    run.annotations().get(name).map(String::as_str)
 }
 
 /// Whether nothing remains to happen: every run has ended and is cleaned up, or is gone.
 pub(crate) fn at_rest(world: &World) -> bool {
-    world.runs.values().all(|run| {
-        run.metadata.deletion_timestamp.is_none()
-            && run.status.as_ref().is_some_and(|status| {
-                let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
-                let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
-                let asked = run.annotations().contains_key(names::RERUN) && status.rerun.is_none();
-                // A retained lease blocks other runs.
-                status.is_terminal() && !open && told && !asked && status.lease.is_none()
-            })
-    }) && !proof_is_there(world)
-        && world.store.list("pods", NS, "").iter().all(|pod| {
-            pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) && pod["metadata"]["deletionTimestamp"].is_null()
-        })
+    let is_over = |status: &TerraformRunStatus, run: &TerraformRun| {
+        let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
+        let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
+        let asked = annotation(run, names::RERUN).is_some() && status.rerun.is_none();
+        // A retained lease blocks other runs.
+        status.is_terminal() && !open && told && !asked && status.lease.is_none()
+    };
+    let mut runs = world.runs.values();
+    let over = runs.all(|run| run.metadata.deletion_timestamp.is_none() && run.status.as_ref().is_some_and(|s| is_over(s, run)));
+    let is_free = |pod: &Value| pod["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) && !is_leaving(pod);
+    over && !proof_is_there(world)
+        && world.store.list("pods", NS, "").iter().all(|pod| is_free(pod))
         && world.agents.values().flatten().all(Process::is_dead)
 }
 
@@ -257,8 +272,8 @@ fn proof_is_there(world: &World) -> bool {
     world.runs.values().any(|run| {
         let status = run.status.clone().unwrap_or_default();
         let claim = status.claim.as_ref().map_or(0, |claim| claim.attempt);
-        let known =
-            world.data.results.get(&(run.uid().unwrap_or_default(), claim)).is_some_and(|message| message.result.is_some());
+        let message = world.data.results.get(&(run.uid().unwrap_or_default(), claim));
+        let known = message.is_some_and(|message| message.result.is_some());
         status.result == Some(RunResult::Indeterminate) && status.settled.is_none() && known
     })
 }
@@ -266,9 +281,11 @@ fn proof_is_there(world: &World) -> bool {
 /// Checks the end of a life: everything has come to rest, and the results of the runs are true.
 pub(crate) fn judge(world: &mut World, rested: bool) {
     if !rested {
-        let stuck: Vec<String> = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run))).collect();
-        let processes: Vec<_> = world.agents.values().flatten().filter(|p| !p.is_dead()).map(|p| p.name.to_string()).collect();
-        world.violated("L1", &format!("no rest after {} s: {stuck:?}; alive: {processes:?}", millis() / 1000));
+        let runs = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run)));
+        let alive = world.agents.values().flatten().filter(|process| !process.is_dead());
+        let alive: Vec<_> = alive.map(|process| &*process.name).collect();
+        let text = format!("no rest after {} s: {:?}; alive: {alive:?}", millis() / 1000, runs.collect::<Vec<_>>());
+        world.violated("L1", &text);
         return;
     }
     let results = std::mem::take(&mut world.watcher.results);
@@ -276,29 +293,32 @@ pub(crate) fn judge(world: &mut World, rested: bool) {
         let deeds = world.watcher.applied.get(uid).map(|applied| applied.deeds.clone()).unwrap_or_default();
         let fine = deeds.ended == Some(true);
         let claimed = world.watcher.claims.contains_key(uid);
-        world.watcher.endings.insert(ending(*result, claimed));
+        world.came_to(ending(*result, claimed));
         // The simulated tool reports its changes, so a failure must report them as well.
         let failed = *result == RunResult::Failed && (fine || (*changes == Changed::Some && deeds.changed == 0));
         let lie = trace::truth(*result, *changes, claimed, &deeds);
         if lie.is_some() || failed || (*settled && !fine) {
-            world.violated("S28", &format!("{name} ended {result} with changes {changes:?}; it was {deeds:?}"));
+            let text = format!("{name} ended {result} with changes {changes:?}; it was {deeds:?}");
+            world.violated("S28", &text);
         }
         // A pod that ended during its hooks has applied, which the datastore knows.
         let is_applied = *settled || matches!(result, RunResult::Applied | RunResult::Destroyed);
         let hooked = world.watcher.hooked.get(uid).copied();
-        if matches!(hooked, Some(Hooked::After { .. })) && world.schedule.scene.datastore && !is_applied {
-            world.violated("S71", &format!("{name} ended {result}, though it was applied and its hooks had begun"));
+        let has_begun = matches!(hooked, Some(Hooked::After { .. }));
+        if has_begun && world.schedule.scene.datastore && !is_applied {
+            let text = format!("{name} ended {result}, though it was applied and its hooks had begun");
+            world.violated("S71", &text);
         }
         if hooked.is_some() {
-            world.watcher.endings.insert("hooks");
+            world.came_to("hooks");
         }
     }
     world.watcher.results = results;
     if world.watcher.refused_wrong {
-        world.watcher.endings.insert("wrong approval refused");
+        world.came_to("wrong approval refused");
     }
     for (resource, name) in litter(world) {
-        world.violated("L2", &format!("{resource} {name} of a run that is gone, or of an attempt that is closed"));
+        world.violated("L2", &format!("{resource} {name} is not needed any more"));
     }
 }
 
@@ -309,19 +329,20 @@ pub(crate) fn has_litter(world: &World) -> bool {
 
 /// Objects that are no longer needed, by kind and name. Pods stay as long as their run.
 fn litter(world: &World) -> Vec<(&'static str, String)> {
-    let open = |run: &TerraformRun| run.status.clone().and_then(|status| status.attempt).filter(|attempt| attempt.open);
-    let living: BTreeMap<String, Option<String>> =
-        world.runs.values().filter_map(|run| Some((run.uid()?, open(run).map(|attempt| attempt.number.to_string())))).collect();
+    let open = |run: &TerraformRun| {
+        let attempt = run.status.as_ref()?.attempt.as_ref()?;
+        attempt.open.then(|| attempt.number.to_string())
+    };
+    let living = world.runs.values().filter_map(|run| Some((run.uid()?, open(run))));
+    let living: BTreeMap<String, Option<String>> = living.collect();
     let mut found = Vec::new();
     for resource in ["pods", "serviceaccounts", "roles", "rolebindings"] {
         for object in world.store.list(resource, NS, "") {
-            let label = |name: &str| object["metadata"]["labels"][name].as_str().unwrap_or_default().to_owned();
-            let needed = match living.get(&label(names::LABEL_RUN_UID)) {
-                Some(open) => resource == "pods" || *open == Some(label(names::LABEL_ATTEMPT)),
-                None => false,
-            };
+            let needed = living
+                .get(label(&object, names::LABEL_RUN_UID))
+                .is_some_and(|open| resource == "pods" || open.as_deref() == Some(label(&object, names::LABEL_ATTEMPT)));
             if !needed {
-                found.push((resource, object["metadata"]["name"].to_string()));
+                found.push((resource, text(&object, "/metadata/name").to_owned()));
             }
         }
     }
@@ -338,22 +359,17 @@ fn ending(result: RunResult, claimed: bool) -> &'static str {
 
 fn say(run: &TerraformRun) -> String {
     let status = run.status.clone().unwrap_or_default();
-    let attempt = status.attempt.as_ref().map(|a| format!("a{}{}", a.number, if a.open { " open" } else { "" }));
-    format!(
-        "{:?} {:?} {:?} claim={} deleted={} {}",
-        status.phase,
-        status.result,
-        attempt.unwrap_or_default(),
-        status.claim.is_some(),
-        run.metadata.deletion_timestamp.is_some(),
-        status.message.unwrap_or_default()
-    )
+    let open = |open: bool| if open { " open" } else { "" };
+    let attempt = status.attempt.map(|a| format!("a{}{}", a.number, open(a.open))).unwrap_or_default();
+    let (phase, result, message) = (status.phase, status.result, status.message.unwrap_or_default());
+    let (claim, deleted) = (status.claim.is_some(), run.metadata.deletion_timestamp.is_some());
+    format!("{phase:?} {result:?} {attempt:?} claim={claim} deleted={deleted} {message}")
 }
 
 /// A line of the trace.
 pub(crate) fn differences(old: Option<&TerraformRun>, new: &TerraformRun, deleted: bool) -> String {
     let version = new.metadata.resource_version.clone().unwrap_or_default();
     let approval = new.status.as_ref().is_some_and(|status| status.approval.is_some());
-    let begun = if old.is_none() { " (new)" } else { "" };
-    format!("   => {}{begun}@{version}{}: {} approved={approval}", new.name_any(), if deleted { " GONE" } else { "" }, say(new))
+    let (begun, gone) = (if old.is_none() { " (new)" } else { "" }, if deleted { " GONE" } else { "" });
+    format!("   => {}{begun}@{version}{gone}: {} approved={approval}", new.name_any(), say(new))
 }

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     deeds,
-    work::{PlayedWork, failure, unrecorded},
+    work::{PlayedWork, failure, refused, unrecorded},
     world::{Datastore, Lock, Trouble, World, millis},
 };
 
@@ -77,7 +77,7 @@ impl PlayedWork {
             return Ok(());
         }
         let (uid, record) = (self.settings.run_uid.clone(), claim.clone());
-        let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "another process claimed this run".into() };
+        let claimed = || refused("AlreadyClaimed", "another process claimed this run");
         let kept = self.stored("record the claim", 60, move |data| {
             let there = data.claims.entry(uid.clone()).or_insert_with(|| record.clone());
             if *there == record { Ok(()) } else { Err(claimed()) }
@@ -104,19 +104,14 @@ impl PlayedWork {
         let until = millis() + patience * 1000;
         loop {
             let operation = operation.clone();
-            let answer = self
-                .shared
-                .request(
-                    &self.process,
-                    || format!("datastore: {what}"),
-                    move |world| {
-                        if millis() < world.data.away_until {
-                            return Err(Trouble::Lost);
-                        }
-                        Ok(operation(&mut world.data)?)
-                    },
-                )
-                .await;
+            let carry_out = move |world: &mut World| {
+                if millis() < world.data.away_until {
+                    return Err(Trouble::Lost);
+                }
+                Ok(operation(&mut world.data)?)
+            };
+            let what = || format!("datastore: {what}");
+            let answer = self.shared.request(&self.process, what, carry_out).await;
             match answer {
                 Err(Trouble::Lost) if millis() < until => sleep(Duration::from_secs(2)).await,
                 Err(Trouble::Refused(refusal)) if refusal.code != 418 && millis() < until => {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crds::pod_env;
-use played::store::{Key, PODS};
+use played::store::{Key, PODS, is_leaving, text};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -18,13 +18,9 @@ pub(crate) async fn run(shared: Shared) {
     loop {
         let fresh: Vec<Arc<Value>> = {
             let world = shared.lock();
-            let created =
-                world.store.since(seen).iter().filter(|change| {
-                    change.key.resource == PODS && !change.deleted && change.object["spec"]["nodeName"].is_null()
-                });
-            let fresh =
-                created.filter(|change| change.object["metadata"]["deletionTimestamp"].is_null()).map(|c| c.object.clone());
-            let fresh = fresh.collect();
+            let is_fresh = |pod: &Value| pod["spec"]["nodeName"].is_null() && !is_leaving(pod);
+            let pods = world.store.since(seen).iter().filter(|change| change.key.resource == PODS && !change.deleted);
+            let fresh = pods.map(|change| change.object.clone()).filter(|pod| is_fresh(pod)).collect();
             seen = world.store.version();
             fresh
         };
@@ -47,7 +43,7 @@ impl Pod {
 
     /// Until when its node is lost: it neither sends nor receives.
     fn lost_until(&self, world: &World) -> u64 {
-        self.object(world).and_then(|pod| pod["spec"]["nodeName"].as_str().map(|node| world.lost_until(node))).unwrap_or(0)
+        self.object(world).map_or(0, |pod| world.lost_until(text(&pod, "/spec/nodeName")))
     }
 
     /// Patches the pod as soon as the node is reachable.
@@ -79,11 +75,11 @@ fn state(state: &Value) -> Value {
 }
 
 async fn one(shared: Shared, object: Arc<Value>) {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let pod = Pod { key: Key::of(PODS, NS, name), uid: object["metadata"]["uid"].as_str().unwrap_or_default().to_owned() };
+    let key = Key::of(PODS, NS, text(&object, "/metadata/name"));
+    let pod = Pod { key, uid: text(&object, "/metadata/uid").to_owned() };
     shared.pause(10).await;
     let there = shared.act(|world| {
-        let there = pod.object(world).is_some_and(|object| object["metadata"]["deletionTimestamp"].is_null());
+        let there = pod.object(world).is_some_and(|object| !is_leaving(&object));
         if there {
             world.store.node_writes(&pod.key, &pod.uid, &json!({"spec": {"nodeName": world.place()}}));
         }
@@ -107,7 +103,7 @@ async fn one(shared: Shared, object: Arc<Value>) {
         let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
         pod.write(&shared, json!({"status": {"containerStatuses": state(&waiting)}})).await;
         let changes = shared.changes();
-        let deleted = |world: &World| pod.object(world).is_none_or(|o| !o["metadata"]["deletionTimestamp"].is_null());
+        let deleted = |world: &World| pod.object(world).is_none_or(|object| is_leaving(&object));
         while !deleted(&shared.lock()) {
             changes.next().await;
         }
@@ -188,14 +184,8 @@ async fn end(shared: &Shared, pod: &Pod, code: Option<u8>, message: String) {
     // A pod that is deleted now or later needs no grace period.
     let changes = shared.changes();
     loop {
-        let marked = {
-            let world = shared.lock();
-            match pod.object(&world) {
-                None => return,
-                Some(object) => !object["metadata"]["deletionTimestamp"].is_null(),
-            }
-        };
-        if marked {
+        let Some(object) = pod.object(&shared.lock()) else { return };
+        if is_leaving(&object) {
             shared.pause(20).await;
             pod.write(shared, json!({"metadata": {"deletionGracePeriodSeconds": 0}})).await;
         }

@@ -8,10 +8,7 @@ use std::{
 use crds::{Operation, Phase, TerraformRun, names};
 use kube::ResourceExt;
 use libtest_mimic::Failed;
-use played::{
-    User,
-    store::{Edit, Key, LAYERS, RUNS},
-};
+use played::store::{Key, LAYERS, RUNS};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -22,7 +19,7 @@ use crate::{
     schedule::{Chance, Fault, Scene, Schedule, Strike, watches},
     search,
     sources::{REPOSITORY, URL, push},
-    world::{NS, Shared, World, millis, now},
+    world::{NS, Shared, World, millis},
 };
 
 pub(crate) const REPOSITORIES: &str = "terraformrepositories";
@@ -143,31 +140,29 @@ fn layer(scene: &Scene, of: &LayerScene) -> Value {
         "drift": {"interval": format!("{}m", of.interval.max(1))}}})
 }
 
-fn edit(world: &mut World, user: &User, status: bool, patch: Value) {
-    let key = Key::of(LAYERS, NS, FIRST);
-    if let Err(refusal) = world.store.edit(user, &key, status, &Edit::Merge(patch), false) {
+/// Changes the layer as a person.
+fn edit(world: &mut World, patch: Value) {
+    if let Err(refusal) = world.merge(&alice(), &Key::of(LAYERS, NS, FIRST), patch) {
         world.note(&format!("   refused: {}", refusal.message));
     }
 }
 
-fn annotate(world: &mut World, annotations: &Value) {
-    edit(world, &alice(), false, json!({"metadata": {"annotations": annotations}}));
-}
-
 fn happen(world: &mut World, happening: Happening) {
     world.note(&format!("   it happens: {happening:?}"));
-    match happening {
-        Happening::Commit(content) => push(world, content, true),
-        Happening::Untold(content) => push(world, content, false),
-        Happening::Settings(settings) => {
-            edit(world, &alice(), false, json!({"spec": {"template": {"timeouts": timeouts(settings)}}}));
+    let patch = match happening {
+        Happening::Commit(content) => return push(world, content, true),
+        Happening::Untold(content) => return push(world, content, false),
+        Happening::Drift => {
+            world.ground.drifted = true;
+            return;
         }
-        Happening::Suspend(suspend) => edit(world, &alice(), false, json!({"spec": {"suspend": suspend}})),
-        Happening::Drift => world.ground.drifted = true,
-        Happening::Ask => annotate(world, &json!({names::PLAN: "now"})),
-        Happening::Orphan => edit(world, &alice(), false, json!({"spec": {"deletionPolicy": "Orphan"}})),
-        Happening::Delete => drop(world.store.delete(&Key::of(LAYERS, NS, FIRST), &Value::Null, None, now())),
-    }
+        Happening::Delete => return drop(world.delete(&Key::of(LAYERS, NS, FIRST), None)),
+        Happening::Settings(settings) => json!({"spec": {"template": {"timeouts": timeouts(settings)}}}),
+        Happening::Suspend(suspend) => json!({"spec": {"suspend": suspend}}),
+        Happening::Ask => json!({"metadata": {"annotations": {names::PLAN: "now"}}}),
+        Happening::Orphan => json!({"spec": {"deletionPolicy": "Orphan"}}),
+    };
+    edit(world, patch);
 }
 
 /// Creates a layer and its repository, and plays the events. At the end, suspends drift detection and resumes the layer.
@@ -178,8 +173,8 @@ pub(crate) async fn live(shared: Shared) {
         let spec = json!({"url": URL, "interval": "3m"});
         let repository = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRepository",
             "metadata": {"name": REPOSITORY}, "spec": spec});
-        world.store.create(&alice(), REPOSITORIES, NS, repository, false, now()).unwrap();
-        world.store.create(&alice(), LAYERS, NS, layer(&scene, &of), false, now()).unwrap();
+        world.create(&alice(), REPOSITORIES, repository).unwrap();
+        world.create(&alice(), LAYERS, layer(&scene, &of)).unwrap();
     });
     let mut last = 0;
     for (at, happening) in &of.happens {
@@ -187,26 +182,32 @@ pub(crate) async fn live(shared: Shared) {
         sleep(Duration::from_millis(last.saturating_sub(millis()))).await;
         shared.act(|world| happen(world, *happening));
     }
-    sleep(Duration::from_millis((last + QUIET_AFTER * 1000).saturating_sub(millis()))).await;
-    shared.act(|world| edit(world, &alice(), false, json!({"spec": {"suspend": false, "drift": {"suspend": true}}})));
+    let quiet = last + QUIET_AFTER * 1000;
+    sleep(Duration::from_millis(quiet.saturating_sub(millis()))).await;
+    let spec = json!({"suspend": false, "drift": {"suspend": true}});
+    shared.act(|world| edit(world, json!({"spec": spec})));
 }
 
 /// Answers each waiting plan once, as a person.
 pub(crate) async fn answer(shared: Shared) {
-    let (changes, answers) = (shared.changes(), shared.lock().schedule.scene.layer.clone().unwrap_or_default().answers);
+    let (changes, scene) = (shared.changes(), shared.lock().schedule.scene.clone());
+    let answers = scene.layer.unwrap_or_default().answers;
     let mut seen = BTreeSet::new();
     loop {
         let version = changes.now();
         let waits: Vec<(String, String)> = {
             let world = shared.lock();
             let waits = world.runs.values().filter_map(|run| {
-                let status = run.status.as_ref().filter(|status| status.phase == Some(Phase::AwaitingApproval))?;
-                Some((run.name_any(), status.plan.as_ref()?.checksum.clone()))
+                let status = run.status.as_ref()?;
+                let waits = status.phase == Some(Phase::AwaitingApproval);
+                let plan = status.plan.as_ref().filter(|_| waits)?;
+                Some((run.name_any(), plan.checksum.clone()))
             });
             waits.filter(|wait| !seen.contains(wait)).collect()
         };
         for (run, checksum) in waits {
-            let answer = answers.get(seen.len() % answers.len().max(1)).copied().unwrap_or(Answer::None);
+            let answer = answers.get(seen.len() % answers.len().max(1));
+            let answer = answer.copied().unwrap_or(Answer::None);
             seen.insert((run.clone(), checksum.clone()));
             shared.pause(1_500).await;
             let annotations = match answer {
@@ -215,8 +216,7 @@ pub(crate) async fn answer(shared: Shared) {
                 Answer::None => continue,
             };
             shared.act(|world| {
-                let (key, patch) = (Key::of(RUNS, NS, &run), Edit::Merge(json!({"metadata": {"annotations": annotations}})));
-                let said = world.store.edit(&alice(), &key, false, &patch, false).map(drop);
+                let said = world.annotate(&alice(), &Key::of(RUNS, NS, &run), &annotations);
                 world.note(&format!("   alice: {answer:?} {run} {said:?}"));
             });
         }
@@ -233,12 +233,10 @@ pub(crate) async fn collect(shared: Shared) {
             if world.store.get(&Key::of(LAYERS, NS, FIRST)).is_ok() || !world.watcher.layered.is_gone() {
                 return;
             }
-            let owned = |run: &&std::sync::Arc<TerraformRun>| {
-                !run.owner_references().is_empty() && run.metadata.deletion_timestamp.is_none()
-            };
-            let names: Vec<String> = world.runs.values().filter(owned).map(|run| run.name_any()).collect();
-            for name in names {
-                let _ = world.store.delete(&Key::of(RUNS, NS, &name), &Value::Null, None, now());
+            for run in world.runs.values().cloned().collect::<Vec<_>>() {
+                if !run.owner_references().is_empty() && run.metadata.deletion_timestamp.is_none() {
+                    let _ = world.delete(&Key::of(RUNS, NS, &run.name_any()), None);
+                }
             }
         });
     }
@@ -251,19 +249,17 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
     happens.push((at, Happening::Commit(0)));
     for _ in 0..c.pick(&[1, 2, 4, 6, 8]) {
         at += c.pick(&[0, 1, 2, 4, 9, 30, 120, 400]);
-        happens.push((
-            at,
-            match c.below(14) {
-                0..=4 => Happening::Commit(u8::try_from(c.below(3)).unwrap()),
-                5 => Happening::Untold(u8::try_from(c.below(3)).unwrap()),
-                6 => Happening::Settings(u8::try_from(c.below(3)).unwrap()),
-                7 | 8 => Happening::Suspend(c.one_in(2)),
-                9 | 10 => Happening::Drift,
-                11 => Happening::Ask,
-                12 => Happening::Orphan,
-                _ => Happening::Delete,
-            },
-        ));
+        let happening = match c.below(14) {
+            0..=4 => Happening::Commit(c.pick(&[0, 1, 2])),
+            5 => Happening::Untold(c.pick(&[0, 1, 2])),
+            6 => Happening::Settings(c.pick(&[0, 1, 2])),
+            7 | 8 => Happening::Suspend(c.one_in(2)),
+            9 | 10 => Happening::Drift,
+            11 => Happening::Ask,
+            12 => Happening::Orphan,
+            _ => Happening::Delete,
+        };
+        happens.push((at, happening));
     }
     let answers =
         (0..c.pick(&[1, 2, 3])).map(|_| c.pick(&[Answer::Approve, Answer::Approve, Answer::Deny, Answer::None])).collect();
@@ -288,7 +284,7 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
     };
     let faults = (0..c.pick(&[0, 1, 2, 4, 8])).map(|_| {
         let fault = c.pick(&search::SINGLE);
-        (u32::try_from(c.below(400)).unwrap(), fault)
+        (c.number(400), fault)
     });
     let faults = faults.collect();
     let strikes = (0..c.pick(&[0, 0, 1, 2])).map(|_| {
@@ -302,7 +298,8 @@ pub(crate) fn drawn(seed: u64) -> Schedule {
             6 => Strike::DatastoreAway(c.pick(&[3, 90])),
             _ => Strike::ApiAway(c.pick(&[2, 15, 70])),
         };
-        (u32::try_from(c.below(c.clone().pick(&[4_000, 20_000, 600_000]))).unwrap(), strike)
+        let latest = c.clone().pick(&[4_000, 20_000, 600_000]);
+        (c.number(latest), strike)
     });
     let mut strikes: Vec<_> = strikes.collect();
     strikes.extend(watches(&mut Chance(seed ^ 0x3a7c), scene.two, &[4_000, 20_000, 600_000]));
@@ -333,11 +330,10 @@ pub(crate) fn singles() -> Result<(), Failed> {
     for (remediation, happens) in scenes {
         let layer =
             LayerScene { remediation, destroys: true, interval: 2, answers: vec![Answer::None, Answer::Approve], happens };
-        let scene = Scene { layer: Some(layer), objects: 1, ..Scene::default() };
-        let schedule = Schedule { seed: 5, scene, ..Schedule::default() };
+        let schedule = Schedule::of(5).with(|s| (s.layer, s.objects) = (Some(layer), 1));
         let report = search::played(&schedule, false);
         for at in &report.of_layers {
-            all.extend(DEATHS.iter().map(|fault| Schedule { faults: vec![(*at, *fault)], ..schedule.clone() }));
+            all.extend(DEATHS.iter().map(|fault| schedule.fault(*at, *fault)));
         }
         all.push(schedule);
     }

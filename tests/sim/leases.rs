@@ -3,27 +3,11 @@
 use libtest_mimic::Failed;
 
 use crate::{
-    life::Report,
+    life::fine,
     person::{FIRST, SECOND},
-    schedule::{Fault, Gesture, Scene, Schedule, Strike, When},
+    schedule::{Fault, Gesture, Schedule, Strike},
     search::played,
 };
-
-/// The first trace line after `behind` that contains all words.
-fn line<'a>(report: &'a Report, behind: f64, words: &[&str]) -> Option<(f64, &'a str)> {
-    let lines = report.trace.iter().filter(|line| words.iter().all(|word| line.contains(word)));
-    let timed = |line: &'a String| Some((line.split_whitespace().next()?.parse::<f64>().ok()?, line.as_str()));
-    lines.filter_map(timed).find(|(at, _)| *at > behind)
-}
-
-fn at(report: &Report, words: &[&str]) -> Option<f64> {
-    line(report, 0.0, words).map(|(at, _)| at)
-}
-
-fn failed(what: &str, report: &Report, schedule: &Schedule) -> Failed {
-    format!("{what}: endings {:?}, {:?}\n{}\n{}", report.endings, report.violations, report.trace.join("\n"), schedule.line())
-        .into()
-}
 
 /// Delay of the write, in seconds.
 const SLOW: u8 = 3;
@@ -33,24 +17,11 @@ const SLOW: u8 = 3;
 /// made meanwhile. The approval is back before the write lands, and the write lands before the other run has a plan, which would replace
 /// the first one's.
 fn life(seed: u64, waits: f64, slow: &[(u32, Fault)]) -> Schedule {
-    let millis = |seconds: f64| num(seconds * 1_000.0);
-    Schedule {
-        seed,
-        scene: Scene {
-            two: true,
-            objects: 20,
-            rival: true,
-            second: Some(u8::try_from(num(waits + 4.4)).unwrap()),
-            ..Scene::default()
-        },
-        person: vec![
-            (When::Waits(3_000), Gesture::Approve),
-            (When::Waits(3_500), Gesture::Withdraw),
-            (When::Waits(5_700), Gesture::Approve),
-        ],
-        faults: slow.to_vec(),
-        strikes: vec![(millis(waits + 2.5), Strike::LagOf(1, 2, 9))],
-    }
+    let second = Some(u8::try_from(num(waits + 4.4)).unwrap());
+    let life = Schedule::of(seed).with(|s| (s.two, s.objects, s.rival, s.second) = (true, 20, true, second));
+    let life = life.waits(3_000, Gesture::Approve).waits(3_500, Gesture::Withdraw).waits(5_700, Gesture::Approve);
+    let life = life.strike(num((waits + 2.5) * 1_000.0), Strike::LagOf(1, 2, 9));
+    Schedule { faults: slow.to_vec(), ..life }
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times of a life are small")]
@@ -65,26 +36,27 @@ pub(crate) fn passed_over() -> Result<(), Failed> {
     for seed in 11..23 {
         // The approval comes only after the run waits for it.
         let first = played(&life(seed, 100.0, &[]), true);
-        let waits = at(&first, &[&format!("=> {FIRST}@"), "Some(AwaitingApproval)"]).unwrap();
+        let waits = first.at(&[&format!("=> {FIRST}@"), "Some(AwaitingApproval)"]).unwrap();
         // The write of the lease follows on the approval.
         let plain = played(&life(seed, waits, &[]), true);
-        let approved = at(&plain, &["alice: Approve"]).unwrap();
-        let (taken, _) = line(&plain, approved, &["controller0: POST leases/"]).unwrap();
-        let (_, record) = line(&plain, taken, &["controller0: PATCH", &format!("/{FIRST}/status")]).unwrap();
+        let approved = plain.at(&["alice: Approve"]).unwrap();
+        let (taken, _) = plain.line(approved, |line| line.contains("controller0: POST leases/")).unwrap();
+        let is_record = |line: &str| line.contains("controller0: PATCH") && line.contains(&format!("/{FIRST}/status"));
+        let (_, record) = plain.line(taken, is_record).unwrap();
         let number = record.split_once('#').unwrap().1.split_whitespace().next().unwrap().parse().unwrap();
         let schedule = life(seed, waits, &[(number, Fault::Slow(SLOW))]);
-        let report = played(&schedule, true);
-        let of = |run: &str, what: &str| at(&report, &[&format!("=> {run}@"), what]);
-        let landed = at(&report, &["<- Slow"]).unwrap() + f64::from(SLOW);
+        let report = fine(&schedule)?;
+        let of = |run: &str, what: &str| report.at(&[&format!("=> {run}@"), what]);
+        let landed = report.at(&["<- Slow"]).unwrap() + f64::from(SLOW);
         let (one, two) = (of(FIRST, "claim=true"), of(SECOND, "claim=true"));
         // Everything that the write tests is unchanged, except for the count.
-        let again = line(&report, approved + 1.0, &["alice: Approve"]).map(|(at, _)| at);
+        let again = report.line(approved + 1.0, |line| line.contains("alice: Approve")).map(|(at, _)| at);
         let meanwhile = [of(SECOND, "a1 open"), again].into_iter().all(|at| at.is_some_and(|at| at < landed));
         if !meanwhile || two.is_none_or(|two| two < landed) {
-            return Err(failed("nobody took the lease while its record was on its way", &report, &schedule));
+            return Err(report.failed("no run took the lease while its record was on its way", &schedule));
         }
-        if !report.violations.is_empty() || one.zip(two).is_none_or(|(one, two)| one < two) {
-            return Err(failed("both had it", &report, &schedule));
+        if one.zip(two).is_none_or(|(one, two)| one < two) {
+            return Err(report.failed("both had it", &schedule));
         }
         lives += 1;
     }

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use libtest_mimic::Failed;
 use tokio::time::sleep;
 
 use crate::{
     controller, invariants, kubelet, layered, layers, person,
     schedule::Schedule,
+    search::played,
     sources,
     world::{self, Shared},
 };
@@ -16,6 +18,7 @@ const LONGEST: u64 = 3_600;
 /// The most requests of a life. More indicates a busy loop.
 const MOST_REQUESTS: u32 = 6_000;
 
+#[derive(Default)]
 pub(crate) struct Report {
     pub boundaries: u32,
     /// The boundary at which the first apply began.
@@ -29,6 +32,32 @@ pub(crate) struct Report {
     pub trace: Vec<String>,
     /// A fingerprint of the life: versions of the store, and requests.
     pub print: (u64, u32, u64),
+}
+
+impl Report {
+    /// Time in seconds and text of the first trace line after `moment` for which `is` holds.
+    pub(crate) fn line(&self, moment: f64, is: impl Fn(&str) -> bool) -> Option<(f64, &str)> {
+        let lines = self.trace.iter().filter(|line| is(line));
+        let mut timed = lines.filter_map(|line| Some((line.split_whitespace().next()?.parse().ok()?, line.as_str())));
+        timed.find(|(at, _)| *at > moment)
+    }
+
+    /// Time in seconds of the first trace line that contains all words.
+    pub(crate) fn at(&self, words: &[&str]) -> Option<f64> {
+        self.line(-1.0, |line| words.iter().all(|word| line.contains(word))).map(|(at, _)| at)
+    }
+
+    /// The failure of a life, with its trace and schedule.
+    pub(crate) fn failed(&self, what: &str, schedule: &Schedule) -> Failed {
+        let Self { endings, violations, trace, .. } = self;
+        format!("{what}: endings {endings:?}, {violations:?}\n{}\n{}", trace.join("\n"), schedule.line()).into()
+    }
+}
+
+/// Plays a life with its trace. Fails on violations.
+pub(crate) fn fine(schedule: &Schedule) -> Result<Report, Failed> {
+    let report = played(schedule, true);
+    if report.violations.is_empty() { Ok(report) } else { Err(report.failed("violations", schedule)) }
 }
 
 pub(crate) fn play(schedule: &Schedule, tracing: bool) -> Report {

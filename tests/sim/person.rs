@@ -5,15 +5,17 @@ use std::time::Duration;
 use crds::{Phase, TerraformRun, conditions, names, reason};
 use played::{
     User,
-    store::{Edit, Key, RUNS},
+    patch::merge,
+    store::{Key, RUNS, text},
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
+    invariants::has_condition,
     layered,
     schedule::{Gesture, Strike, When},
-    world::{NAMESPACES, NODE_NAMES, NS, Process, Shared, World, millis, now},
+    world::{NAMESPACES, NODE_NAMES, NS, Process, Shared, World, millis},
 };
 
 /// The first run of a life.
@@ -33,30 +35,37 @@ pub(crate) fn alice() -> User {
 
 pub(crate) async fn create(shared: Shared) {
     let scene = shared.lock().schedule.scene.clone();
-    let make = |name: &str, automatic: bool| {
-        let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "metadata": {"name": name}, "spec": {
-            "operation": scene.operation, "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
-            "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": format!("{}s", scene.hold),
-                "automaticWhen": scene.destroys.then(|| json!({})), "expiresAfter": format!("{EXPIRES_AFTER}s")},
+    let make = |user: &User, name: &str, annotations: Value, spec: Value| {
+        let mut run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
+            "metadata": {"name": name, "annotations": annotations}, "spec": {
+            "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
             "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"},
             "retry": {"limit": 2}}});
-        shared.act(|world| world.store.create(&alice(), RUNS, NS, run, false, now()).map(drop)).unwrap();
+        merge(&mut run["spec"], &spec);
+        shared.act(|world| world.create(user, RUNS, run)).unwrap();
     };
+    let of_person = |name: &str, automatic: bool| {
+        let mode = if automatic { "Automatic" } else { "Manual" };
+        let mut approval = json!({"mode": mode, "holdFor": format!("{}s", scene.hold),
+            "expiresAfter": format!("{EXPIRES_AFTER}s")});
+        if scene.destroys {
+            approval["automaticWhen"] = json!({});
+        }
+        let spec = json!({"operation": scene.operation, "approval": approval});
+        make(&alice(), name, json!({}), spec);
+    };
+    let controller = User::with("controller", &["create", names::VERB_CONTROL]);
     for number in 0..scene.crowd {
-        let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun",
-            "metadata": {"name": format!("drift-{number}"), "annotations": {names::TRIGGER: "Drift"}}, "spec": {
-            "operation": "Plan", "stack": "net", "source": {"inline": {"files": {"main.tf": ""}}},
-            "timeouts": {"start": "60s", "setup": "60s", "init": "60s", "plan": "120s", "apply": "90s"}, "retry": {"limit": 2}}});
-        let controller = User::with("controller", &["create", names::VERB_CONTROL]);
-        shared.act(|world| world.store.create(&controller, RUNS, NS, run, false, now()).map(drop)).unwrap();
+        let drift = json!({names::TRIGGER: "Drift"});
+        make(&controller, &format!("drift-{number}"), drift, json!({"operation": "Plan"}));
     }
     if scene.crowd > 0 {
         sleep(Duration::from_millis(1_500)).await;
     }
-    make(FIRST, scene.automatic);
+    of_person(FIRST, scene.automatic);
     if let Some(later) = scene.second {
         sleep(Duration::from_secs(later.into())).await;
-        make(SECOND, scene.automatic != scene.rival);
+        of_person(SECOND, scene.automatic != scene.rival);
     }
 }
 
@@ -79,8 +88,7 @@ async fn due(shared: &Shared, when: When) {
 }
 
 pub(crate) fn says_it_is_lost(run: &TerraformRun) -> bool {
-    let mut all = run.status.iter().flat_map(|status| &status.conditions);
-    all.any(|c| c.type_ == conditions::STALLED && c.status == "True" && c.reason == reason::NODE_UNREACHABLE)
+    has_condition(run, (conditions::STALLED, "True", reason::NODE_UNREACHABLE))
 }
 
 fn phase(run: &TerraformRun) -> Option<Phase> {
@@ -106,52 +114,43 @@ pub(crate) async fn gesture(shared: Shared, when: When, gesture: Gesture) {
 
 fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), played::Refusal> {
     let key = Key::of(RUNS, NS, FIRST);
-    let annotate = |annotations: Value| Edit::Merge(json!({"metadata": {"annotations": annotations}}));
-    let edit = match gesture {
-        Gesture::Approve => {
-            let run = world.run(FIRST);
-            let plan = run.and_then(|run| run.status.clone()).and_then(|status| status.plan).unwrap_or_default();
-            annotate(json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "alice"}))
-        }
-        Gesture::ApproveWrong => {
-            let wrong = format!("sha256:{}", "f".repeat(64));
-            annotate(json!({names::APPROVE: wrong, names::APPROVED_BY: "alice"}))
-        }
-        Gesture::Withdraw => annotate(json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null})),
-        Gesture::Deny => annotate(json!({names::DENY: "too much"})),
-        Gesture::Cancel => annotate(json!({names::CANCEL: "not now"})),
-        Gesture::Rerun => annotate(json!({names::RERUN: "true"})),
-        Gesture::Abandon => annotate(json!({names::ABANDON: "the machine is gone", names::ABANDONED_BY: "alice"})),
-        Gesture::Delete => {
-            world.store.delete(&key, &Value::Null, None, now())?;
-            return Ok(());
-        }
+    let approval = |checksum: String| json!({names::APPROVE: checksum, names::APPROVED_BY: "alice"});
+    let annotations = match gesture {
+        Gesture::Approve => approval(waiting(world)),
+        Gesture::ApproveWrong => approval(format!("sha256:{}", "f".repeat(64))),
+        Gesture::Withdraw => json!({names::APPROVE: null, names::APPROVED_BY: null, names::COMMENT: null}),
+        Gesture::Deny => json!({names::DENY: "too much"}),
+        Gesture::Cancel => json!({names::CANCEL: "not now"}),
+        Gesture::Rerun => json!({names::RERUN: "true"}),
+        Gesture::Abandon => json!({names::ABANDON: "the machine is gone", names::ABANDONED_BY: "alice"}),
+        Gesture::Delete => return world.delete(&key, None),
     };
-    world.store.edit(&alice(), &key, false, &edit, false).map(drop)
+    world.annotate(&alice(), &key, &annotations)
+}
+
+/// The checksum of the first run's plan.
+fn waiting(world: &World) -> String {
+    let status = world.run(FIRST).and_then(|run| run.status.clone());
+    status.and_then(|status| status.plan).unwrap_or_default().checksum
 }
 
 /// A user without the verbs approves in alice's name, and gives up an apply on a lost node, because no policy prevents it.
 fn forge(world: &mut World) {
-    let run = world.run(FIRST);
-    let is_lost = run.as_deref().is_some_and(says_it_is_lost);
-    let plan = run.and_then(|run| run.status.clone()).and_then(|status| status.plan).unwrap_or_default();
-    let mut forged = json!({names::APPROVE: plan.checksum, names::APPROVED_BY: "alice", names::COMMENT: FORGED});
+    let is_lost = world.run(FIRST).as_deref().is_some_and(says_it_is_lost);
+    let mut forged = json!({names::APPROVE: waiting(world), names::APPROVED_BY: "alice", names::COMMENT: FORGED});
     if is_lost {
         (forged[names::ABANDON], forged[names::ABANDONED_BY]) = (FORGED.into(), "alice".into());
     }
-    let edit = Edit::Merge(json!({"metadata": {"annotations": forged}}));
-    let _ = world.store.edit(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), false, &edit, false);
+    let _ = world.annotate(&User::with("mallory", &[]), &Key::of(RUNS, NS, FIRST), &forged);
 }
 
 /// The newest pod with a living process: of the first run, or of any run of a layer.
 fn victim(world: &World) -> Option<(String, String)> {
     let of = format!("{}={FIRST}", names::LABEL_RUN);
     let pods = world.store.list("pods", NS, if world.schedule.scene.layer.is_some() { "" } else { &of });
-    let of = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-    pods.iter()
-        .rev()
-        .map(|pod| (of(pod, "name"), of(pod, "uid")))
-        .find(|(_, uid)| world.agents.get(uid).is_some_and(|all| all.iter().any(|process| !process.is_dead())))
+    let lives = |uid: &str| world.agents.get(uid).into_iter().flatten().any(|process| !process.is_dead());
+    let mut pods = pods.iter().rev().map(|pod| (text(pod, "/metadata/name"), text(pod, "/metadata/uid")));
+    pods.find(|(_, uid)| lives(uid)).map(|(name, uid)| (name.to_owned(), uid.to_owned()))
 }
 
 /// Performs one strike.
@@ -177,16 +176,16 @@ pub(crate) async fn strike(shared: Shared, at: u32, strike: Strike) {
             Strike::Evict => {
                 if let Some((name, _)) = victim {
                     let grace = world.pod(&name).and_then(|pod| pod["spec"]["terminationGracePeriodSeconds"].as_u64());
-                    let _ = world.store.delete(&Key::of("pods", NS, &name), &Value::Null, grace, now());
+                    let _ = world.delete(&Key::of("pods", NS, &name), grace);
                 }
             }
             Strike::ForceDelete(seconds) => {
                 if let Some((name, uid)) = victim {
                     let key = Key::of("pods", NS, &name);
                     world.outlive.insert(uid, u64::from(seconds) * 1000);
-                    let _ = world.store.delete(&key, &Value::Null, Some(0), now());
-                    let free = Edit::Merge(json!({"metadata": {"finalizers": []}}));
-                    let _ = world.store.edit(&alice(), &key, false, &free, false);
+                    let _ = world.delete(&key, Some(0));
+                    let free = json!({"metadata": {"finalizers": []}});
+                    let _ = world.merge(&alice(), &key, free);
                 }
             }
             Strike::CutOff(seconds) => {
@@ -251,13 +250,13 @@ async fn freeze(shared: &Shared, seconds: u64) {
     shared.act(|world| {
         world.note("   strike: frozen");
         let namespace = json!({"metadata": {"name": NS, "annotations": {names::FREEZE: "true"}}});
-        let _ = world.store.create(&User::default(), NAMESPACES, "", namespace, false, now());
+        let _ = world.create(&User::default(), NAMESPACES, namespace);
         layered::frozen(world, true);
     });
     sleep(Duration::from_secs(seconds)).await;
     shared.act(|world| {
         world.note("   no longer frozen");
-        let _ = world.store.delete(&key, &Value::Null, None, now());
+        let _ = world.delete(&key, None);
         layered::frozen(world, false);
     });
 }
@@ -270,8 +269,10 @@ async fn lose_node(shared: &Shared, node: &str, seconds: u64, anew: bool) {
         let until = millis() + seconds * 1000;
         world.lost.insert(node.to_owned(), until.max(world.lost_until(node)));
         for pod in world.store.list("pods", NS, "") {
-            let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-            for process in world.agents.get(uid).cloned().into_iter().flatten().filter(|_| pod["spec"]["nodeName"] == *node) {
+            if text(&pod, "/spec/nodeName") != node {
+                continue;
+            }
+            for process in world.agents.get(text(&pod, "/metadata/uid")).cloned().into_iter().flatten() {
                 if anew {
                     process.kill();
                 } else {

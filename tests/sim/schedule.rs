@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{controller::Watch, layers::LayerScene};
 
 /// A reproducible random generator (splitmix64).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
@@ -20,6 +20,11 @@ impl Chance {
 
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
+    }
+
+    /// A number below the limit.
+    pub(crate) fn number(&mut self, limit: u64) -> u32 {
+        u32::try_from(self.below(limit)).unwrap()
     }
 
     /// True with probability 1/n.
@@ -221,7 +226,7 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
     let count = if c.one_in(6) { c.pick(&[1, 1, 2, 3]) } else { 0 };
     let strikes = (0..count).map(|_| {
         let latest = c.pick(within);
-        let (at, index) = (u32::try_from(c.below(latest)).unwrap(), u8::from(two && c.one_in(2)));
+        let (at, index) = (c.number(latest), u8::from(two && c.one_in(2)));
         if c.one_in(4) {
             return (at, Strike::Again(index, c.pick(&[1, 4, 30])));
         }
@@ -231,7 +236,43 @@ pub(crate) fn watches(c: &mut Chance, two: bool, within: &[u64]) -> Vec<(u32, St
     strikes.collect()
 }
 
+/// Removes an event from a list.
+type Remove = fn(&mut Schedule, usize);
+
 impl Schedule {
+    /// The default scene, without events.
+    pub(crate) fn of(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Changes the scene.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Scene)) -> Self {
+        change(&mut self.scene);
+        self
+    }
+
+    pub(crate) fn gesture(mut self, when: When, gesture: Gesture) -> Self {
+        self.person.push((when, gesture));
+        self
+    }
+
+    /// Adds a gesture this many milliseconds after the run first waited for an approval.
+    pub(crate) fn waits(self, after: u32, gesture: Gesture) -> Self {
+        self.gesture(When::Waits(after), gesture)
+    }
+
+    pub(crate) fn strike(mut self, at: u32, strike: Strike) -> Self {
+        self.strikes.push((at, strike));
+        self
+    }
+
+    /// The same life with one more fault.
+    pub(crate) fn fault(&self, at: u32, fault: Fault) -> Self {
+        let mut schedule = self.clone();
+        schedule.faults.push((at, fault));
+        schedule
+    }
+
     pub(crate) fn random(seed: u64) -> Self {
         let mut c = Chance(seed ^ 0x5eed);
         // Separate generators, so that older seeds reproduce their lives.
@@ -291,11 +332,11 @@ impl Schedule {
             }
         }
         if c.one_in(12) {
-            person.push((When::At(u32::try_from(c.below(20_000)).unwrap()), Gesture::ApproveWrong));
+            person.push((When::At(c.number(20_000)), Gesture::ApproveWrong));
         }
         if c.one_in(3) {
             let gesture = c.pick(&[Gesture::Deny, Gesture::Cancel, Gesture::Cancel, Gesture::Delete, Gesture::Delete]);
-            let within = u32::try_from(c.below(6_000)).unwrap();
+            let within = c.number(6_000);
             let when = c.pick(&[When::At(within * 2), When::Waits(within), When::Applies(within), When::Applies(within / 50)]);
             person.push((when, gesture));
             if c.one_in(4) {
@@ -316,11 +357,12 @@ impl Schedule {
                 6 => Fault::Refused(c.pick(&[401, 403, 404, 409, 422, 429, 500, 503])),
                 _ => Fault::Slow(c.pick(&[1, 5, 11, 35])),
             };
-            faults.push((u32::try_from(c.below(130)).unwrap(), fault));
+            faults.push((c.number(130), fault));
         }
         let mut strikes = Vec::new();
         for _ in 0..c.pick(&[0, 0, 1, 1, 2, 3]) {
-            let at = u32::try_from(c.below(c.clone().pick(&[4_000, 12_000, 60_000]))).unwrap();
+            let latest = c.clone().pick(&[4_000, 12_000, 60_000]);
+            let at = c.number(latest);
             let strike = match c.below(13) {
                 0 | 1 => Strike::Kill,
                 2 => Strike::Evict,
@@ -337,7 +379,7 @@ impl Schedule {
             strikes.push((at, strike));
         }
         if frozen {
-            let at = u32::try_from(of_slots.below(12_000)).unwrap();
+            let at = of_slots.number(12_000);
             strikes.push((at, Strike::Freeze(of_slots.pick(&[2, 20, 120]))));
         }
         strikes.extend(watches(&mut of_watches, scene.two, &[4_000, 12_000, 60_000]));
@@ -356,28 +398,20 @@ impl Schedule {
 
     /// All schedules with one event less.
     pub(crate) fn smaller(&self) -> Vec<Self> {
+        let happens = self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len());
+        let lists: [(usize, Remove); 4] = [
+            (self.faults.len(), |less, i| _ = less.faults.remove(i)),
+            (self.strikes.len(), |less, i| _ = less.strikes.remove(i)),
+            (self.person.len(), |less, i| _ = less.person.remove(i)),
+            (happens, |less, i| _ = less.scene.layer.as_mut().map(|layer| layer.happens.remove(i))),
+        ];
         let mut all = Vec::new();
-        for i in 0..self.faults.len() {
-            let mut less = self.clone();
-            less.faults.remove(i);
-            all.push(less);
-        }
-        for i in 0..self.strikes.len() {
-            let mut less = self.clone();
-            less.strikes.remove(i);
-            all.push(less);
-        }
-        for i in 0..self.person.len() {
-            let mut less = self.clone();
-            less.person.remove(i);
-            all.push(less);
-        }
-        for i in 0..self.scene.layer.as_ref().map_or(0, |layer| layer.happens.len()) {
-            let mut less = self.clone();
-            if let Some(layer) = &mut less.scene.layer {
-                layer.happens.remove(i);
+        for (count, remove) in lists {
+            for i in 0..count {
+                let mut less = self.clone();
+                remove(&mut less, i);
+                all.push(less);
             }
-            all.push(less);
         }
         let plain: [fn(&mut Scene); 13] = [
             |s| s.slots = 0,

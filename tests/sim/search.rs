@@ -45,16 +45,7 @@ impl Found {
 pub(crate) fn played(schedule: &Schedule, tracing: bool) -> Report {
     catch_unwind(AssertUnwindSafe(|| play(schedule, tracing))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().or(panic.downcast_ref::<&str>().map(ToString::to_string));
-        Report {
-            boundaries: 0,
-            applied_at: None,
-            of_layers: Vec::new(),
-            endings: std::collections::BTreeSet::new(),
-            violations: vec![format!("panic: {}", text.unwrap_or_default())],
-            second_pods: Vec::new(),
-            trace: Vec::new(),
-            print: (0, 0, 0),
-        }
+        Report { violations: vec![format!("panic: {}", text.unwrap_or_default())], ..Report::default() }
     })
 }
 
@@ -90,69 +81,48 @@ pub(crate) fn all(next: impl Fn(u64) -> Option<Schedule> + Sync) -> Found {
 
 /// The scenes in which every crash point is tried.
 pub(crate) fn scenes() -> Vec<(&'static str, Schedule)> {
-    let scene =
-        |scene: Scene, person: &[(When, Gesture)]| Schedule { seed: 7, scene, person: person.to_vec(), ..Schedule::default() };
-    let plain = Scene::default();
-    let failing = |what| Scene { automatic: true, hooks: true, hook_fails: Some(what), objects: 1, ..Scene::default() };
-    let held = [(When::Waits(1_000), Gesture::Approve)];
+    use Gesture::{Approve, Cancel, Delete, Deny, Withdraw};
+    let plain = || Schedule::of(7);
+    let automatic = || plain().with(|s| s.automatic = true);
+    let held = || plain().waits(1_000, Approve);
+    // The hold is over, so the plan is restored.
+    let late = || plain().with(|s| s.hold = 2).waits(12_000, Approve);
+    let hooks = || automatic().with(|s| s.hooks = true);
+    let failing = |what| hooks().with(|s| (s.hook_fails, s.objects) = (Some(what), 1));
+    let two = || held().with(|s| s.two = true);
+    let again = |life: Schedule| life.waits(1_002, Withdraw).waits(4_000, Approve);
+    let hooked = || held().with(|s| s.hooks = true);
+    let crowded = |s: &mut Scene| (s.slots, s.crowd, s.second, s.rival) = (1, 1, Some(1), true);
+    let both = |s: &mut Scene| (s.two, s.second, s.objects) = (true, Some(1), 1);
+    let applies = |life: Schedule, after, gesture| life.gesture(When::Applies(after), gesture);
     vec![
-        ("automatic", scene(Scene { automatic: true, ..plain.clone() }, &[])),
-        ("held", scene(plain.clone(), &held)),
-        ("held without a datastore", scene(Scene { datastore: false, ..plain.clone() }, &held)),
-        ("restored", scene(Scene { hold: 2, ..plain.clone() }, &[(When::Waits(12_000), Gesture::Approve)])),
-        ("automatic, and a person is asked", scene(Scene { automatic: true, destroys: true, ..plain.clone() }, &held)),
-        ("no changes", scene(Scene { automatic: true, changes: false, ..plain.clone() }, &[])),
-        ("plan only", scene(Scene { operation: crds::Operation::Plan, ..plain.clone() }, &[])),
-        ("apply fails", scene(Scene { automatic: true, fails: true, ..plain.clone() }, &[])),
-        ("denied", scene(plain.clone(), &[(When::Waits(1_000), Gesture::Deny)])),
-        ("deleted while it waits", scene(plain.clone(), &[(When::Waits(1_000), Gesture::Delete)])),
-        ("deleted in mid-apply", scene(plain.clone(), &[held[0], (When::Applies(1_000), Gesture::Delete)])),
-        ("cancelled in mid-apply", scene(plain.clone(), &[held[0], (When::Applies(1_000), Gesture::Cancel)])),
-        (
-            "withdrawn and approved again",
-            scene(plain.clone(), &[held[0], (When::Waits(1_002), Gesture::Withdraw), (When::Waits(4_000), Gesture::Approve)]),
-        ),
-        ("cancelled at once", scene(plain.clone(), &[(When::At(900), Gesture::Cancel)])),
-        ("hooks", scene(Scene { automatic: true, hooks: true, ..plain.clone() }, &[])),
-        ("hooks without a datastore", scene(Scene { hooks: true, datastore: false, ..plain.clone() }, &held)),
-        ("a hook that changes the code", scene(Scene { hooks: true, hook_tampers: true, ..plain.clone() }, &held)),
-        (
-            "restored with hooks",
-            scene(Scene { hooks: true, hold: 2, objects: 1, ..plain.clone() }, &[(When::Waits(12_000), Gesture::Approve)]),
-        ),
-        ("a hook before the apply fails", scene(failing(Failing::BeforeApply), &[])),
-        ("a hook behind the apply fails", scene(failing(Failing::AfterApply), &[])),
-        (
-            "the datastore takes no result, and hooks are left out",
-            Schedule {
-                strikes: vec![(3_800, Strike::DatastoreAway(60))],
-                ..scene(Scene { automatic: true, hooks: true, ..plain.clone() }, &[])
-            },
-        ),
-        (
-            "cancelled among the hooks",
-            scene(Scene { hooks: true, ..plain.clone() }, &[held[0], (When::Applies(200), Gesture::Cancel)]),
-        ),
-        ("one slot", scene(Scene { slots: 1, crowd: 1, second: Some(1), rival: true, ..plain.clone() }, &held)),
-        ("two controllers", scene(Scene { two: true, ..plain.clone() }, &held)),
-        (
-            "two controllers and two runs of one state",
-            scene(Scene { two: true, automatic: true, second: Some(1), objects: 1, ..plain.clone() }, &[]),
-        ),
-        (
-            "two controllers, withdrawn and approved again",
-            scene(
-                Scene { two: true, ..plain.clone() },
-                &[held[0], (When::Waits(1_002), Gesture::Withdraw), (When::Waits(4_000), Gesture::Approve)],
-            ),
-        ),
-        (
-            "two controllers, cancelled and deleted in mid-apply",
-            scene(
-                Scene { two: true, ..plain },
-                &[held[0], (When::Applies(500), Gesture::Cancel), (When::Applies(900), Gesture::Delete)],
-            ),
-        ),
+        ("automatic", automatic()),
+        ("held", held()),
+        ("held without a datastore", held().with(|s| s.datastore = false)),
+        ("restored", late()),
+        ("automatic, and a person is asked", held().with(|s| (s.automatic, s.destroys) = (true, true))),
+        ("no changes", automatic().with(|s| s.changes = false)),
+        ("plan only", plain().with(|s| s.operation = crds::Operation::Plan)),
+        ("apply fails", automatic().with(|s| s.fails = true)),
+        ("denied", plain().waits(1_000, Deny)),
+        ("deleted while it waits", plain().waits(1_000, Delete)),
+        ("deleted in mid-apply", applies(held(), 1_000, Delete)),
+        ("cancelled in mid-apply", applies(held(), 1_000, Cancel)),
+        ("withdrawn and approved again", again(held())),
+        ("cancelled at once", plain().gesture(When::At(900), Cancel)),
+        ("hooks", hooks()),
+        ("hooks without a datastore", hooked().with(|s| s.datastore = false)),
+        ("a hook that changes the code", hooked().with(|s| s.hook_tampers = true)),
+        ("restored with hooks", late().with(|s| (s.hooks, s.objects) = (true, 1))),
+        ("a hook before the apply fails", failing(Failing::BeforeApply)),
+        ("a hook behind the apply fails", failing(Failing::AfterApply)),
+        ("hooks left out without a datastore", hooks().strike(3_800, Strike::DatastoreAway(60))),
+        ("cancelled among the hooks", applies(hooked(), 200, Cancel)),
+        ("one slot", held().with(crowded)),
+        ("two controllers", two()),
+        ("two controllers and two runs of one state", automatic().with(both)),
+        ("two controllers, withdrawn and approved again", again(two())),
+        ("two controllers, cancelled and deleted", applies(applies(two(), 500, Cancel), 900, Delete)),
     ]
 }
 
@@ -178,7 +148,7 @@ pub(crate) fn singles() -> Vec<Schedule> {
         let report = played(&scene, false);
         assert!(report.violations.is_empty(), "{name}: {:?}", report.violations);
         for at in 0..report.boundaries {
-            all.extend(SINGLE.iter().map(|fault| Schedule { faults: vec![(at, *fault)], ..scene.clone() }));
+            all.extend(SINGLE.iter().map(|fault| scene.fault(at, *fault)));
         }
         all.push(scene);
     }
@@ -192,7 +162,7 @@ pub(crate) fn firsts() -> Vec<Schedule> {
     for (_, scene) in scenes().into_iter().filter(|(name, _)| ways.contains(name)) {
         let until = played(&scene, false).applied_at.unwrap();
         for at in 0..until {
-            all.extend(PAIR.iter().map(|fault| Schedule { faults: vec![(at, *fault)], ..scene.clone() }));
+            all.extend(PAIR.iter().map(|fault| scene.fault(at, *fault)));
         }
     }
     all
@@ -201,13 +171,9 @@ pub(crate) fn firsts() -> Vec<Schedule> {
 /// All pairs that begin with this fault.
 pub(crate) fn pairs_of(first: &Schedule) -> Vec<Schedule> {
     let report = played(first, false);
-    let (at, fault) = first.faults[0];
     let until = report.applied_at.unwrap_or(report.boundaries);
-    let mut all = Vec::new();
-    for later in at + 1..until {
-        all.extend(PAIR.iter().map(|second| Schedule { faults: vec![(at, fault), (later, *second)], ..first.clone() }));
-    }
-    all
+    let later = first.faults[0].0 + 1..until;
+    later.flat_map(|at| PAIR.iter().map(move |second| first.fault(at, *second))).collect()
 }
 
 /// Shrinks a failing schedule: removes events as long as it still fails.

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use kube::Client;
 use played::{
     User,
-    store::{Edit, Key, LAYERS},
+    store::{Key, LAYERS},
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -80,9 +80,9 @@ pub(crate) fn push(world: &mut World, content: u8, is_told: bool) {
     let number = world.forge.commits.len() + 1;
     world.forge.commits.push((format!("{number:040x}"), content));
     if is_told {
-        let patch = json!({"metadata": {"annotations": {names::RECONCILE: number.to_string()}}});
-        let user = User::with("server", &[]);
-        let _ = world.store.edit(&user, &Key::of(REPOSITORIES, NS, REPOSITORY), false, &Edit::Merge(patch), false);
+        let key = Key::of(REPOSITORIES, NS, REPOSITORY);
+        let told = json!({names::RECONCILE: number.to_string()});
+        let _ = world.annotate(&User::with("server", &[]), &key, &told);
     }
 }
 

@@ -4,46 +4,45 @@
 use libtest_mimic::Failed;
 
 use crate::{
-    schedule::{Gesture, Scene, Schedule, Strike, When},
+    life::{Report, fine},
+    schedule::{Gesture, Scene, Schedule, Strike},
     search::played,
 };
 
-fn scene(scene: Scene, strikes: &[(u32, Strike)]) -> Schedule {
-    let person = if scene.automatic { vec![] } else { vec![(When::Waits(1_000), Gesture::Approve)] };
-    Schedule { seed: 11, scene, person, faults: vec![], strikes: strikes.to_vec() }
+/// A life in a scene, with an approval if the run needs one.
+fn life(scene: impl FnOnce(&mut Scene)) -> Schedule {
+    let life = Schedule::of(11).with(scene);
+    if life.scene.automatic { life } else { life.waits(1_000, Gesture::Approve) }
 }
 
-fn failed(what: &str, schedule: &Schedule) -> Failed {
-    let report = played(schedule, true);
-    let from = report.trace.len().saturating_sub(150);
-    format!("{what}: endings {:?}\n{}\n{}", report.endings, report.trace[from..].join("\n"), schedule.line()).into()
+/// Plays a schedule. Fails on violations, and where `wrong` says so.
+fn checked(schedule: &Schedule, wrong: impl Fn(&Report) -> Option<&'static str>) -> Result<Report, Failed> {
+    let report = played(schedule, false);
+    if let Some(what) = wrong(&report) {
+        return Err(played(schedule, true).failed(what, schedule));
+    }
+    if report.violations.is_empty() { Ok(report) } else { fine(schedule) }
 }
 
 /// Tekton #4358: the informer did not show a created pod, so the `TaskRun` got a second one. In Pawl that would be a second process with a
 /// right to the same plan. Pods are deleted while caches lag by up to 40 s from the first pod on. An attempt that a process has adopted
 /// never gets another pod.
 pub(crate) fn second_pods() -> Result<(), Failed> {
-    let plain = Scene::default();
-    let scenes = [
-        Scene { automatic: true, ..plain.clone() },
-        Scene { automatic: true, two: true, ..plain.clone() },
-        Scene { automatic: true, flaky: 1, ..plain.clone() },
-        Scene { two: true, ..plain.clone() },
-        Scene { hold: 2, ..plain },
+    let scenes: [fn(&mut Scene); 5] = [
+        |s| s.automatic = true,
+        |s| (s.automatic, s.two) = (true, true),
+        |s| (s.automatic, s.flaky) = (true, 1),
+        |s| s.two = true,
+        |s| s.hold = 2,
     ];
     let (mut lives, mut retried, mut applied) = (0, 0, 0);
-    for what in scenes {
+    for scene in scenes {
         for late in [2, 11, 40] {
             for at in [300, 700, 1_100, 1_600, 2_400, 3_500, 5_000] {
                 for strike in [Strike::Kill, Strike::Evict, Strike::ForceDelete(0), Strike::ForceDelete(5)] {
-                    let schedule = scene(what.clone(), &[(100, Strike::Lag(late, 120)), (at, strike)]);
-                    let report = played(&schedule, false);
-                    if !report.violations.is_empty() {
-                        return Err(failed(&format!("{:?}", report.violations), &schedule));
-                    }
-                    if !report.second_pods.is_empty() {
-                        return Err(failed(&format!("another pod of an adopted attempt: {:?}", report.second_pods), &schedule));
-                    }
+                    let schedule = life(scene).strike(100, Strike::Lag(late, 120)).strike(at, strike);
+                    let wrong = |report: &Report| (!report.second_pods.is_empty()).then_some("another pod of an adopted attempt");
+                    let report = checked(&schedule, wrong)?;
                     lives += 1;
                     retried += u32::from(report.endings.contains("retried"));
                     applied += u32::from(report.endings.contains("Applied"));
@@ -66,16 +65,13 @@ pub(crate) fn failures() -> Result<(), Failed> {
         for automatic in [true, false] {
             for late in [3, 11, 30, 45] {
                 for (index, at) in [(0, 0), (0, 900), (0, 2_000), (1, 0), (1, 900), (1, 2_000)] {
-                    let what = Scene { automatic, flaky, two: true, ..Scene::default() };
-                    let schedule = scene(what, &[(at, Strike::LagOf(index, late, 240))]);
-                    let report = played(&schedule, false);
-                    if !report.violations.is_empty() {
-                        return Err(failed(&format!("{:?}", report.violations), &schedule));
-                    }
-                    let bad = report.endings.iter().any(|ending| ending.starts_with("Failed") || *ending == "Indeterminate");
-                    if bad || !report.endings.contains("Applied") || !report.endings.contains("retried") {
-                        return Err(failed("a failure that was over was made final, or there was none", &schedule));
-                    }
+                    let scene = |s: &mut Scene| (s.automatic, s.flaky, s.two) = (automatic, flaky, true);
+                    let schedule = life(scene).strike(at, Strike::LagOf(index, late, 240));
+                    checked(&schedule, |report| {
+                        let bad = report.endings.iter().any(|end| end.starts_with("Failed") || *end == "Indeterminate");
+                        let all = report.endings.contains("Applied") && report.endings.contains("retried");
+                        (bad || !all).then_some("a failure that was over was made final, or there was none")
+                    })?;
                     lives += 1;
                 }
             }

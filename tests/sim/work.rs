@@ -6,8 +6,12 @@ use std::{
 };
 
 use crds::{
-    Changed, Changes, Claim, FailedHook, Failure, FailureClass, HookWhen, Progress, RunResult, TerraformRun, datastore::StateId,
-    reason, state_key, termination::TerminationMessage,
+    Changed, Changes, Claim, FailedHook, Failure,
+    FailureClass::{self, Configuration, Integrity, Interrupted, Transient},
+    HookWhen, Progress, RunResult, TerraformRun,
+    datastore::StateId,
+    reason, state_key,
+    termination::TerminationMessage,
 };
 use kube::ResourceExt;
 use played::Refusal;
@@ -22,7 +26,7 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     deeds::{self, Done},
-    schedule::Failing,
+    schedule::{Failing, Scene},
     world::{NS, Process, Shared, Trouble},
 };
 
@@ -56,23 +60,36 @@ pub(crate) fn failure(class: FailureClass, reason: &str, message: &str, changes:
 }
 
 fn transient() -> Failure {
-    failure(FailureClass::Transient, reason::PROVIDER_UNREACHABLE, "the network is away", Changed::None)
+    let text = "the network is away";
+    failure(Transient, reason::PROVIDER_UNREACHABLE, text, Changed::None)
+}
+
+/// An answer of the datastore that no retry changes.
+pub(crate) fn refused(reason: &'static str, message: &str) -> Refusal {
+    Refusal { code: 418, reason, message: message.into() }
 }
 
 /// The failure of a claim that cannot be recorded.
 pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
     match trouble {
-        Trouble::Refused(refusal) if refusal.code == 418 => {
-            failure(FailureClass::Integrity, reason::ALREADY_CLAIMED, &refusal.message, Changed::Unknown)
+        Trouble::Refused(Refusal { code: 418, message, .. }) => {
+            failure(Integrity, reason::ALREADY_CLAIMED, &message, Changed::Unknown)
         }
         Trouble::Refused(_) | Trouble::Lost => {
-            failure(FailureClass::Transient, reason::DATASTORE_UNAVAILABLE, "the datastore is away", Changed::None)
+            let text = "the datastore is away";
+            failure(Transient, reason::DATASTORE_UNAVAILABLE, text, Changed::None)
         }
     }
 }
 
 fn terminated() -> Failure {
-    failure(FailureClass::Interrupted, reason::TERMINATED, "the tool was told to end", Changed::None)
+    let text = "the tool was told to end";
+    failure(Interrupted, reason::TERMINATED, text, Changed::None)
+}
+
+fn set_up(source: &str, why: &str) -> SetupReport {
+    let tool = "OpenTofu 1.10.6".into();
+    SetupReport { revision: None, source: source.into(), tool, why: why.into() }
 }
 
 fn digest(of: &str) -> String {
@@ -102,12 +119,44 @@ impl PlayedWork {
         if self.has_store {
             return state_key::managed(NS, &id);
         }
-        state_key::foreign("http", &json!({"address": "https://states/net"}), "default", NS, &id)
+        let config = json!({"address": "https://states/net"});
+        state_key::foreign("http", &config, "default", NS, &id)
     }
 
     fn did(&self, done: Done) {
         let (process, settings) = (&self.process, &self.settings);
         self.shared.act(|world| deeds::did(world, process, settings, done));
+    }
+
+    fn scene<T>(&self, of: impl FnOnce(&Scene) -> T) -> T {
+        of(&self.shared.lock().schedule.scene)
+    }
+
+    fn key(&self) -> (String, u32) {
+        (self.settings.run_uid.clone(), self.settings.attempt)
+    }
+
+    /// Works for this many milliseconds or more. Returns the level of a request to stop that the tool obeyed.
+    async fn works(&self, least: u64) -> Option<u8> {
+        let mut told = self.told.subscribe();
+        let ended = tokio::select! {
+            biased;
+            ended = self.ends(&mut told) => Some(ended),
+            () = self.shared.pause(least) => None,
+        };
+        self.process.live().await;
+        ended
+    }
+
+    /// Ends the apply of the tool, which releases its lock.
+    fn end_apply(&self, well: bool, changed: Changed) {
+        self.did(Done::Tool(Deed::Ended(well)));
+        self.release_lock();
+        self.mine().changed = changed;
+    }
+
+    fn read(&self) -> Verified {
+        Verified { checksum: self.mine().disk.clone(), differs: Vec::new() }
     }
 
     /// A step that takes time. Its start is a boundary. Fails on a network fault or a request to stop.
@@ -128,13 +177,7 @@ impl PlayedWork {
             world.watcher.flaky += u8::from(flaky);
             flaky
         };
-        let mut told = self.told.subscribe();
-        let ended = tokio::select! {
-            biased;
-            ended = self.ends(&mut told) => Some(ended),
-            () = self.shared.pause(least) => None,
-        };
-        self.process.live().await;
+        let ended = self.works(least).await;
         let _ = notices.send(Notice::Ended(what, i32::from(ended.is_some())));
         if ended.is_some() {
             return Err(terminated());
@@ -144,9 +187,9 @@ impl PlayedWork {
 
     /// Waits until the tool obeys a request to stop. Returns its level.
     async fn ends(&self, told: &mut watch::Receiver<u8>) -> u8 {
-        let stubborn = self.shared.lock().schedule.scene.stubborn;
-        let needed = if stubborn { PROVIDERS_KILLED } else { ASKED };
-        let got = told.wait_for(|told| *told >= needed).await.map_or(KILLED, |told| *told);
+        let needed = if self.scene(|scene| scene.stubborn) { PROVIDERS_KILLED } else { ASKED };
+        let got = told.wait_for(|told| *told >= needed).await;
+        let got = got.map_or(KILLED, |told| *told);
         if got < KILLED {
             sleep(Duration::from_millis(150)).await;
         }
@@ -158,27 +201,25 @@ impl Work for PlayedWork {
     async fn setup(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.mine().run = run;
         self.step("setup", None, 100, &notices).await?;
-        Ok(SetupReport { revision: None, source: "inline".into(), tool: "OpenTofu 1.10.6".into(), why: "played".into() })
+        Ok(set_up("inline", "played"))
     }
 
     async fn restore(&self, run: Arc<TerraformRun>, notices: Notices) -> Result<SetupReport, Failure> {
         self.mine().run = run.clone();
         self.step("restore", None, 200, &notices).await?;
-        let plan = run.status.as_ref().and_then(|status| status.plan.clone()).unwrap_or_default();
+        let plan = run.status.clone().and_then(|status| status.plan).unwrap_or_default();
         let key = (self.settings.run_uid.clone(), plan.attempt);
-        let missing = || Refusal { code: 418, reason: "NotFound", message: "the datastore has no such plan".into() };
-        let bundle = self.stored("take the plan", 60, move |data| data.bundles.get(&key).cloned().ok_or_else(missing)).await;
-        let bundle = match bundle {
-            Ok(bundle) => bundle,
-            Err(Trouble::Refused(refusal)) if refusal.code == 418 => {
-                return Err(failure(FailureClass::Integrity, reason::STORED_PLAN_MISSING, &refusal.message, Changed::None));
+        let missing = || refused("NotFound", "the datastore has no such plan");
+        let taken = self.stored("take the plan", 60, move |data| data.bundles.get(&key).cloned().ok_or_else(missing));
+        let bundle = taken.await.map_err(|trouble| match trouble {
+            Trouble::Refused(Refusal { code: 418, message, .. }) => {
+                failure(Integrity, reason::STORED_PLAN_MISSING, &message, Changed::None)
             }
-            Err(_) => return Err(transient()),
-        };
+            Trouble::Refused(_) | Trouble::Lost => transient(),
+        })?;
         let mut mine = self.mine();
-        mine.disk = bundle;
-        mine.planned = plan.counts.operations();
-        Ok(SetupReport { revision: None, source: "plan".into(), tool: "OpenTofu 1.10.6".into(), why: "as planned".into() })
+        (mine.disk, mine.planned) = (bundle, plan.counts.operations());
+        Ok(set_up("plan", "as planned"))
     }
 
     async fn init(&self, notices: Notices) -> Result<InitReport, Failure> {
@@ -197,24 +238,20 @@ impl Work for PlayedWork {
             let mut world = self.shared.lock();
             (world.schedule.scene.clone(), world.chance.next())
         };
-        let checksum = digest(&format!("{} {} {drawn}", self.settings.run_uid, self.process.name));
+        let (uid, name) = (&self.settings.run_uid, &self.process.name);
+        let checksum = digest(&format!("{uid} {name} {drawn}"));
         let run = self.mine().run.clone();
-        let has_changes = if scene.layer.is_some() { self.shared.lock().ground.differs(&run) } else { scene.changes };
-        let operations = if has_changes { u32::from(scene.objects) } else { 0 };
-        {
-            let mut mine = self.mine();
-            mine.disk.clone_from(&checksum);
-            mine.planned = operations;
-        }
-        let counts = if scene.destroys {
-            Changes { destroy: operations, ..Changes::default() }
-        } else {
-            Changes { add: operations, ..Changes::default() }
-        };
+        let is_layer = scene.layer.is_some();
+        let has_changes = if is_layer { self.shared.lock().ground.differs(&run) } else { scene.changes };
+        let operations = if has_changes { scene.objects.into() } else { 0 };
+        self.mine().disk.clone_from(&checksum);
+        self.mine().planned = operations;
+        let mut counts = Changes::default();
+        *(if scene.destroys { &mut counts.destroy } else { &mut counts.add }) = operations;
         let asks = !run.spec.approval.is_automatic_for(&counts);
         let mut bundle = None;
         if self.has_store && asks && has_changes && run.spec.operation.applies() {
-            let (key, content) = ((self.settings.run_uid.clone(), self.settings.attempt), checksum.clone());
+            let (key, content) = (self.key(), checksum.clone());
             let kept = self.stored("keep the plan", 60, move |data| {
                 data.bundles.insert(key.clone(), content.clone());
                 Ok(())
@@ -226,16 +263,8 @@ impl Work for PlayedWork {
             alter(&mut self.mine().disk);
         }
         let (lines, platform) = (vec!["+ a.b".to_owned()], "linux_amd64".to_owned());
-        Ok(PlanReport {
-            has_changes,
-            counts,
-            lines,
-            checksum,
-            bundle,
-            platform,
-            state_key: Some(self.state_key()),
-            notes: Vec::new(),
-        })
+        let (state_key, notes) = (Some(self.state_key()), Vec::new());
+        Ok(PlanReport { has_changes, counts, lines, checksum, bundle, platform, state_key, notes })
     }
 
     async fn verify(&self) -> Result<Verified, Failure> {
@@ -243,31 +272,29 @@ impl Work for PlayedWork {
         self.process.live().await;
         if self.has_store {
             let uid = self.settings.run_uid.clone();
-            let claimed = || Refusal { code: 418, reason: "AlreadyClaimed", message: "a claim is recorded".into() };
             let proof = self.stored("prove that a claim can be recorded", 60, move |data| {
-                if data.claims.contains_key(&uid) { Err(claimed()) } else { Ok(()) }
+                let claimed = data.claims.get(&uid).map(|_| refused("AlreadyClaimed", "a claim is recorded"));
+                claimed.map_or(Ok(()), Err)
             });
             proof.await.map_err(unrecorded)?;
         }
-        Ok(Verified { checksum: self.mine().disk.clone(), differs: Vec::new() })
+        Ok(self.read())
     }
 
     fn has_hooks_before(&self) -> bool {
-        self.shared.lock().schedule.scene.hooks
+        self.scene(|scene| scene.hooks)
     }
 
     async fn hooks_before(&self, claim: Claim, notices: Notices) -> Result<(), Failure> {
         self.record(&claim).await?;
-        let (fails, tampers) = {
-            let scene = &self.shared.lock().schedule.scene;
-            (scene.hook_fails == Some(Failing::BeforeApply), scene.hook_tampers)
-        };
-        self.step("hooks before", Some(Done::HooksBefore { failed: fails }), 200, &notices).await?;
-        if fails {
+        let failed = self.scene(|scene| scene.hook_fails == Some(Failing::BeforeApply));
+        let done = Some(Done::HooksBefore { failed });
+        self.step("hooks before", done, 200, &notices).await?;
+        if failed {
             let text = "hook login (BeforeApply) failed with 3";
-            return Err(failure(FailureClass::Configuration, reason::HOOK_FAILED, text, Changed::None));
+            return Err(failure(Configuration, reason::HOOK_FAILED, text, Changed::None));
         }
-        if tampers {
+        if self.scene(|scene| scene.hook_tampers) {
             alter(&mut self.mine().disk);
         }
         Ok(())
@@ -276,7 +303,7 @@ impl Work for PlayedWork {
     async fn verify_again(&self) -> Result<Verified, Failure> {
         self.shared.pause(5).await;
         self.process.live().await;
-        Ok(Verified { checksum: self.mine().disk.clone(), differs: Vec::new() })
+        Ok(self.read())
     }
 
     async fn apply(&self, claim: Claim, notices: Notices) -> Result<ApplyReport, Failure> {
@@ -291,47 +318,33 @@ impl Work for PlayedWork {
             return Err(transient());
         }
         self.take_lock(&notices).await?;
-        let bytes = self.mine().disk.clone();
-        self.did(Done::Apply { bytes, checksum: claim.checksum.clone() });
+        let (bytes, checksum) = (self.mine().disk.clone(), claim.checksum.clone());
+        self.did(Done::Apply { bytes, checksum });
         self.mine().changed = Changed::Unknown;
         let _ = notices.send(Notice::Started("apply"));
-        let (objects, fails) = {
-            let world = self.shared.lock();
-            (world.schedule.scene.objects, world.schedule.scene.fails)
-        };
-        let mut told = self.told.subscribe();
+        let (objects, fails) = self.scene(|scene| (scene.objects, scene.fails));
         for done in 0..objects {
-            let ended = tokio::select! {
-                biased;
-                ended = self.ends(&mut told) => Some(ended),
-                () = self.shared.pause(700) => None,
-            };
-            self.process.live().await;
-            let so_far = |done: u8| if done == 0 { Changed::None } else { Changed::Some };
-            if let Some(ended) = ended {
-                if ended < KILLED {
-                    self.did(Done::Tool(Deed::Ended(false)));
-                    self.release_lock();
-                    self.mine().changed = so_far(done);
+            let so_far = if done == 0 { Changed::None } else { Changed::Some };
+            if let Some(level) = self.works(700).await {
+                if level < KILLED {
+                    self.end_apply(false, so_far);
                 } else if done > 0 {
                     self.mine().changed = Changed::Some;
                 }
-                let changed = self.mine().changed;
-                return Err(failure(FailureClass::Interrupted, reason::APPLY_INTERRUPTED, "the tool was interrupted", changed));
+                let text = "the tool was interrupted";
+                return Err(failure(Interrupted, reason::APPLY_INTERRUPTED, text, self.changed()));
             }
             self.did(Done::Tool(Deed::Changed));
-            let progress = Progress { done: u32::from(done) + 1, total: self.mine().planned, current: None, quiet_since: None };
+            let (done, total) = (u32::from(done) + 1, self.mine().planned);
+            let progress = Progress { done, total, current: None, quiet_since: None };
             let _ = notices.send(Notice::Progress(progress));
             if fails {
-                self.did(Done::Tool(Deed::Ended(false)));
-                self.release_lock();
-                self.mine().changed = Changed::Some;
-                return Err(failure(FailureClass::Configuration, reason::APPLY_FAILED, "it does not work", Changed::Some));
+                self.end_apply(false, Changed::Some);
+                let text = "it does not work";
+                return Err(failure(Configuration, reason::APPLY_FAILED, text, Changed::Some));
             }
         }
-        self.did(Done::Tool(Deed::Ended(true)));
-        self.release_lock();
-        self.mine().changed = Changed::Some;
+        self.end_apply(true, Changed::Some);
         let _ = notices.send(Notice::Ended("apply", 0));
         Ok(ApplyReport { done: objects.into(), outputs: 0 })
     }
@@ -376,11 +389,11 @@ impl Work for PlayedWork {
     }
 
     fn has_hooks_after(&self, _applied: bool) -> bool {
-        self.shared.lock().schedule.scene.hooks
+        self.scene(|scene| scene.hooks)
     }
 
     async fn hooks_after(&self, applied: bool, _result: Option<RunResult>, notices: Notices) {
-        let failed = self.shared.lock().schedule.scene.hook_fails == Some(Failing::AfterApply);
+        let failed = self.scene(|scene| scene.hook_fails == Some(Failing::AfterApply));
         // A hook that cannot be started fails without effect.
         if self.shared.exec(&self.process, "hooks after").await {
             return;
@@ -390,8 +403,9 @@ impl Work for PlayedWork {
         self.process.live().await;
         if failed {
             self.did(Done::HookAfterFailed);
-            let message = "hook tell (AfterApply) failed with 3".to_owned();
-            let _ = notices.send(Notice::HookFailed(FailedHook { name: "tell".into(), when: HookWhen::AfterApply, message }));
+            let (name, message) = ("tell".into(), "hook tell (AfterApply) failed with 3".into());
+            let hook = FailedHook { name, when: HookWhen::AfterApply, message };
+            let _ = notices.send(Notice::HookFailed(hook));
         }
     }
 

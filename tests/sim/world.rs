@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimePrinter};
 use played::trace::Step;
 use played::{
     Refusal, User,
-    store::{Key, LAYERS, PODS, RUNS, Store},
+    store::{Change, Edit, Key, LAYERS, PODS, RUNS, Store, text},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ use tokio::time::{Instant, sleep};
 pub(crate) use crate::process::{Changes, Process};
 use crate::{
     controller::{Guard, Watch},
-    invariants::Watcher,
+    invariants::{self, Watcher},
+    layered,
     layers::{self, Ground},
     schedule::{Chance, Fault, Schedule},
     sources::Forge,
@@ -126,6 +127,7 @@ pub(crate) struct Lock {
     pub attempt: u32,
 }
 
+#[derive(Default)]
 pub(crate) struct World {
     pub store: Store,
     pub schedule: Schedule,
@@ -185,40 +187,8 @@ pub(crate) struct Shared(Arc<Mutex<World>>);
 
 impl Shared {
     pub(crate) fn new(schedule: &Schedule, tracing: bool) -> Self {
-        Self(Arc::new(Mutex::new(World {
-            store: Store::default(),
-            schedule: schedule.clone(),
-            chance: Chance(schedule.seed),
-            boundaries: 0,
-            applied_at: None,
-            tracing,
-            trace: Vec::new(),
-            watcher: Watcher::default(),
-            data: Datastore::default(),
-            lock: None,
-            ground: Ground::default(),
-            forge: Forge::default(),
-            sources: None,
-            of_layers: Vec::new(),
-            api_away_until: 0,
-            cut_off: BTreeMap::new(),
-            lost: BTreeMap::new(),
-            boots: BTreeMap::new(),
-            agents: BTreeMap::new(),
-            controllers: BTreeMap::new(),
-            guards: BTreeMap::new(),
-            forged_at: None,
-            lag: BTreeMap::new(),
-            deaf: BTreeMap::new(),
-            again: BTreeMap::new(),
-            gone_pods: BTreeMap::new(),
-            twice: BTreeSet::new(),
-            outlive: BTreeMap::new(),
-            runs: BTreeMap::new(),
-            checked: 0,
-            requests: 0,
-            changed: Changes::default(),
-        })))
+        let (schedule, chance) = (schedule.clone(), Chance(schedule.seed));
+        Self(Arc::new(Mutex::new(World { schedule, chance, tracing, ..World::default() })))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
@@ -348,13 +318,19 @@ impl World {
 
     pub(crate) fn note(&mut self, text: &str) {
         if self.tracing {
-            self.trace.push(format!("{:>8.3} {text}", f64::from(u32::try_from(millis()).unwrap()) / 1000.0));
+            let seconds = f64::from(u32::try_from(millis()).unwrap()) / 1000.0;
+            self.trace.push(format!("{seconds:>8.3} {text}"));
         }
     }
 
     pub(crate) fn violated(&mut self, invariant: &str, text: &str) {
         self.note(&format!("VIOLATED {invariant}: {text}"));
         self.watcher.violations.push(format!("{invariant}: {text}"));
+    }
+
+    /// Records that a life came to a state of interest.
+    pub(crate) fn came_to(&mut self, ending: &'static str) {
+        self.watcher.endings.insert(ending);
     }
 
     /// The next watch of a controller that lists again, and when.
@@ -386,11 +362,29 @@ impl World {
             "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": crds::whole_seconds(at)}]}});
         match self.store.get(&key) {
             Ok(old) => {
-                let uid = old["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                self.store.node_writes(&key, &uid, &json!({"status": node["status"]}));
+                self.store.node_writes(&key, text(&old, "/metadata/uid"), &json!({"status": node["status"]}));
             }
-            Err(_) => drop(self.store.create(&User::default(), NODES, "", node, false, now())),
+            Err(_) => drop(self.create(&User::default(), NODES, node)),
         }
+    }
+
+    /// Creates an object in the namespace of the runs. Nodes and namespaces have none.
+    pub(crate) fn create(&mut self, user: &User, resource: &str, object: Value) -> Result<(), Refusal> {
+        let namespace = if [NODES, NAMESPACES].contains(&resource) { "" } else { NS };
+        self.store.create(user, resource, namespace, object, false, now()).map(drop)
+    }
+
+    /// Applies a merge patch to an object other than its status.
+    pub(crate) fn merge(&mut self, user: &User, key: &Key, patch: Value) -> Result<(), Refusal> {
+        self.store.edit(user, key, false, &Edit::Merge(patch), false).map(drop)
+    }
+
+    pub(crate) fn annotate(&mut self, user: &User, key: &Key, annotations: &Value) -> Result<(), Refusal> {
+        self.merge(user, key, json!({"metadata": {"annotations": annotations}}))
+    }
+
+    pub(crate) fn delete(&mut self, key: &Key, grace: Option<u64>) -> Result<(), Refusal> {
+        self.store.delete(key, &Value::Null, grace, now()).map(drop)
     }
 
     pub(crate) fn run(&self, name: &str) -> Option<Arc<TerraformRun>> {
@@ -419,42 +413,42 @@ impl World {
         let changes = self.store.since(self.checked).to_vec();
         self.checked = version;
         for change in changes {
-            if change.key.resource == RUNS {
-                let fresh: Arc<TerraformRun> = Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
-                let before = self.runs.get(&change.key.name).cloned();
-                if self.tracing {
-                    let line = crate::invariants::differences(before.as_deref(), &fresh, change.deleted);
-                    self.note(&line);
-                }
-                if change.deleted {
-                    crate::invariants::gone(self, &fresh);
-                } else {
-                    let bytes = change.object.get("status").map_or(0, |status| status.to_string().len());
-                    let step = Step { before: before.as_deref(), after: &fresh, by: change.by.as_ref(), whole: true };
-                    crate::invariants::changed(self, &step, bytes);
-                }
-                if change.deleted {
-                    self.runs.remove(&change.key.name);
-                } else {
-                    self.runs.insert(change.key.name.clone(), fresh);
-                }
-            } else if change.key.resource == LAYERS {
-                crate::layered::changed(self, &change);
-            } else if change.key.resource == layers::REPOSITORIES {
-                crate::layered::followed(self, &change);
-            } else if change.key.resource == PODS {
-                if change.deleted {
-                    let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                    self.gone_pods.insert(uid, millis());
-                } else {
-                    crate::invariants::podded(self, &change.object);
-                }
-                if self.tracing {
-                    let state = &change.object["status"]["containerStatuses"][0]["state"];
-                    self.note(&format!("   pod {} {} {}", change.key.name, if change.deleted { "gone" } else { "" }, state));
-                }
+            match change.key.resource.as_str() {
+                RUNS => self.look_at_run(&change),
+                LAYERS => layered::changed(self, &change),
+                layers::REPOSITORIES => layered::followed(self, &change),
+                PODS => self.look_at_pod(&change),
+                _ => {}
             }
         }
         self.changed.come_to(version);
+    }
+
+    fn look_at_run(&mut self, change: &Change) {
+        let fresh: Arc<TerraformRun> = Arc::new(TerraformRun::deserialize(&*change.object).unwrap());
+        let before = self.runs.remove(&change.key.name);
+        if self.tracing {
+            self.note(&invariants::differences(before.as_deref(), &fresh, change.deleted));
+        }
+        if change.deleted {
+            invariants::gone(self, &fresh);
+            return;
+        }
+        let bytes = change.object.get("status").map_or(0, |status| status.to_string().len());
+        let step = Step { before: before.as_deref(), after: &fresh, by: change.by.as_ref(), whole: true };
+        invariants::changed(self, &step, bytes);
+        self.runs.insert(change.key.name.clone(), fresh);
+    }
+
+    fn look_at_pod(&mut self, change: &Change) {
+        if change.deleted {
+            self.gone_pods.insert(text(&change.object, "/metadata/uid").to_owned(), millis());
+        } else {
+            invariants::podded(self, &change.object);
+        }
+        if self.tracing {
+            let state = &change.object["status"]["containerStatuses"][0]["state"];
+            self.note(&format!("   pod {} {} {}", change.key.name, if change.deleted { "gone" } else { "" }, state));
+        }
     }
 }

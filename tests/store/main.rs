@@ -9,10 +9,8 @@ mod checks;
 use std::{
     collections::HashMap,
     env,
-    future::Future,
     net::Ipv4Addr,
     path::Path,
-    pin::Pin,
     process::{Command, ExitCode},
     sync::Arc,
 };
@@ -22,6 +20,7 @@ use datastore::{
     blob::{sealed::Sealed, store::Store},
     crypt::keys::Keys,
 };
+use futures::future::BoxFuture;
 use harness::cluster::{
     gobuild::{BUCKETS, Toolset},
     pki::Pki,
@@ -73,7 +72,7 @@ fn keys() -> Result<TempDir> {
     Ok(keys)
 }
 
-type Check = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+type Check = Arc<dyn Fn(Arc<Place>) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// In the second process: the directory of its trusted authorities.
 const TRUSTED: &str = "PAWL_STORE_TRUSTED";
@@ -105,11 +104,12 @@ fn main() -> Result<ExitCode> {
         }
     };
     let mut trials = Vec::new();
-    for (name, check) in checks::ALL {
-        trials.push(Trial::test(format!("folder: {name}"), move || run(*check, Place::folder())));
+    for (name, check) in checks::all() {
+        let on_s3 = check.clone();
+        trials.push(Trial::test(format!("folder: {name}"), move || run(&check, Place::folder())));
         if let Some(bucket) = bucket.clone() {
-            let prefix = name.replace(' ', "-");
-            trials.push(Trial::test(format!("s3: {name}"), move || run(*check, Place::bucket(&bucket, &prefix))));
+            let place = move || Place::bucket(&bucket, &name.replace(' ', "-"));
+            trials.push(Trial::test(format!("s3: {name}"), move || run(&on_s3, place())));
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -117,7 +117,7 @@ fn main() -> Result<ExitCode> {
     Ok(conclusion.exit_code())
 }
 
-fn run(check: Check, place: Result<Place>) -> Result<(), libtest_mimic::Failed> {
+fn run(check: &Check, place: Result<Place>) -> Result<(), libtest_mimic::Failed> {
     let checked = place.and_then(|place| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("no runtime")?;
         runtime.block_on(check(Arc::new(place)))

@@ -7,15 +7,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use harness::wait;
+
 /// Start and end of a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Life {
-    pub(super) start: Option<Timestamp>,
-    pub(super) end: Option<Timestamp>,
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    start: Option<Timestamp>,
+    end: Option<Timestamp>,
 }
 
 /// Receives the events of a containerd.
@@ -68,14 +70,11 @@ impl Containers {
 
     /// Start and end of an ended container.
     pub(super) async fn ended(&self, id: &str) -> Result<(Timestamp, Timestamp)> {
-        for _ in 0..50 {
+        let look = async || {
             let life = self.lives.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied().unwrap_or_default();
-            if let Life { start: Some(start), end: Some(end) } = life {
-                return Ok((start, end));
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        bail!("containerd told nothing of the end of the container {id}")
+            Ok(life.start.zip(life.end))
+        };
+        wait::until(format!("containerd tells the end of the container {id}"), Duration::from_secs(5), look).await
     }
 }
 

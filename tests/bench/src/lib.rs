@@ -5,30 +5,25 @@
 //! machine affects both.
 
 mod approval;
-pub(crate) mod audit;
-mod bundles;
+mod audit;
 mod containers;
-mod flood;
 mod former;
-mod journal;
 mod lab;
-mod late;
-mod local;
-mod many;
-mod memory;
 mod pairs;
+mod programs;
 mod push;
 mod requests;
-mod samples;
 pub mod scale;
-mod stacks;
 mod standby;
+mod stored;
 mod table;
-mod tools;
+mod usage;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum as _;
+use futures::FutureExt as _;
 
 use harness::cluster::{Cluster, report};
 
@@ -37,17 +32,20 @@ use self::table::Table;
 
 const CLUSTER: &str = "bench";
 
-/// A figure, or a group of figures.
+/// A figure, or a group of figures, in the order of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Figure {
+    // First, before a cluster keeps the machine busy.
+    /// Local mode against the bare tool; needs no cluster.
+    Local,
+    /// A cached tool, and a downloaded one, against curl, sha256sum and unzip; needs no cluster.
+    Tools,
     /// A bare pod against an Automatic run, from outside and from inside.
     Pairs,
     /// Approval to the start of `apply` in a held pod.
     Approval,
     /// API requests of a run, and of idle runs.
     Requests,
-    /// Twenty in parallel.
-    Many,
     /// Memory of agent and controller.
     Memory,
     /// Approval after the hold to the start of `apply`, against a bare pod's start.
@@ -58,14 +56,13 @@ pub enum Figure {
     Bundles,
     /// A plan of 50,000 resources and a log of 2 GiB: memory, and reading back.
     Flood,
+    /// Twenty in parallel.
+    Many,
+    // Last: they change Pawl's installation.
     /// A push with a webhook to the waiting plan, against a manual run of the same stack.
     Push,
     /// End of the leading controller to the next leader.
     Standby,
-    /// Local mode against the bare tool; needs no cluster.
-    Local,
-    /// A cached tool, and a downloaded one, against curl, sha256sum and unzip; needs no cluster.
-    Tools,
 }
 
 /// Which figures to measure, and how often.
@@ -84,14 +81,13 @@ pub struct Options {
 }
 
 impl Options {
-    fn wants(&self, figure: Figure) -> bool {
-        // Figures without a cluster always measure this checkout's programs.
-        let is_local = matches!(figure, Figure::Local | Figure::Tools);
-        (self.only.is_empty() || self.only.contains(&figure)) && !(is_local && self.commit.is_some())
-    }
-
-    fn wants_no_cluster(&self) -> bool {
-        !self.only.is_empty() && self.only.iter().all(|figure| matches!(figure, Figure::Local | Figure::Tools))
+    /// The wanted figures: those without a cluster, which always measure this checkout's programs, and the others.
+    fn figures(&self) -> (Vec<Figure>, Vec<Figure>) {
+        let is_wanted = |figure: &Figure| self.only.is_empty() || self.only.contains(figure);
+        let wanted = Figure::value_variants().iter().copied().filter(is_wanted);
+        let (mut here, others): (Vec<_>, Vec<_>) = wanted.partition(|figure| matches!(figure, Figure::Local | Figure::Tools));
+        here.retain(|_| self.commit.is_none());
+        (here, others)
     }
 
     /// Number of repetitions.
@@ -102,76 +98,62 @@ impl Options {
 
 /// Measures, prints the table, and ends the cluster.
 pub async fn run(options: &Options) -> Result<()> {
-    let result = Box::pin(measure(options)).await;
-    if options.wants_no_cluster() {
-        // There is no cluster.
-    } else if options.keep {
-        report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
-    } else {
-        Cluster::down_by_name(CLUSTER)?;
+    let (machine, mut table) = (machine(), Table::new("bench", "figure"));
+    table.head("value (min / median / max)");
+    let (here, on_cluster) = options.figures();
+    for figure in here {
+        if figure == Figure::Local {
+            tokio::task::block_in_place(|| programs::local(options.times(20), &mut table))?;
+        } else {
+            Box::pin(programs::tools(options.times(20), &mut table)).await?;
+        }
+        table.close();
     }
-    let table = result?.text();
-    println!("\n{table}");
-    if let Some(file) = &options.save {
-        std::fs::write(file, &table).with_context(|| format!("cannot write {}", file.display()))?;
+    if !on_cluster.is_empty() {
+        let measured = Box::pin(measure(options, on_cluster, &mut table)).await;
+        if options.keep {
+            report::note("bench", "the cluster stays up; end it with `cargo run --release --bin cluster -- --name bench down`");
+        } else {
+            Cluster::down_by_name(CLUSTER)?;
+        }
+        measured?;
+    }
+    publish(&machine, &table, options.save.as_deref())
+}
+
+/// Prints a table, and copies it to a file.
+fn publish(machine: &str, table: &Table, save: Option<&Path>) -> Result<()> {
+    let text = format!("{machine}\n{}", table.text());
+    println!("\n{text}");
+    save.map_or(Ok(()), |file| std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display())))
+}
+
+async fn measure(options: &Options, figures: Vec<Figure>, table: &mut Table) -> Result<()> {
+    let lab = &Box::pin(Lab::up(options.commit.as_deref())).await?;
+    let times = |many| options.times(many);
+    for figure in figures {
+        let measured = match figure {
+            Figure::Local | Figure::Tools => continue,
+            Figure::Pairs => pairs::measure(lab, times(10), table).boxed_local(),
+            Figure::Approval => approval::held(lab, times(20), table).boxed_local(),
+            Figure::Requests => requests::measure(lab, times(4), table).boxed_local(),
+            Figure::Memory => stored::at_rest(lab, table).boxed_local(),
+            Figure::Late => approval::late(lab, times(8), table).boxed_local(),
+            Figure::Journal => stored::journal(lab, times(12), table).boxed_local(),
+            Figure::Bundles => stored::bundles(lab, times(4), table).boxed_local(),
+            Figure::Flood => stored::flood(lab, options.quick, table).boxed_local(),
+            Figure::Many => pairs::many(lab, times(4), table).boxed_local(),
+            Figure::Push => push::measure(lab, times(12), table).boxed_local(),
+            Figure::Standby => standby::measure(lab, times(4), table).boxed_local(),
+        };
+        measured.await?;
+        table.close();
     }
     Ok(())
 }
 
-async fn measure(options: &Options) -> Result<Table> {
-    let mut table = Table::default();
-    table.note(&machine());
-    // First, before a cluster keeps the machine busy.
-    if options.wants(Figure::Local) {
-        tokio::task::block_in_place(|| local::measure(options.times(20), &mut table))?;
-    }
-    if options.wants(Figure::Tools) {
-        tools::measure(options.times(20), &mut table).await?;
-    }
-    if options.wants_no_cluster() {
-        return Ok(table);
-    }
-    let lab = Lab::up(options.commit.as_deref()).await?;
-    if options.wants(Figure::Pairs) {
-        Box::pin(pairs::measure(&lab, options.times(10), &mut table)).await?;
-    }
-    if options.wants(Figure::Approval) {
-        approval::measure(&lab, options.times(20), &mut table).await?;
-    }
-    if options.wants(Figure::Requests) {
-        requests::measure(&lab, options.times(4), &mut table).await?;
-    }
-    if options.wants(Figure::Memory) {
-        memory::measure(&lab, &mut table).await?;
-    }
-    if options.wants(Figure::Late) {
-        Box::pin(late::measure(&lab, options.times(8), &mut table)).await?;
-    }
-    if options.wants(Figure::Journal) {
-        Box::pin(journal::measure(&lab, options.times(12), &mut table)).await?;
-    }
-    if options.wants(Figure::Bundles) {
-        bundles::need("curl")?;
-        bundles::measure(&lab, options.times(4), &mut table).await?;
-    }
-    if options.wants(Figure::Flood) {
-        flood::measure(&lab, options.quick, &mut table).await?;
-    }
-    if options.wants(Figure::Many) {
-        many::measure(&lab, options.times(4), &mut table).await?;
-    }
-    // Last: they change Pawl's installation.
-    if options.wants(Figure::Push) {
-        Box::pin(push::measure(&lab, options.times(12), &mut table)).await?;
-    }
-    if options.wants(Figure::Standby) {
-        Box::pin(standby::measure(&lab, options.times(4), &mut table)).await?;
-    }
-    Ok(table)
-}
-
 /// The machine of the figures, and its load.
-pub(crate) fn machine() -> String {
+fn machine() -> String {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<_> = load.split(' ').take(2).collect();

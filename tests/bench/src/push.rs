@@ -2,22 +2,22 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use crds::{TerraformLayer, TerraformRun, names};
 use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::lab::{Lab, run_waits, watched};
-use super::samples::{Samples, Unit};
-use super::stacks::Stack;
-use super::table::Table;
+use super::lab::{Lab, Namespace, PATIENCE, Stack, run_waits, watched};
+use super::table::{Limit, Table, Unit};
+use harness::cluster::objects;
+use harness::wait;
 use servers::{
     git::GitServer,
     repo::Repo,
@@ -26,49 +26,40 @@ use servers::{
 
 /// Name of repository and layer.
 const STACK: &str = "stack";
-/// Goal: overhead of a push over the run, in seconds.
-const MORE: f64 = 1.0;
-/// Goal: time from the last byte of a delivery to its acceptance, in seconds.
-const ANSWER: f64 = 0.05;
-/// A longer wait indicates a defect, not a slow machine.
-const PATIENCE: Duration = Duration::from_secs(120);
-
+const BY_HAND: &str = "run made by hand to its plan that waits";
+const PUSHED: &str = "push told of by webhook to the plan that waits";
 /// Measures both alternately. Leaves the server in the cluster.
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     lab.install(&webhook::values()).await?;
     let followed = Followed::set(lab).await?;
-    let (mut pushed, mut made, mut by_hand) = (Samples::default(), Samples::default(), Samples::default());
     // The first repetition is a warm-up: it unpacks images and fills caches.
     for n in 0..=times {
         let (commit, told, run, waits) = followed.push(n).await?;
         let hand = followed.by_hand(n, &commit).await?;
         if n > 0 {
-            pushed.push(waits - told);
-            made.push(run - told);
-            by_hand.push(hand);
+            table.sample(BY_HAND, Unit::Seconds, hand);
+            table.sample("push told of by webhook to the layer's run", Unit::Millis, run - told);
+            table.sample(PUSHED, Unit::Seconds, waits - told);
         }
     }
-    let more = pushed.median() - by_hand.median();
-    table.plain("run made by hand to its plan that waits", by_hand.spread(Unit::Seconds));
-    table.plain("push told of by webhook to the layer's run", made.spread(Unit::Millis));
-    let figure = "push told of by webhook to the plan that waits";
-    table.bound(figure, pushed.spread(Unit::Seconds), "the run by hand + 1 s (medians)", more <= MORE);
-    table.plain("  more than the run by hand, of the medians", format!("{more:+.2} s"));
+    let (by_hand, pushed) = (table.median(BY_HAND), table.median(PUSHED));
+    // A push may take one second more than the run made by hand.
+    table.limit(PUSHED, Limit::Median(by_hand + 1.0));
+    table.close();
+    table.plain("  more than the run by hand, of the medians", format!("{:+.2} s", pushed - by_hand));
     for (what, size) in [("1 KiB", 1 << 10), ("25 MiB, the largest that is taken", 25 << 20)] {
-        let mut answers = Samples::default();
-        for _ in 0..=times {
-            answers.seconds(followed.hook.answers(size).await?);
-        }
         let figure = format!("last byte of a delivery of {what}, to its 202");
-        table.bound(&figure, answers.spread(Unit::Millis), "50 ms (median)", answers.median() <= ANSWER);
+        for _ in 0..=times {
+            table.millis(&figure, followed.hook.answers(size).await?);
+        }
+        table.limit(&figure, Limit::Median(0.05));
     }
     Ok(())
 }
 
 /// A followed repository with one layer.
 struct Followed<'a> {
-    lab: &'a Lab,
-    namespace: String,
+    namespace: Namespace<'a>,
     _root: tempfile::TempDir,
     _git: GitServer,
     repo: Repo,
@@ -86,22 +77,19 @@ impl<'a> Followed<'a> {
         repo.commit("main", &[("README.md", "a stack\n")])?;
         // Only webhooks trigger a poll during the measurement.
         let spec = json!({"url": git.url(STACK), "interval": "24h"});
-        let hook = Hook::set(&lab.cluster, &namespace, STACK, spec).await?;
-        let followed = Self { lab, namespace, _root: root, _git: git, repo, hook };
+        let hook = Hook::set(&lab.cluster, &namespace.name, STACK, spec).await?;
+        let followed = Self { namespace, _root: root, _git: git, repo, hook };
         let spec = json!({"repository": {"name": STACK}, "path": STACK, "template": followed.template("layer")?});
-        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.0.clone(), &followed.namespace);
+        let layers: Api<TerraformLayer> = Api::namespaced(lab.client.clone(), &followed.namespace.name);
         layers.create(&PostParams::default(), &TerraformLayer::new(STACK, serde_json::from_value(spec)?)).await?;
-        let begun = Instant::now();
-        while layers.get(STACK).await?.status.and_then(|status| status.source).is_none() {
-            ensure!(begun.elapsed() < PATIENCE, "the repository is not looked at");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let is_known = |layer: &TerraformLayer| layer.status.as_ref().is_some_and(|status| status.source.is_some());
+        wait::object(&layers, STACK, "looked at", PATIENCE, is_known).await?;
         Ok(followed)
     }
 
     /// Common settings of both: tool, resources, and a state of its own.
     fn template(&self, name: &str) -> Result<Value> {
-        let spec = self.lab.run(&self.namespace, name, Stack::Tiny, "Manual")?.spec;
+        let spec = self.namespace.run(name, Stack::Tiny, "Manual")?.spec;
         let spec = serde_json::to_value(spec)?;
         Ok(json!({"tool": spec["tool"], "backend": spec["backend"], "runner": spec["runner"]}))
     }
@@ -109,7 +97,7 @@ impl<'a> Followed<'a> {
     /// Pushes, and waits for the plan. Returns the commit, and the Unix times of the webhook, of the run's creation, and of its wait.
     async fn push(&self, n: usize) -> Result<(String, f64, f64, f64)> {
         let mut events = self.watch().await?;
-        let main = Stack::Tiny.files("", "").into_iter().map(|(_, text)| text).collect::<String>();
+        let (main, _) = Stack::Tiny.code();
         let commit = self.repo.commit("main", &[(&format!("{STACK}/main.tf"), &format!("# {n}\n{main}"))])?;
         let told = seconds();
         let answer = self.hook.push(&commit).await?;
@@ -136,7 +124,7 @@ impl<'a> Followed<'a> {
 
     /// Watches all runs, and skips the existing ones.
     async fn watch(&self) -> Result<Events> {
-        let mut events: Events = Box::pin(watcher(self.lab.runs(&self.namespace), watcher::Config::default()));
+        let mut events: Events = Box::pin(watcher(self.namespace.runs.clone(), watcher::Config::default()));
         while !matches!(events.next().await.context("the watch ended")??, Event::InitDone) {}
         Ok(events)
     }
@@ -148,26 +136,21 @@ impl<'a> Followed<'a> {
         spec["source"] = json!({"repository": {"name": STACK, "revision": commit, "path": STACK}});
         spec["stack"] = name.as_str().into();
         let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
-        run.metadata.namespace = Some(self.namespace.clone());
-        let (created, seen, _) = watched(self.lab.runs(&self.namespace), &run, run_waits).await?;
+        run.metadata.namespace = Some(self.namespace.name.clone());
+        let (created, seen, _) = watched(&self.namespace.runs, &run, run_waits).await?;
         self.deny(&name).await?;
         Ok(seen.duration_since(created).as_secs_f64())
     }
 
     /// Denies the plan, and waits until its pod is gone and its layer has noticed.
     async fn deny(&self, name: &str) -> Result<()> {
-        let runs = self.lab.runs(&self.namespace);
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::DENY: "measured"}}}));
-        runs.patch(name, &PatchParams::default(), &patch).await?;
-        let begun = Instant::now();
-        loop {
-            let status = runs.get(name).await?.status.unwrap_or_default();
-            if status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open) {
-                break;
-            }
-            ensure!(begun.elapsed() < PATIENCE, "{name} does not end");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let runs = &self.namespace.runs;
+        objects::merge(runs, name, &json!({"metadata": {"annotations": {names::DENY: "measured"}}})).await?;
+        let is_over = |run: &TerraformRun| {
+            let status = run.status.clone().unwrap_or_default();
+            status.is_terminal() && status.attempt.is_none_or(|attempt| !attempt.open)
+        };
+        wait::object(runs, name, "over", PATIENCE, is_over).await?;
         // Until the kubelet has cleaned up the pod.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         Ok(())

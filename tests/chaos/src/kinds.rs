@@ -2,82 +2,45 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use clap::ValueEnum;
 use jiff::Timestamp;
 
-/// Kind of a strike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Kind of a strike, in the order of the report. The value's name is the one in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// SIGKILL to the agent, the init process of the pod, which ends all processes of the container.
+    /// The init process of the pod, whose death ends all processes of the container.
+    #[value(name = "agent, SIGKILL")]
     Agent,
-    /// SIGKILL to the tool and its children.
+    /// The tool and its children.
+    #[value(name = "tool, SIGKILL")]
     Tool,
-    /// SIGTERM to the agent.
+    #[value(name = "agent, SIGTERM")]
     Terminate,
-    /// The pod is deleted with its grace period.
+    #[value(name = "pod deleted")]
     Delete,
-    /// The pod is force-deleted.
+    #[value(name = "pod deleted by force")]
     ForceDelete,
+    #[value(name = "pod evicted")]
     Evict,
-    /// The kernel's OOM killer ends the tool.
+    #[value(name = "tool out of memory")]
     OutOfMemory,
-    /// All pods of runs are drained from the node.
+    #[value(name = "node drained")]
     Drain,
-    /// SIGKILL to the controller.
+    #[value(name = "controller, SIGKILL")]
     Controller,
-    /// SIGKILL to the datastore.
+    #[value(name = "datastore, SIGKILL")]
     Datastore,
-    /// SIGKILL to `sources`, which follows repositories.
+    #[value(name = "sources, SIGKILL")]
     Sources,
-    /// SIGKILL to `server`, which receives webhooks.
+    #[value(name = "server, SIGKILL")]
     Server,
-    /// The Git server stops and restarts after a while.
+    #[value(name = "Git server away")]
     GitServer,
-    /// SIGKILL to the API server, which is restarted after a while.
+    #[value(name = "API server, SIGKILL")]
     ApiServer,
-    /// The network between pods and API server degrades for a while; not a kill.
+    /// Not a kill.
+    #[value(name = "bad network")]
     Network,
-}
-
-impl Kind {
-    /// All kinds, in the order of the report.
-    pub(super) const ALL: [Self; 15] = [
-        Self::Agent,
-        Self::Tool,
-        Self::Terminate,
-        Self::Delete,
-        Self::ForceDelete,
-        Self::Evict,
-        Self::OutOfMemory,
-        Self::Drain,
-        Self::Controller,
-        Self::Datastore,
-        Self::Sources,
-        Self::Server,
-        Self::GitServer,
-        Self::ApiServer,
-        Self::Network,
-    ];
-
-    /// Name in the report.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Agent => "agent, SIGKILL",
-            Self::Tool => "tool, SIGKILL",
-            Self::Terminate => "agent, SIGTERM",
-            Self::Delete => "pod deleted",
-            Self::ForceDelete => "pod deleted by force",
-            Self::Evict => "pod evicted",
-            Self::OutOfMemory => "tool out of memory",
-            Self::Drain => "node drained",
-            Self::Controller => "controller, SIGKILL",
-            Self::Datastore => "datastore, SIGKILL",
-            Self::Sources => "sources, SIGKILL",
-            Self::Server => "server, SIGKILL",
-            Self::GitServer => "Git server away",
-            Self::ApiServer => "API server, SIGKILL",
-            Self::Network => "bad network",
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -106,15 +69,9 @@ impl Record {
         self.guard().iter().filter(|strike| strike.kind != Kind::Network).count() as u64
     }
 
-    /// Times at which the API server was killed.
-    pub(super) fn gaps(&self) -> Vec<Timestamp> {
-        self.guard().iter().filter(|strike| strike.kind == Kind::ApiServer).map(|strike| strike.at).collect()
-    }
-
-    /// Times at which something on a journal's way to the datastore was struck.
-    pub(super) fn outages(&self) -> Vec<Timestamp> {
-        let on_the_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
-        self.guard().iter().filter(|strike| on_the_way.contains(&strike.kind)).map(|strike| strike.at).collect()
+    /// Times of the strikes of some kinds.
+    pub(super) fn times(&self, kinds: &[Kind]) -> Vec<Timestamp> {
+        self.guard().iter().filter(|strike| kinds.contains(&strike.kind)).map(|strike| strike.at).collect()
     }
 
     fn guard(&self) -> std::sync::MutexGuard<'_, Vec<Strike>> {

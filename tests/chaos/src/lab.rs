@@ -85,9 +85,8 @@ impl Lab {
 
     /// Lists all objects. Retries while the API server is away.
     pub(super) async fn all<K: Clone + DeserializeOwned + Debug>(&self, of: &Api<K>) -> Result<Vec<K>> {
-        wait::until("a list at the end", Duration::from_secs(120), async || Ok(of.list(&ListParams::default()).await))
-            .await
-            .map(|list| list.items)
+        let list = async || Ok(of.list(&ListParams::default()).await);
+        Ok(wait::until("a list at the end", Duration::from_secs(120), list).await?.items)
     }
 
     pub(super) fn layers(&self) -> Api<TerraformLayer> {
@@ -117,15 +116,25 @@ impl Lab {
         self.seen.find(|run| run.metadata.name.as_deref() == Some(name)).map(|run| (*run).clone())
     }
 
-    /// Waits until all pods of runs have ended.
+    /// Waits until all pods of runs have ended, for a minute at most.
     pub(super) async fn settle(&self) {
-        for _ in 0..300 {
+        let ended = async || {
             let pods = self.pods().list(&ListParams::default()).await;
-            if pods.is_ok_and(|pods| pods.items.iter().all(victims::has_ended)) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+            Ok(pods.is_ok_and(|pods| pods.items.iter().all(victims::has_ended)))
+        };
+        let _ = wait::until("the pods end", Duration::from_secs(60), ended).await;
+    }
+
+    /// A run of the scripted tool.
+    pub(super) fn scripted(&self, name: &str, code: &str, script: &Value, more: &Value) -> Result<TerraformRun> {
+        let mut whole = json!({"name": format!("{}/{name}", self.namespace), "ledger": self.state.ledger_url()});
+        merge(&mut whole, script);
+        let files = json!({"main.tf": format!("# played by a script\n{code}"), "pawl-script.json": whole.to_string()});
+        let mut spec = json!({"source": {"inline": {"files": files}}, "tool": {"name": "OpenTofu", "version": "0.0.1"}});
+        merge(&mut spec, more);
+        let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
+        run.metadata.namespace = Some(self.namespace.clone());
+        Ok(run)
     }
 
     /// Container logs on this machine that contain the secret.
@@ -160,13 +169,14 @@ pub(super) fn runner(tight: bool) -> Value {
 
 /// Routes pods to the API server through the proxy only.
 fn behind(cluster: &Cluster, proxy: SocketAddr) -> Result<()> {
-    let (address, port) = (proxy.ip().to_string(), proxy.port());
-    let slice = json!({"endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]});
-    let endpoints =
-        json!({"subsets": [{"addresses": [{"ip": address}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]});
+    let address = proxy.ip().to_string();
+    let ports = json!([{"name": "https", "port": proxy.port(), "protocol": "TCP"}]);
+    let slice = json!({"endpoints": [{"addresses": [address], "conditions": {"ready": true}}], "ports": ports});
+    let endpoints = json!({"subsets": [{"addresses": [{"ip": address}], "ports": ports}]});
     for (kind, patch) in [("endpointslice", slice), ("endpoints", endpoints)] {
-        cluster.kubectl(&["-n", "default", "patch", kind, "kubernetes", "--type=merge", "-p", &patch.to_string()])?;
+        let patch = patch.to_string();
+        let of = ["-n", "default", "patch", kind, "kubernetes", "--type=merge", "-p"];
+        cluster.kubectl(&[&of[..], &[&patch]].concat())?;
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ use super::{
     strikes::Aim,
 };
 use crate::history::{History, Violation};
+use harness::wait;
 use servers::{git::GitServer, repo::Repo, webhook::Hook};
 
 use verdict::Kept;
@@ -136,15 +137,8 @@ impl Forge {
                     drop(gone);
                     tokio::time::sleep(Duration::from_millis(random.random_range(0..6_000))).await;
                     // The socket is released a moment after its server.
-                    let mut again = GitServer::start(self.address, self.root.path()).await;
-                    for _ in 0..100 {
-                        if again.is_ok() {
-                            break;
-                        }
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        again = GitServer::start(self.address, self.root.path()).await;
-                    }
-                    let again = again.context("the Git server does not come back")?;
+                    let start = async || Ok(GitServer::start(self.address, self.root.path()).await);
+                    let again = wait::until("the Git server returns", Duration::from_secs(10), start).await?;
                     *self.git.lock().unwrap_or_else(PoisonError::into_inner) = Some(again);
                     true
                 }

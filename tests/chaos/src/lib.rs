@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use crds::names;
+use crds::{TerraformRun, names};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::task::JoinHandle;
@@ -29,6 +29,7 @@ use self::history::Violation;
 use harness::cluster::{Cluster, chart::Values, report as progress};
 use servers::webhook;
 
+use kinds::Kind;
 use lab::Lab;
 use layers::Forge;
 
@@ -67,12 +68,14 @@ pub async fn run(options: &Options) -> Result<()> {
     }
     let violations = result?;
     if violations.is_empty() {
-        println!("test kills::{}_kills_with_seed_{} ... ok", lab.record.kills(), options.seed);
+        let (kills, seed) = (lab.record.kills(), options.seed);
+        println!("test kills::{kills}_kills_with_seed_{seed} ... ok");
         println!("test result: ok. 1 passed; 0 failed");
         return Ok(());
     }
-    println!("test result: FAILED. 0 passed; {} failed", violations.len());
-    bail!("{} violations with seed {}; the first: {}", violations.len(), options.seed, violations[0])
+    let (count, seed) = (violations.len(), options.seed);
+    println!("test result: FAILED. 0 passed; {count} failed");
+    bail!("{count} violations with seed {seed}; the first: {}", violations[0])
 }
 
 async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
@@ -91,26 +94,24 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 if told.elapsed() > Duration::from_secs(30) {
                     told = tokio::time::Instant::now();
-                    println!("kills {} of {kills} after {} s", lab.record.kills(), started.elapsed().as_secs());
+                    let (so_far, seconds) = (lab.record.kills(), started.elapsed().as_secs());
+                    println!("kills {so_far} of {kills} after {seconds} s");
                 }
             }
             lab.over.store(true, Ordering::Relaxed);
         })
     };
-    let workers: Vec<_> = (0..options.workers).map(|n| tokio::spawn(workload::work(lab.clone(), options.seed, n))).collect();
-    let faults = tokio::spawn(cluster_faults::go_on(lab.clone(), options.seed));
     let seed = options.seed;
-    let followed: Vec<JoinHandle<Result<()>>> = forge
-        .iter()
-        .flat_map(|forge| {
-            [
-                tokio::spawn(forge.clone().push(lab.clone(), seed)),
-                tokio::spawn(forge.clone().strike(lab.clone(), seed)),
-                tokio::spawn(forge.clone().haunt(lab.clone(), seed)),
-                tokio::spawn(forge.clone().tend(lab.clone())),
-            ]
-        })
-        .collect();
+    let worker = |n| tokio::spawn(workload::work(lab.clone(), seed, n));
+    let workers: Vec<_> = (0..options.workers).map(worker).collect();
+    let faults = tokio::spawn(cluster_faults::go_on(lab.clone(), seed));
+    let mut followed: Vec<JoinHandle<Result<()>>> = Vec::new();
+    if let Some(forge) = &forge {
+        followed.push(tokio::spawn(forge.clone().push(lab.clone(), seed)));
+        followed.push(tokio::spawn(forge.clone().strike(lab.clone(), seed)));
+        followed.push(tokio::spawn(forge.clone().haunt(lab.clone(), seed)));
+        followed.push(tokio::spawn(forge.clone().tend(lab.clone())));
+    }
     ending.await.context("the clock of the loop failed")?;
     // The faults stop first, so that runs in progress can end.
     faults.await.context("the faults of the cluster failed")??;
@@ -125,25 +126,28 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     step.done();
     lab.settle().await;
     let now = Timestamp::now();
-    let mut history = history::read(&lab.cluster.audit_log, since, std::slice::from_ref(&lab.namespace), lab::SECRET)?;
+    let (log, namespaces) = (&lab.cluster.audit_log, [lab.namespace.clone()]);
+    let mut history = history::read(log, since, &namespaces, lab::SECRET)?;
     history.ledger = lab.state.ledger();
-    history.gaps = lab.record.gaps();
-    history.outages = lab.record.outages();
-    history.states = states::known(lab, &forge.iter().flat_map(|forge| forge.stacks()).collect::<Vec<_>>()).await?;
+    history.gaps = lab.record.times(&[Kind::ApiServer]);
+    // What is on a journal's way to the datastore.
+    let on_its_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
+    history.outages = lab.record.times(&on_its_way);
+    let stacks = forge.as_ref().map(|forge| forge.stacks()).unwrap_or_default();
+    history.states = states::known(lab, &stacks).await?;
     let runs = lab.all(&lab.runs()).await?;
-    for run in runs.iter().filter(|run| run.labels().contains_key(names::LABEL_LAYER)) {
+    let of_layer = |run: &&TerraformRun| run.labels().contains_key(names::LABEL_LAYER);
+    for run in runs.iter().filter(of_layer) {
         lab.keep(&run.name_any()).await;
     }
     history.journals = lab.shelf.journals();
-    history.last = runs.into_iter().map(|run| (run.uid().unwrap_or_default(), run.status.unwrap_or_default())).collect();
+    let status = |run: TerraformRun| (run.uid().unwrap_or_default(), run.status.unwrap_or_default());
+    history.last = runs.into_iter().map(status).collect();
     let mut violations = history::check(&history, Some(now));
-    violations.extend(stuck.into_iter().map(|(of, text)| Violation { invariant: "L1", of, text }));
-    violations.extend(left.into_iter().map(|(of, text)| Violation { invariant: "L40", of, text }));
-    violations.extend(lab.leaks()?.into_iter().chain(lab.shelf.leaks()).map(|text| Violation {
-        invariant: "S15",
-        of: "logs".into(),
-        text,
-    }));
+    violations.extend(stuck.into_iter().map(|(of, text)| Violation::new("L1", of, text)));
+    violations.extend(left.into_iter().map(|(of, text)| Violation::new("L40", of, text)));
+    let leaks = lab.leaks()?.into_iter().chain(lab.shelf.leaks());
+    violations.extend(leaks.map(|text| Violation::new("S15", "logs", text)));
     if let Some(forge) = &forge {
         violations.extend(forge.judge(lab, &history).await?);
     }
@@ -156,9 +160,8 @@ async fn strike(lab: &Arc<Lab>, options: &Options) -> Result<Vec<Violation>> {
     for violation in &violations {
         println!("must never happen: {violation}");
     }
-    let of: BTreeSet<_> = violations.iter().map(|violation| violation.of.as_str()).collect();
-    for text in of.into_iter().map(|run| history::evidence(&history, run)).filter(|text| !text.is_empty()).take(3) {
-        print!("{text}");
-    }
+    let of: BTreeSet<_> = violations.iter().map(|violation| &violation.of).collect();
+    let evidence = of.into_iter().map(|run| history::evidence(&history, run));
+    evidence.filter(|text| !text.is_empty()).take(3).for_each(|text| print!("{text}"));
     Ok(violations)
 }

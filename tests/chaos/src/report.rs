@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use clap::ValueEnum as _;
+
 use super::{Options, kinds::Kind, lab::Lab};
 use crate::history::{History, Violation};
 
@@ -30,10 +32,11 @@ pub(super) fn markdown(lab: &Lab, history: &History, violations: &[Violation], o
         PHASES.map(|phase| if phase == "none" { "of the cluster" } else { phase }).join(" | ")
     ));
     line(format!("|---|{}", "---|".repeat(PHASES.len() + 1)));
-    for kind in Kind::ALL {
-        let of: Vec<_> = strikes.iter().filter(|strike| strike.kind == kind).collect();
+    for kind in Kind::value_variants() {
+        let of: Vec<_> = strikes.iter().filter(|strike| strike.kind == *kind).collect();
         let count = |phase: &str| of.iter().filter(|strike| place(strike) == phase).count();
-        line(format!("| {} | {} | {} |", kind.name(), PHASES.map(|phase| count(phase).to_string()).join(" | "), of.len()));
+        let name = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        line(format!("| {name} | {} | {} |", PHASES.map(|phase| count(phase).to_string()).join(" | "), of.len()));
     }
     let mut endings: BTreeMap<String, usize> = BTreeMap::new();
     let (mut attempts, mut claims) = (0, 0);

@@ -126,16 +126,10 @@ pub(super) async fn close(lab: &Lab) -> Result<Vec<(String, String)>> {
 
 fn last(lab: &Lab, place: Place, n: usize) -> Result<TerraformRun> {
     let name = format!("last-{n}");
-    let script = json!({"name": format!("{}/{name}", lab.namespace), "ledger": lab.state.ledger_url(), "resources": place.resources(&name, 1)});
-    let mut spec = json!({
-        "source": {"inline": {"files": {"main.tf": "# played by a script\n", "pawl-script.json": script.to_string()}}},
-        "tool": {"name": "OpenTofu", "version": "0.0.1"}, "approval": {"mode": "Automatic"},
-        "runner": runner(false),
-    });
+    let script = json!({"resources": place.resources(&name, 1)});
+    let mut spec = json!({"approval": {"mode": "Automatic"}, "runner": runner(false)});
     merge(&mut spec, &place.spec(lab, &name));
-    let mut run = TerraformRun::new(&name, serde_json::from_value(spec)?);
-    run.metadata.namespace = Some(lab.namespace.clone());
-    Ok(run)
+    lab.scripted(&name, "", &script, &spec)
 }
 
 /// The status of a run that did not apply.

@@ -60,15 +60,8 @@ impl Aim {
             Kind::Delete => lab.pods().delete(&attempt.pod_name, &DeleteParams::default()).await.is_ok(),
             Kind::ForceDelete => lab.pods().delete(&attempt.pod_name, &DeleteParams::default().grace_period(0)).await.is_ok(),
             Kind::Evict => lab.pods().evict(&attempt.pod_name, &EvictParams::default()).await.is_ok(),
-            Kind::OutOfMemory
-            | Kind::Drain
-            | Kind::Controller
-            | Kind::Datastore
-            | Kind::Sources
-            | Kind::Server
-            | Kind::GitServer
-            | Kind::ApiServer
-            | Kind::Network => false,
+            // Not of a pod.
+            _ => false,
         };
         if struck {
             lab.record.add(self.kind, Some(phase.as_str().to_owned()));
@@ -77,14 +70,9 @@ impl Aim {
     }
 }
 
-const fn rank(phase: Phase) -> u8 {
-    match phase {
-        Phase::Pending => 0,
-        Phase::Setup => 1,
-        Phase::Init => 2,
-        Phase::Plan => 3,
-        Phase::AwaitingApproval => 4,
-        Phase::Apply => 5,
-        Phase::Succeeded | Phase::Failed | Phase::Canceled | Phase::Unknown => 6,
-    }
+/// The place of a phase in a run's life.
+fn rank(phase: Phase) -> usize {
+    use Phase::{Apply, AwaitingApproval, Init, Pending, Plan, Setup};
+    let order = [Pending, Setup, Init, Plan, AwaitingApproval, Apply];
+    order.iter().position(|one| *one == phase).unwrap_or(order.len())
 }

@@ -67,8 +67,10 @@ async fn accompany(lab: &Lab, name: &str, out_of_memory: bool, random: &mut StdR
         };
         let status = run.status.clone().unwrap_or_default();
         if status.is_terminal() && status.attempt.as_ref().is_none_or(|attempt| !attempt.open) {
-            if out_of_memory && status.failure.as_ref().is_some_and(|failure| failure.reason == crds::reason::TOOL_KILLED) {
-                lab.record.add(Kind::OutOfMemory, Some(if status.claim.is_some() { "Apply" } else { "Plan" }.to_owned()));
+            let reason = status.failure.map(|failure| failure.reason).unwrap_or_default();
+            if out_of_memory && reason == crds::reason::TOOL_KILLED {
+                let phase = if status.claim.is_some() { "Apply" } else { "Plan" };
+                lab.record.add(Kind::OutOfMemory, Some(phase.to_owned()));
             }
             lab.keep(name).await;
             return Ok(None);
@@ -105,7 +107,6 @@ fn said(status: &TerraformRunStatus) -> String {
 
 /// Draws a run: its tool sleeps at random steps, and its approval is manual or automatic.
 fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, bool)> {
-    let id = format!("{}/{name}", lab.namespace);
     let automatic = random.random_bool(0.5);
     let out_of_memory = random.random_bool(0.05);
     let place = Place::draw(random);
@@ -121,22 +122,19 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
         commands[command] = json!([{"allocate_mb": 400}]);
     }
     let script = json!({
-        "name": id, "ledger": lab.state.ledger_url(),
         "resources": place.resources(name, random.random_range(2..9)), "apply_ms": random.random_range(apply_ms),
         "persist": if random.random_bool(0.7) { "end" } else { "each" },
         "commands": commands,
     });
     let hold = if random.random_bool(0.4) { "0s" } else { "1h" };
+    let secret = json!({"secretKeyRef": {"name": "password", "key": "value"}});
     let mut spec = json!({
-        "source": {"inline": {"files": {"main.tf": "# played by a script\nvariable \"password\" {}\n", "pawl-script.json": script.to_string()}}},
-        "tool": {"name": "OpenTofu", "version": "0.0.1"},
         "approval": {"mode": if automatic { "Automatic" } else { "Manual" }, "holdFor": hold},
-        "variables": [{"name": "password", "valueFrom": {"secretKeyRef": {"name": "password", "key": "value"}}}],
+        "variables": [{"name": "password", "valueFrom": secret}],
         "runner": runner(out_of_memory),
         "ttlSecondsAfterFinished": 60,
     });
     merge(&mut spec, &place.spec(lab, name));
-    let mut run = TerraformRun::new(name, serde_json::from_value(spec)?);
-    run.metadata.namespace = Some(lab.namespace.clone());
+    let run = lab.scripted(name, "variable \"password\" {}\n", &script, &spec)?;
     Ok((run, out_of_memory))
 }

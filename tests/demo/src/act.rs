@@ -51,7 +51,8 @@ pub(super) struct Act<'a> {
 
 impl<'a> Act<'a> {
     pub(super) fn new(cluster: &'a Cluster, client: Client, approval: Approval) -> Self {
-        let (runs, pods) = (Api::namespaced(client.clone(), NAMESPACE), Api::namespaced(client.clone(), NAMESPACE));
+        let runs = Api::namespaced(client.clone(), NAMESPACE);
+        let pods = Api::namespaced(client.clone(), NAMESPACE);
         Self { cluster, client, runs, pods, approval }
     }
 
@@ -62,32 +63,32 @@ impl<'a> Act<'a> {
         let waits = |s: &TerraformRunStatus| s.phase == Some(Phase::AwaitingApproval) || s.is_terminal();
         let planned = follower.until(PLANNED_WITHIN, waits).await?;
         if planned.is_terminal() {
-            screen::say("The run ended before a plan waited; describe says why, and what to do next.");
+            screen::say("The run ended before a plan waited; `kubectl describe` tells why.");
             return Ok(Ended::Failed);
         }
-        let pod = planned.attempt.as_ref().map(|attempt| attempt.pod_name.clone()).context("a plan without a pod")?;
-        let plan = planned.plan.as_ref().context("a run that waits without a plan")?;
-        match log::plan(&self.pods, &pod).await {
-            Some(text) => screen::block(&text),
-            // The log is optional: the status has the changes as well.
-            None => screen::block(&plan.changes.join("\n")),
-        }
+        let pod = planned.attempt.context("a plan without a pod")?.pod_name;
+        let plan = planned.plan.context("a run that waits without a plan")?;
+        // The log is optional: the status has the changes as well.
+        let text = log::plan(&self.pods, &pod).await;
+        screen::block(&text.unwrap_or_else(|| plan.changes.join("\n")));
         screen::say(&format!("Plan {}  {}", plan.summary, plan.checksum));
-        screen::say(&format!("Approve with:\n\n  {}\n", planned.next_step.as_deref().unwrap_or_default()));
+        screen::say(&format!("Approve with:\n\n  {}\n", planned.next_step.unwrap_or_default()));
+        let approve = || approve::approve(&self.client, &self.runs, &name, &plan.checksum);
 
         if self.approval == Approval::ByItself {
             screen::say("Approved by the demo itself, as --yes says.");
-            approve::approve(&self.client, &self.runs, &name, &plan.checksum).await?;
+            approve().await?;
         } else if approve::somebody_is_there() {
             screen::say(&format!("in another terminal (after {ENV}),"));
             match approve::ask(&mut follower).await? {
-                Answer::Yes => approve::approve(&self.client, &self.runs, &name, &plan.checksum).await?,
+                Answer::Yes => approve().await?,
                 Answer::No => approve::deny(&self.runs, &name).await?,
                 Answer::Elsewhere => screen::say("Answered in another terminal."),
                 Answer::Left => return Ok(leave(&name, "It goes on waiting.")),
             }
         } else {
-            return Ok(leave(&name, "There is no terminal to ask at, and --yes was not given, so nothing was approved."));
+            let why = "There is no terminal to ask at, and --yes was not given, so nothing was approved.";
+            return Ok(leave(&name, why));
         }
         self.apply(&mut follower, &pod, step).await
     }
@@ -96,11 +97,7 @@ impl<'a> Act<'a> {
     async fn apply(&self, follower: &mut Follower, pod: &str, step: u8) -> Result<Ended> {
         let step = Step::begin(step, "apply");
         let printed = log::lines(&self.pods, pod).await.map_or(0, |lines| lines.len());
-        let words = tokio::spawn(log::follow(self.pods.clone(), pod.to_owned(), printed, move |line| {
-            if !line.trim().is_empty() {
-                screen::line(line);
-            }
-        }));
+        let words = tokio::spawn(log::follow(self.pods.clone(), pod.to_owned(), printed));
         let ended = follower.until(APPLIED_WITHIN, TerraformRunStatus::is_terminal).await;
         // The log ends with the pod, a moment after the run.
         let _ = tokio::time::timeout(Duration::from_secs(3), words).await;

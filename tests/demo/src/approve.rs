@@ -6,13 +6,14 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result};
 use crds::{Phase, TerraformRun, names};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client};
 use nix::sys::termios::{self, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 
 use super::follow::Follower;
+use harness::cluster::objects;
 
 /// The answer to the question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,26 +60,22 @@ pub(super) async fn ask(follower: &mut Follower) -> Result<Answer> {
 
 /// Approves a plan as the client's user, like the printed command.
 pub(super) async fn approve(client: &Client, runs: &Api<TerraformRun>, run: &str, checksum: &str) -> Result<()> {
-    let review = Api::<SelfSubjectReview>::all(client.clone())
-        .create(&PostParams::default(), &SelfSubjectReview::default())
-        .await
-        .context("the API server does not say who this is")?;
-    let user =
-        review.status.and_then(|status| status.user_info).and_then(|info| info.username).context("a user without a name")?;
-    annotate(runs, run, &[(names::APPROVE, checksum), (names::APPROVED_BY, &user)])
-        .await
-        .context("the approval was refused; the line above shows the plan that waits")
+    let reviews = Api::<SelfSubjectReview>::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let status = review.context("the API server does not tell the user of this demo")?.status;
+    let user = status.and_then(|status| status.user_info).and_then(|info| info.username);
+    let user = user.context("a user without a name")?;
+    let approval = json!({names::APPROVE: checksum, names::APPROVED_BY: user});
+    annotate(runs, run, approval).await.context("the approval was refused; the line above shows the plan that waits")
 }
 
 pub(super) async fn deny(runs: &Api<TerraformRun>, run: &str) -> Result<()> {
-    annotate(runs, run, &[(names::DENY, "n was pressed in the demo")]).await.context("the denial was refused; try it by kubectl")
+    let denial = json!({names::DENY: "n was pressed in the demo"});
+    annotate(runs, run, denial).await.context("the denial was refused; try it by kubectl")
 }
 
-async fn annotate(runs: &Api<TerraformRun>, run: &str, annotations: &[(&str, &str)]) -> Result<()> {
-    let map: serde_json::Map<_, _> = annotations.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": map}}));
-    runs.patch(run, &PatchParams::default(), &patch).await?;
-    Ok(())
+async fn annotate(runs: &Api<TerraformRun>, run: &str, annotations: Value) -> kube::Result<()> {
+    objects::merge(runs, run, &json!({"metadata": {"annotations": annotations}})).await.map(drop)
 }
 
 /// Reads single keys without Enter. Drop restores the terminal.

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::screen;
+use super::{ENV, screen, stack::NAMESPACE};
 use harness::cluster::report;
 
 /// A watched run.
@@ -46,7 +46,8 @@ impl Follower {
                 }
             }
         });
-        Self { name, seen, task, lines: 0, pending_since: Some(Instant::now()), said: String::new() }
+        let pending_since = Some(Instant::now());
+        Self { name, seen, task, lines: 0, pending_since, said: String::new() }
     }
 
     pub(super) fn status(&self) -> TerraformRunStatus {
@@ -76,14 +77,10 @@ impl Follower {
                 return Ok(status);
             }
             let Ok(next) = tokio::time::timeout_at(deadline, self.changed()).await else {
-                bail!(
-                    "{} has not gone on after {}: {}; look at it: eval \"$(cargo demo --env)\" && kubectl describe -n {} tfrun/{}",
-                    self.name,
-                    report::duration(within),
-                    status.message.unwrap_or_else(|| "it says nothing; is the controller well?".to_owned()),
-                    super::stack::NAMESPACE,
-                    self.name,
-                );
+                let (name, within) = (&self.name, report::duration(within));
+                let message = status.message.unwrap_or_else(|| "it reports nothing".to_owned());
+                let look = format!("{ENV} && kubectl describe -n {NAMESPACE} tfrun/{name}");
+                bail!("{name} has not gone on after {within}: {message}; look at it: {look}");
             };
             status = next;
         }
@@ -94,12 +91,14 @@ impl Follower {
         if status.phase.is_some_and(|phase| phase != Phase::Pending)
             && let Some(since) = self.pending_since.take()
         {
-            let pod = status.attempt.as_ref().map(|attempt| attempt.pod_name.clone()).unwrap_or_default();
-            screen::line(&format!("Pending  {}  pod {pod}", report::duration(since.elapsed())));
+            let pod = status.attempt.as_ref().map_or("", |attempt| &attempt.pod_name);
+            let took = report::duration(since.elapsed());
+            screen::line(&format!("Pending  {took}  pod {pod}"));
         }
         // History is bounded: after many attempts its oldest lines are dropped, and the rest is printed.
         for line in status.history.iter().skip(self.lines.min(status.history.len())) {
-            screen::line(line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest));
+            let line = line.split_once("  ").map_or(line.as_str(), |(_, rest)| rest);
+            screen::line(line);
         }
         self.lines = status.history.len();
         let said = hold_up(status).or_else(|| progress(status)).unwrap_or_default();

@@ -12,7 +12,7 @@ use super::act::{Act, Ended};
 use super::screen::{self, Step};
 use super::servers::Servers;
 use super::stack::{self, LAYER, NAMESPACE, REPOSITORY};
-use harness::cluster::report;
+use harness::cluster::{objects, report};
 
 /// Time limit for a busy machine.
 const WITHIN: Duration = Duration::from_secs(300);
@@ -23,40 +23,47 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
     let step = Step::begin(7, "layer");
     stack::greet(servers, "Hello")?;
     scene.create().await?;
-    let pending = scene.until("planned", |status| status.pending.is_some() || is_at_rest(status)).await?;
-    step.done(&format!("{NAMESPACE}/{LAYER} follows main of {}, directory {LAYER}", servers.git_url(REPOSITORY)));
-    if pending.pending.is_some() {
+    let planned = |status: &TerraformLayerStatus| status.pending.is_some() || is_at_rest(status);
+    let status = scene.until("planned", planned).await?;
+    let url = servers.git_url(REPOSITORY);
+    step.done(&format!("{NAMESPACE}/{LAYER} follows main of {url}, directory {LAYER}"));
+    if status.pending.is_some() {
         // An earlier demo left another text.
-        let ended = scene.carry(&pending, 7).await?;
+        let ended = scene.carry(&status, 7).await?;
         if ended != Ended::Applied {
             return Ok(ended);
         }
     }
 
     let step = Step::begin(8, "commit");
-    let commit = stack::greet(servers, &format!("Good morning, at {}", jiff::Timestamp::now().as_second()))?;
+    let text = format!("Good morning, at {}", jiff::Timestamp::now().as_second());
+    let commit = stack::greet(servers, &text)?;
     scene.request().await?;
     let planned = |status: &TerraformLayerStatus| {
-        status.pending.is_some() && status.last_plan.as_ref().is_some_and(|plan| plan.revision == commit)
+        let plan = status.last_plan.as_ref().filter(|_| status.pending.is_some());
+        plan.is_some_and(|plan| plan.revision == commit)
     };
-    let pending = scene.until("planned at the new commit", planned).await?;
-    step.done(&format!("{} pushed; nobody asked for its plan", &commit[..8]));
-    let ended = scene.carry(&pending, 8).await?;
+    let status = scene.until("planned at the new commit", planned).await?;
+    step.done(&format!("{} pushed; its plan was not requested", &commit[..8]));
+    let ended = scene.carry(&status, 8).await?;
     if ended != Ended::Applied {
         return Ok(ended);
     }
 
     let step = Step::begin(9, "drift");
     servers.change_by_hand(LAYER, "changed by hand").await?;
-    screen::line(&format!("somebody changed what {LAYER} made: curl -X PUT -d 'changed by hand' {}", servers.object_url(LAYER)));
-    screen::line(&format!("$ kubectl annotate -n {NAMESPACE} layer {LAYER} {}=now   (or wait for the next check)", names::PLAN));
-    scene.annotate_layer().await?;
-    let drifted = scene.until("found to have drifted", |status| status.drift.is_some() && status.pending.is_some()).await?;
-    let drift = drifted.drift.as_ref().context("a layer without drift")?;
+    let (url, plan) = (servers.object_url(LAYER), names::PLAN);
+    screen::line(&format!("the object of {LAYER} is changed: curl -X PUT -d 'changed by hand' {url}"));
+    screen::line(&format!("$ kubectl annotate -n {NAMESPACE} layer {LAYER} {plan}=now   (or wait for the next check)"));
+    objects::merge(&scene.layers, LAYER, &annotation(plan, "now")).await?;
+    let drifted = |status: &TerraformLayerStatus| status.drift.is_some() && status.pending.is_some();
+    let status = scene.until("found to have drifted", drifted).await?;
+    let drift = status.drift.as_ref().context("a layer without drift")?;
     step.done(&format!("found: {}", drift.objects.join(", ")));
-    let ended = scene.carry(&drifted, 9).await?;
+    let ended = scene.carry(&status, 9).await?;
     if ended == Ended::Applied {
-        scene.until("as it should be", |status| status.drift.is_none() && is_at_rest(status)).await?;
+        let corrected = |status: &TerraformLayerStatus| status.drift.is_none() && is_at_rest(status);
+        scene.until("as it should be", corrected).await?;
         act.describe("terraformlayer", LAYER)?;
     }
     Ok(ended)
@@ -71,8 +78,8 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn new(act: &'a Act<'a>, client: &Client, servers: &'a Servers) -> Self {
-        let (layers, repositories) = (Api::namespaced(client.clone(), NAMESPACE), Api::namespaced(client.clone(), NAMESPACE));
-        Self { act, servers, layers, repositories }
+        let layers = Api::namespaced(client.clone(), NAMESPACE);
+        Self { act, servers, layers, repositories: Api::namespaced(client.clone(), NAMESPACE) }
     }
 
     /// Creates repository and layer, unless they exist.
@@ -83,27 +90,25 @@ impl<'a> Scene<'a> {
         let layer = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": LAYER},
             "spec": {"repository": {"name": REPOSITORY}, "ref": "main", "path": LAYER, "template": {"variables": [variable]}}});
         let applied = PatchParams::apply("pawl-demo").force();
-        self.repositories.patch(REPOSITORY, &applied, &Patch::Apply(repository)).await.context("cannot make the repository")?;
+        let repository = Patch::Apply(repository);
+        let made = self.repositories.patch(REPOSITORY, &applied, &repository).await;
+        made.context("cannot make the repository")?;
         self.request().await?;
-        self.layers.patch(LAYER, &applied, &Patch::Apply(layer)).await.context("cannot make the layer")?;
-        Ok(())
+        let made = self.layers.patch(LAYER, &applied, &Patch::Apply(layer)).await;
+        made.context("cannot make the layer").map(drop)
     }
 
-    /// Pending after a push, like a webhook.
+    /// Requests a look at the repository after a push, like a webhook.
     async fn request(&self) -> Result<()> {
         let patch = annotation(names::RECONCILE, &jiff::Timestamp::now().to_string());
-        self.repositories.patch(REPOSITORY, &PatchParams::default(), &patch).await?;
-        Ok(())
-    }
-
-    async fn annotate_layer(&self) -> Result<()> {
-        self.layers.patch(LAYER, &PatchParams::default(), &annotation(names::PLAN, "now")).await?;
+        objects::merge(&self.repositories, REPOSITORY, &patch).await?;
         Ok(())
     }
 
     async fn carry(&self, status: &TerraformLayerStatus, step: u8) -> Result<Ended> {
         let pending = status.pending.as_ref().context("no plan waits")?;
-        self.act.play(&self.act.runs.get(&pending.run).await?, step).await
+        let run = self.act.runs.get(&pending.run).await?;
+        self.act.play(&run, step).await
     }
 
     async fn until(&self, what: &str, done: impl Fn(&TerraformLayerStatus) -> bool) -> Result<TerraformLayerStatus> {
@@ -120,11 +125,9 @@ impl<'a> Scene<'a> {
             }
             said = waits;
             if tokio::time::Instant::now() > deadline {
-                bail!(
-                    "layer {LAYER} is not {what} after {}: {said}; look at it: {} && kubectl describe -n {NAMESPACE} layer,tfrepo",
-                    report::duration(WITHIN),
-                    super::ENV
-                );
+                let within = report::duration(WITHIN);
+                let look = format!("{} && kubectl describe -n {NAMESPACE} layer,tfrepo", super::ENV);
+                bail!("layer {LAYER} is not {what} after {within}: {said}; look at it: {look}");
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -137,6 +140,6 @@ fn is_at_rest(status: &TerraformLayerStatus) -> bool {
     status.state == Some(LayerState::Idle) && planned.is_some() && planned == status.source.as_ref().map(|source| &source.content)
 }
 
-fn annotation(key: &str, value: &str) -> Patch<Value> {
-    Patch::Merge(json!({"metadata": {"annotations": {key: value}}}))
+fn annotation(key: &str, value: &str) -> Value {
+    json!({"metadata": {"annotations": {key: value}}})
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures::{AsyncBufReadExt as _, TryStreamExt as _};
+use futures::{AsyncBufReadExt as _, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::LogParams;
+
+use super::screen;
 
 /// Beginnings of a plan's text in both tools; before it are events.
 const BEGINNINGS: [&str; 5] = [
@@ -43,15 +45,14 @@ fn plan_text(lines: &[String]) -> Option<String> {
     Some(lines[start..].join("\n"))
 }
 
-/// Passes the lines of a pod's log after the first `skip` to `print`, until the log ends.
-pub(super) async fn follow(pods: Api<Pod>, pod: String, skip: usize, print: impl Fn(&str)) {
-    let Ok(stream) = pods.log_stream(&pod, &LogParams { follow: true, ..LogParams::default() }).await else { return };
-    let mut lines = stream.lines();
-    let mut seen = 0;
+/// Prints the lines of a pod's log after the first `skip`, until the log ends.
+pub(super) async fn follow(pods: Api<Pod>, pod: String, skip: usize) {
+    let params = LogParams { follow: true, ..LogParams::default() };
+    let Ok(stream) = pods.log_stream(&pod, &params).await else { return };
+    let mut lines = stream.lines().skip(skip);
     while let Ok(Some(line)) = lines.try_next().await {
-        seen += 1;
-        if seen > skip {
-            print(&line);
+        if !line.trim().is_empty() {
+            screen::line(&line);
         }
     }
 }
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_plan_begins_where_the_tool_says_so() {
+    fn plan_text_begins_at_the_first_known_line() {
         let log = ["OpenTofu 1.10.6", "Plan: 1 to add", "", "OpenTofu used the selected providers to …", "", "  + create"];
         let log: Vec<String> = log.into_iter().map(str::to_owned).collect();
         assert_eq!(plan_text(&log).unwrap(), "OpenTofu used the selected providers to …\n\n  + create");

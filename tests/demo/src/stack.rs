@@ -24,22 +24,21 @@ const STACK: &str = include_str!("../../fixtures/stacks/demo/main.tf");
 
 /// Commits the stack. It contains the demo's number, so that each demo has a change.
 pub(super) fn commit(servers: &Servers, number: u32) -> Result<String> {
-    let repo = Repo::create(&servers.repository(REPOSITORY))?;
-    let files = [
-        (format!("{DIRECTORY}/main.tf"), STACK.to_owned()),
-        (format!("{DIRECTORY}/demo.auto.tfvars"), format!("generation = {number}\n")),
-    ];
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-    repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
+    let values = ("demo", format!("generation = {number}\n"));
+    committed(servers, DIRECTORY, STACK, &values)
 }
 
 /// Commits the layer's directory with this text.
 pub(super) fn greet(servers: &Servers, text: &str) -> Result<String> {
-    let repo = Repo::create(&servers.repository(REPOSITORY))?;
     let main = include_str!("../../fixtures/layers/greeting/main.tf");
-    let values = format!("greeting = {}\n", json!(text));
-    let files = [(format!("{LAYER}/main.tf"), main), (format!("{LAYER}/greeting.auto.tfvars"), values.as_str())];
-    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+    let values = ("greeting", format!("greeting = {}\n", json!(text)));
+    committed(servers, LAYER, main, &values)
+}
+
+fn committed(servers: &Servers, directory: &str, main: &str, values: &(&str, String)) -> Result<String> {
+    let repo = Repo::create(&servers.repository(REPOSITORY))?;
+    let [code, variables] = [format!("{directory}/main.tf"), format!("{directory}/{}.auto.tfvars", values.0)];
+    let files = [(code.as_str(), main), (variables.as_str(), values.1.as_str())];
     repo.commit("main", &files).context("cannot commit to the demo's repository; `cargo demo --fresh` begins anew")
 }
 

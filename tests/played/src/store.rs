@@ -232,7 +232,7 @@ impl Store {
             admission::admit_layer(user, Some(&old), &whole)?;
         }
         let count = |object: &Value| object["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
-        let leaving = !whole["metadata"]["deletionTimestamp"].is_null();
+        let leaving = is_leaving(&whole);
         if leaving && count(&whole) > count(&old) {
             return Err(Refusal::invalid("no new finalizers can be added if the object is being deleted"));
         }
@@ -276,7 +276,7 @@ impl Store {
             return Ok(old);
         }
         let mut new = (*old).clone();
-        if new["metadata"]["deletionTimestamp"].is_null() {
+        if !is_leaving(&new) {
             new["metadata"]["deletionTimestamp"] = json!(whole_seconds(now));
         }
         new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
@@ -317,6 +317,21 @@ impl Store {
         self.changes.push(Change { version: self.version, key: key.clone(), object: object.clone(), deleted: true, by: None });
         object
     }
+}
+
+/// A text in an object, by JSON pointer; empty if it is missing.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A label of an object; empty if it is missing.
+pub fn label<'a>(object: &'a Value, name: &str) -> &'a str {
+    object["metadata"]["labels"][name].as_str().unwrap_or_default()
+}
+
+/// Whether an object is marked for deletion.
+pub fn is_leaving(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// The body of an error response.

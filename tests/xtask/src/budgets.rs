@@ -3,7 +3,7 @@
 //! Lines and fields are the same on every machine, so a count above its budget is an error. Bytes and times only cause warnings.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::{
@@ -59,16 +59,17 @@ pub fn check(options: &Options) -> Result<()> {
         record(&cache, [("demo".to_owned(), demo()?)])?;
     }
     let path = root().join(FILE);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut budgets = parse(&text).with_context(|| format!("{} is not as it has to be", path.display()))?;
+    let text = cache::read(&path)?;
+    let mut budgets = parse(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     let measured = measure(&cache)?;
     if options.write {
         replace(&mut budgets, measured);
         return cache::write(&path, format!("{}\n{}", head(&text), render(&budgets)));
     }
-    let compared = compare(&budgets, &measured);
-    print!("{}", compared.table);
-    if compared.errors.is_empty() { Ok(()) } else { bail!("{}", compared.errors.join("\n")) }
+    let Compared { table, errors } = compare(&budgets, &measured);
+    print!("{table}");
+    ensure!(errors.is_empty(), "{}", errors.join("\n"));
+    Ok(())
 }
 
 /// Budgets of processor time.
@@ -80,17 +81,16 @@ impl Times {
 
     /// Empty if the file cannot be read; the stage `budgets` reports the reason.
     pub(crate) fn read() -> Self {
-        let figures = fs::read_to_string(root().join(FILE)).ok().and_then(|text| parse(&text).ok());
-        Self(figures.and_then(|mut figures| figures.remove(SECONDS)).unwrap_or_default())
+        Self(seconds_in(&root().join(FILE)))
     }
 
     /// The time of a stage and its budget, in minutes, with a mark if the time is above the budget.
     pub(crate) fn beside(&self, stage: &str, taken: Duration) -> String {
         let minutes = |time: Duration| time.as_secs_f64() / 60.0;
-        let budget = self.0.get(stage).map(|seconds| Duration::from_secs(*seconds));
-        let of = budget.map_or_else(String::new, |budget| format!("of {:.1}", minutes(budget)));
+        let budget = self.0.get(stage).map(|seconds| minutes(Duration::from_secs(*seconds)));
+        let (taken, of) = (minutes(taken), budget.map(|budget| format!("of {budget:.1}")));
         let mark = if budget.is_some_and(|budget| taken > budget) { '!' } else { ' ' };
-        format!("{:>6.1} min {of:<8}{mark}", minutes(taken))
+        format!("{taken:>6.1} min {:<8}{mark}", of.unwrap_or_default())
     }
 }
 
@@ -101,20 +101,24 @@ pub(crate) fn remember(taken: impl IntoIterator<Item = (String, Duration)>) -> R
 
 fn measure(cache: &Cache) -> Result<Figures> {
     let mut figures = Figures::new();
-    let mut put =
-        |section: &str, name: &str, value| figures.entry(section.to_owned()).or_default().insert(name.to_owned(), value);
+    let mut put = |section: &str, name: &str, value| {
+        let rows: &mut BTreeMap<_, _> = figures.entry(section.to_owned()).or_default();
+        rows.insert(name.to_owned(), value);
+    };
     for (package, lines) in lines::count(root(), &cache.path("budgets"))? {
         put(CODE, &package, lines.code);
         put(COMMENTS, &package, lines.comments);
     }
     // A field is a row of the page that is generated from the definitions.
-    let page = root().join("design/guide/fields.md");
-    let page = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
-    put(FIELDS, "api", page.lines().filter(|line| line.starts_with("| `")).count() as u64);
-    let programs = std::env::var_os("PAWL_PROGRAMS").map(PathBuf::from);
-    let programs = programs.or_else(|| Some(std::env::current_exe().ok()?.parent()?.to_owned())).unwrap_or_default();
+    let page = cache::read(&root().join("design/guide/fields.md"))?;
+    let fields = page.lines().filter(|line| line.starts_with("| `"));
+    put(FIELDS, "api", fields.count() as u64);
+    let built = std::env::var_os("PAWL_PROGRAMS").map(PathBuf::from);
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.to_owned());
+    let programs = built.or_else(beside).unwrap_or_default();
+    let scratch = cache.path(format!("budgets/stripped-{}", std::process::id()));
     for name in PROGRAMS {
-        if let Some(bytes) = stripped(&programs.join(name), &cache.path(format!("budgets/stripped-{}", std::process::id()))) {
+        if let Some(bytes) = stripped(&programs.join(name), &scratch) {
             put(BYTES, name, bytes);
         }
     }
@@ -131,7 +135,8 @@ fn measure(cache: &Cache) -> Result<Figures> {
 
 /// The size of a program without line tables, as in an image. `None` if it is not built or `strip` is missing.
 fn stripped(program: &Path, scratch: &Path) -> Option<u64> {
-    run(Command::new("strip").args(["--strip-debug", "-o"]).arg(scratch).arg(program)).ok()?;
+    let mut strip = Command::new("strip");
+    run(strip.args(["--strip-debug", "-o"]).arg(scratch).arg(program)).ok()?;
     let bytes = fs::metadata(scratch).ok()?.len();
     cache::remove(scratch).ok()?;
     Some(bytes)
@@ -139,11 +144,10 @@ fn stripped(program: &Path, scratch: &Path) -> Option<u64> {
 
 /// The size of the smallest archive of an image: a second archive of the runner contains the test tools.
 fn archive(directory: &Path, image: &str) -> Option<u64> {
+    let start = format!("{image}-");
+    let is_archive = |name: &str| name.strip_suffix(".tar").is_some_and(|stem| stem.starts_with(&start));
     let entries = fs::read_dir(directory).ok()?.flatten();
-    let archives = entries.filter(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        name.strip_prefix(image).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".tar")).is_some()
-    });
+    let archives = entries.filter(|entry| is_archive(&entry.file_name().to_string_lossy()));
     archives.filter_map(|entry| Some(entry.metadata().ok()?.len())).min()
 }
 
@@ -154,14 +158,19 @@ fn demo() -> Result<Duration> {
     let mut demo = command::this_program();
     demo.args(["demo", "--yes"]);
     let mut child = meter.measured(demo).spawn()?;
-    ensure!(meter.wait(&mut child)?.success(), "the demo failed, so that it was not measured");
+    ensure!(meter.wait(&mut child)?.success(), "the demo failed");
     Ok(meter.taken() + processor::live_pods().saturating_sub(before))
 }
 
 /// The times of stages when they last completed on this machine.
 fn recorded(cache: &Cache) -> BTreeMap<String, u64> {
-    let text = fs::read_to_string(cache.path(RECORD)).unwrap_or_default();
-    parse(&text).ok().and_then(|mut figures| figures.remove(SECONDS)).unwrap_or_default()
+    seconds_in(&cache.path(RECORD))
+}
+
+/// The times in a file. Empty if it cannot be read.
+fn seconds_in(file: &Path) -> BTreeMap<String, u64> {
+    let figures = cache::read(file).and_then(|text| parse(&text));
+    figures.ok().and_then(|mut figures| figures.remove(SECONDS)).unwrap_or_default()
 }
 
 const RECORD: &str = "budgets/processor.toml";
@@ -169,8 +178,10 @@ const RECORD: &str = "budgets/processor.toml";
 fn record(cache: &Cache, taken: impl IntoIterator<Item = (String, Duration)>) -> Result<()> {
     let mut seconds = recorded(cache);
     // Rounded up, so that a stage that was measured has a figure.
-    seconds.extend(taken.into_iter().map(|(name, taken)| (name, taken.as_secs() + 1)));
-    cache::write(&cache.path(RECORD), render(&Figures::from([(SECONDS.to_owned(), seconds)])))
+    let taken = taken.into_iter().map(|(name, taken)| (name, taken.as_secs() + 1));
+    seconds.extend(taken);
+    let figures = Figures::from([(SECONDS.to_owned(), seconds)]);
+    cache::write(&cache.path(RECORD), render(&figures))
 }
 
 struct Compared {
@@ -180,36 +191,31 @@ struct Compared {
 }
 
 fn compare(budgets: &Figures, measured: &Figures) -> Compared {
-    let mut compared = Compared { table: String::new(), errors: Vec::new() };
+    let (mut table, mut errors) = (String::new(), Vec::new());
     let of = |figures: &Figures, section: &str| figures.get(section).cloned().unwrap_or_default();
+    let number = |figure: Option<&u64>| figure.map_or("-".to_owned(), u64::to_string);
     for section in [CODE, COMMENTS, FIELDS, BYTES, SECONDS] {
         let (budgets, measured) = (of(budgets, section), of(measured, section));
-        let mut names: Vec<&String> = budgets.keys().chain(measured.keys()).collect();
-        names.sort();
-        names.dedup();
+        let is_exact = EXACT.contains(&section);
+        let mark = if is_exact { "" } else { "warning: " };
+        let names: BTreeSet<&String> = budgets.keys().chain(measured.keys()).collect();
         for name in names {
             let (budget, found) = (budgets.get(name), measured.get(name));
             let remark = match (budget, found) {
                 (Some(budget), Some(found)) if found > budget => Some(format!("{} above its budget", found - budget)),
-                (None, Some(_)) if EXACT.contains(&section) => Some("has no budget".to_owned()),
+                (None, Some(_)) if is_exact => Some("has no budget".to_owned()),
                 _ => None,
             };
-            let number = |figure: Option<&u64>| figure.map_or_else(|| "-".to_owned(), u64::to_string);
-            let mark = if EXACT.contains(&section) { "" } else { "warning: " };
-            let shown = remark.as_ref().map_or_else(String::new, |remark| format!("  {mark}{remark}"));
-            let _ = writeln!(
-                compared.table,
-                "budget {section:<17} {name:<31} {:>10} of {:>10}{shown}",
-                number(found),
-                number(budget)
-            );
-            if let Some(remark) = remark.filter(|_| EXACT.contains(&section)) {
+            let (found, budget) = (number(found), number(budget));
+            let shown = remark.as_ref().map(|remark| format!("  {mark}{remark}")).unwrap_or_default();
+            let _ = writeln!(table, "budget {section:<17} {name:<31} {found:>10} of {budget:>10}{shown}");
+            if let Some(remark) = remark.filter(|_| is_exact) {
                 let advice = "write less, or set the row of design/budgets.toml in a commit that says what it carries";
-                compared.errors.push(format!("{section} of {name}: {} {remark}; {advice}", number(found)));
+                errors.push(format!("{section} of {name}: {found} {remark}; {advice}"));
             }
         }
     }
-    compared
+    Compared { table, errors }
 }
 
 /// Replaces budgets by measurements. In exact sections, removes rows that were not measured.
@@ -225,9 +231,9 @@ fn replace(budgets: &mut Figures, measured: Figures) {
 
 fn parse(text: &str) -> Result<Figures> {
     let figures: Figures = toml::from_str(text)?;
-    let unknown =
-        figures.keys().find(|section| !EXACT.contains(&section.as_str()) && ![BYTES, SECONDS].contains(&section.as_str()));
-    unknown.map_or(Ok(()), |section| bail!("there is no section {section}"))?;
+    let known = [CODE, COMMENTS, FIELDS, BYTES, SECONDS];
+    let unknown = figures.keys().find(|section| !known.contains(&section.as_str()));
+    ensure!(unknown.is_none(), "there is no section {unknown:?}");
     Ok(figures)
 }
 
@@ -258,7 +264,8 @@ mod tests {
     fn figures(rows: &[(&str, &str, u64)]) -> Figures {
         let mut figures = Figures::new();
         for (section, name, value) in rows {
-            figures.entry((*section).to_owned()).or_default().insert((*name).to_owned(), *value);
+            let rows: &mut BTreeMap<_, _> = figures.entry((*section).to_owned()).or_default();
+            rows.insert((*name).to_owned(), *value);
         }
         figures
     }
@@ -266,21 +273,20 @@ mod tests {
     #[test]
     fn counts_above_or_without_budget_fail_bytes_and_times_do_not() {
         let budgets = figures(&[(CODE, "a", 10), (CODE, "gone", 5), (FIELDS, "api", 3), (BYTES, "x", 1), (SECONDS, "sim", 1)]);
-        let cases: [(&str, &str, u64, Option<&str>); 7] = [
-            (CODE, "a", 10, None),
-            (CODE, "a", 11, Some("code of a: 11 1 above its budget; ")),
-            (CODE, "new", 1, Some("code of new: 1 has no budget; ")),
-            (FIELDS, "api", 5, Some("fields of api: 5 2 above its budget; ")),
-            (BYTES, "x", 9, None),
-            (BYTES, "y", 9, None),
-            (SECONDS, "sim", 9, None),
+        let cases = [
+            (CODE, "a", 10, ""),
+            (CODE, "a", 11, "code of a: 11 1 above its budget; "),
+            (CODE, "new", 1, "code of new: 1 has no budget; "),
+            (FIELDS, "api", 5, "fields of api: 5 2 above its budget; "),
+            (BYTES, "x", 9, ""),
+            (BYTES, "y", 9, ""),
+            (SECONDS, "sim", 9, ""),
         ];
         for (section, name, value, error) in cases {
-            let compared = compare(&budgets, &figures(&[(section, name, value)]));
-            let errors: Vec<&str> = compared.errors.iter().map(String::as_str).collect();
-            assert!(errors.len() == usize::from(error.is_some()), "{section} {name} {value}: {errors:?}");
-            assert!(errors.iter().zip(error).all(|(found, start)| found.starts_with(start)), "{errors:?}");
-            assert!(compared.table.lines().all(|line| line.starts_with("budget ")));
+            let Compared { table, errors } = compare(&budgets, &figures(&[(section, name, value)]));
+            assert_eq!(errors.len(), usize::from(!error.is_empty()), "{errors:?}");
+            assert!(errors.concat().starts_with(error), "{errors:?}");
+            assert!(table.lines().all(|line| line.starts_with("budget ")));
         }
         // A developer's machine has no figures for images and times.
         assert!(compare(&budgets, &Figures::new()).errors.is_empty());
@@ -289,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_keeps_what_was_not_measured() {
+    fn written_budgets_are_parsed_again_and_keep_unmeasured_rows() {
         let mut budgets = figures(&[(CODE, "a/b", 10), (CODE, "gone", 5), (BYTES, "image x", 7), (SECONDS, "pods alone", 9)]);
         replace(&mut budgets, figures(&[(CODE, "a/b", 8), (SECONDS, "sim", 3)]));
         let expected = figures(&[(CODE, "a/b", 8), (BYTES, "image x", 7), (SECONDS, "pods alone", 9), (SECONDS, "sim", 3)]);

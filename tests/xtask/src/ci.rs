@@ -93,84 +93,67 @@ impl<'a> Plan<'a> {
     }
 
     fn all(self) -> Result<Vec<Stage<'a>>> {
-        let build = ["build", "--release", "--workspace", "--lib", "--bins", "--tests", JSON];
+        let all = ["--release", "--workspace", "--lib", "--bins", "--tests", JSON];
+        let built = move |text: &str| {
+            crates::store(text);
+            let programs = command::executables(text);
+            ensure!(!programs.is_empty(), "cargo names no program that it built");
+            self.built.set(Built { programs, messages: text.to_owned() }).ok().context("built twice")
+        };
+        let build = move || {
+            crates::seed();
+            vec![cargo(&["build"], &all)]
+        };
+        let suite = |name| Stage::new(name, &["build"], move || self.programs("test", name));
+        let low = |name| Stage::new(name, &["build"], move || self.programs("test", name).iter().map(lowly).collect());
+        let units = move || self.programs("lib", "").iter().map(lowly).collect();
+        let before = generated()?;
         let mut stages = vec![
-            Self::stage("tools", &[], || vec![xtask("tools")]),
+            Stage::new("tools", &[], || vec![xtask("tools")]),
             // After the tools, which everything in pods waits for, and in parallel with the later stages. One test of the last suite and
             // the last one in pods need it.
-            Self::stage("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
-            Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
+            Stage::new("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
+            Stage::new("format", &[], || vec![cargo(&["fmt", "--all", "--check"], &[])]),
             // One command, so that Cargo parallelises all crates and compiles none twice.
-            Stage {
-                then: Some(Box::new(move |text: &str| {
-                    crates::store(text);
-                    let programs = command::executables(text);
-                    ensure!(!programs.is_empty(), "cargo names no program that it built");
-                    self.built.set(Built { programs, messages: text.to_owned() }).ok().context("built twice")
-                })),
-                ..Self::stage("build", &[], move || {
-                    crates::seed();
-                    vec![cargo(&build)]
-                })
-            },
+            Stage::new("build", &[], build).then(built),
             // After the build, which downloads crates: Cargo locks its package cache.
-            Self::stage("dependencies", &["build"], || vec![xtask("dependencies")]),
-            Self::stage("commits", &[], || vec![xtask("commits")]),
+            Stage::new("dependencies", &["build"], || vec![xtask("dependencies")]),
+            Stage::new("commits", &[], || vec![xtask("commits")]),
             // Lines need no build, so that `--only budgets` takes seconds.
-            Stage { after: Some("build"), ..Self::stage("budgets", &[], move || vec![self.budgets()]) },
+            Stage::new("budgets", &[], move || vec![self.budgets()]).after("build"),
+            Stage::new("generate", &["build"], move || self.programs("bin", "crdgen"))
+                .then(move |_| unchanged(&before, &generated()?)),
+            // Suites in pods.
+            Stage::new("pods", PODS, move || self.pods("together")),
+            Stage::new("pods alone", PODS, move || self.pods("alone")),
+            Stage::new("kills", PODS, move || self.kills()).after("pods"),
+            // Suites with their own servers, one after the other.
+            suite("attempts"),
+            suite("program").after("attempts"),
+            Stage::new("store", PODS, move || self.programs("test", "store")).after("program"),
+            Stage::new("local", PODS, move || self.programs("test", "local")).after("store"),
+            Stage::new("api", &["build", "tools", "forge"], move || self.programs("test", "api")).after("local"),
+            // At the lowest priority: tests that only compute, and beside them two that mostly wait.
+            low("versions"),
+            low("sim").after("versions"),
+            low("fetched"),
+            low("followed").after("fetched"),
+            Stage::new("units", &["build"], units).after("sim"),
         ];
-        let before = generated()?;
-        stages.push(Stage {
-            then: Some(Box::new(move |_: &str| unchanged(&before, &generated()?))),
-            ..Self::stage("generate", &["build"], move || self.programs("bin", "crdgen"))
-        });
-        // Suites in pods.
-        stages.push(Self::stage("pods", PODS, move || self.pods("together")));
-        stages.push(Self::stage("pods alone", PODS, move || self.pods("alone")));
-        stages.push(Stage { after: Some("pods"), ..Self::stage("kills", PODS, move || self.kills()) });
-        // Suites with their own servers.
-        let mut before = None;
-        for (name, needs) in [
-            ("attempts", &["build"][..]),
-            ("program", &["build"]),
-            ("store", PODS),
-            ("local", PODS),
-            ("api", &["build", "tools", "forge"]),
-        ] {
-            stages.push(Stage { after: before, ..Self::stage(name, needs, move || self.programs("test", name)) });
-            before = Some(name);
-        }
-        // At the lowest priority: tests that only compute, and beside them two that mostly wait.
-        for (name, after) in [("versions", None), ("sim", Some("versions")), ("fetched", None), ("followed", Some("fetched"))] {
-            let work = move || self.programs("test", name).iter().map(lowly).collect();
-            stages.push(Stage { after, ..Self::stage(name, &["build"], work) });
-        }
-        let units = move || self.programs("lib", "").iter().map(lowly).collect();
-        stages.push(Stage { after: Some("sim"), ..Self::stage("units", &["build"], units) });
-        let clippy = || {
-            let of_all = ["clippy", "--release", "--workspace", "--lib", "--bins", "--tests", JSON, "--", "-D", "warnings"];
-            vec![lowly(&cargo(&of_all))]
+        let clippy = move || vec![lowly(cargo(&["clippy"], &all).args(["--", "-D", "warnings"]))];
+        // With the messages of the build: a snapshot covers one target folder and is replaced whole.
+        let checked = move |text: &str| {
+            let built = self.built.get().map(|built| built.messages.as_str()).unwrap_or_default();
+            crates::store(&[built, text].concat());
+            Ok(())
         };
-        stages.push(Stage {
-            // With the messages of the build: a snapshot covers one target folder and is replaced whole.
-            then: Some(Box::new(move |text: &str| {
-                let built = self.built.get().map(|built| built.messages.as_str()).unwrap_or_default();
-                crates::store(&[built, text].concat());
-                Ok(())
-            })),
-            ..Self::stage("clippy", &["build"], clippy)
-        });
         let docs = || {
-            let mut docs = lowly(&cargo(&["doc", "--release", "--workspace", "--no-deps"]));
-            docs.env("RUSTDOCFLAGS", "-D warnings");
-            vec![docs]
+            let mut docs = cargo(&["doc"], &["--release", "--workspace", "--no-deps"]);
+            vec![lowly(docs.env("RUSTDOCFLAGS", "-D warnings"))]
         };
-        stages.push(Stage { after: Some("clippy"), ..Self::stage("docs", &["build"], docs) });
+        stages.push(Stage::new("clippy", &["build"], clippy).then(checked));
+        stages.push(Stage::new("docs", &["build"], docs).after("clippy"));
         Ok(stages)
-    }
-
-    fn stage(name: &'static str, needs: &'static [&'static str], work: impl FnOnce() -> Vec<Command> + Send + 'a) -> Stage<'a> {
-        Stage { name, needs, after: None, work: Box::new(move || Ok(work())), then: None }
     }
 
     /// The built programs of a kind, with `PAWL_PROGRAMS` set: all if `name` is empty, else the one of that name.
@@ -226,9 +209,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn cargo(arguments: &[&str]) -> Command {
+fn cargo(task: &[&str], arguments: &[&str]) -> Command {
     let mut command = command::cargo();
-    command.current_dir(root()).args(arguments).env("CARGO_TERM_COLOR", "never");
+    command.current_dir(root()).args(task).args(arguments).env("CARGO_TERM_COLOR", "never");
     command
 }
 

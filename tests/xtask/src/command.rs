@@ -53,6 +53,14 @@ pub(crate) fn within(mut outer: Command, command: &Command) -> Command {
     outer
 }
 
+/// Runs the command with the default reaction to SIGHUP, SIGINT and SIGQUIT. A program that a shell started in the background, or `nohup`,
+/// ignores some of them, and its children inherit that.
+pub(crate) fn with_default_signals(command: &Command) -> Command {
+    let mut env = Command::new("env");
+    env.arg("--default-signal=HUP,INT,QUIT");
+    within(env, command)
+}
+
 /// A program that Cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
@@ -99,4 +107,23 @@ pub fn tail(text: &str, lines: usize) -> String {
         line.split(' ').map(|word| if word.contains("://") { "<address>" } else { word }).collect::<Vec<_>>().join(" ")
     };
     all[all.len().saturating_sub(lines)..].iter().map(words).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_have_their_default_in_children() {
+        let mut status = Command::new("grep");
+        status.args(["SigIgn", "/proc/self/status"]);
+        for (command, ignored) in [(with_default_signals(&status), 0), (status, 0b111)] {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "trap '' HUP INT QUIT; exec \"$0\" \"$@\""]);
+            let line = run(within(shell, &command)).unwrap();
+            let mask = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+            // SIGHUP, SIGINT and SIGQUIT are the signals 1 to 3.
+            assert_eq!(mask & 0b111, ignored, "{line}");
+        }
+    }
 }

@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs::{self, FileTimes},
     io,
     path::{Path, PathBuf},
@@ -56,11 +57,15 @@ fn seed_from(cache: &Cache) -> Result<()> {
     }
     let step = report::step("crates", "from the cache");
     // Cargo's own locks: another Cargo may work in the same folder.
-    let _cargo = profiles(&target)?.iter().map(|profile| Lock::wait(&profile.join(".cargo-lock"))).collect::<Result<Vec<_>>>()?;
+    let profiles = profiles(&target)?;
+    let locks = profiles.iter().map(|profile| Lock::wait(&profile.join(".cargo-lock")));
+    let _locks = locks.collect::<Result<Vec<_>>>()?;
     // The hash of a crate that includes a file of `OUT_DIR` contains that path, so crates that were compiled here do not fit the
     // snapshot. Without fingerprints Cargo compiles the rest again, which is this program.
-    profiles(&target)?.iter().try_for_each(|profile| cache::remove(&profile.join(".fingerprint")))?;
-    place_all(&snapshot, &target)?;
+    for profile in &profiles {
+        cache::remove(&profile.join(".fingerprint"))?;
+    }
+    place_all(&below_all(&snapshot, Path::new(""))?, &snapshot, &target)?;
     // Mark it as used: pruning goes by this time.
     fs::File::open(&snapshot)?.set_modified(std::time::SystemTime::now())?;
     step.done();
@@ -77,7 +82,7 @@ fn store_in(cache: &Cache, messages: &str) -> Result<()> {
     }
     let fresh = all.join(".fresh");
     cache::remove(&fresh)?;
-    Cache::install(&fresh, |temporary| units.iter().try_for_each(|path| place(&target.join(path), &temporary.join(path))))?;
+    Cache::install(&fresh, |to| place_all(&units, &target, to))?;
     // A kill between the two leaves no snapshot, which costs one compilation.
     cache::remove(&snapshot)?;
     fs::rename(&fresh, &snapshot).with_context(|| format!("cannot move crates to {}", snapshot.display()))?;
@@ -87,11 +92,13 @@ fn store_in(cache: &Cache, messages: &str) -> Result<()> {
 /// Removes all but the newest snapshots.
 fn prune(all: &Path) -> Result<()> {
     let mut snapshots = Vec::new();
-    for name in entries(all)?.into_iter().filter(|name| !name.starts_with('.')) {
-        snapshots.push((fs::metadata(all.join(&name))?.modified()?, name));
+    for name in entries(all)?.iter().filter(|name| !name.starts_with('.')) {
+        let snapshot = all.join(name);
+        snapshots.push((fs::metadata(&snapshot)?.modified()?, snapshot));
     }
     snapshots.sort();
-    snapshots.iter().rev().skip(KEPT).try_for_each(|(_, name)| cache::remove(&all.join(name)))
+    let mut old = snapshots.iter().rev().skip(KEPT);
+    old.try_for_each(|(_, snapshot)| cache::remove(snapshot))
 }
 
 /// The target folder of this program. `None` if it is not in one.
@@ -104,33 +111,34 @@ fn target() -> Option<PathBuf> {
 /// `release` of the host and of each target.
 fn profiles(target: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![target.join("release")];
-    found.extend(entries(target)?.into_iter().map(|name| target.join(name).join("release")));
+    let targets = entries(target)?;
+    found.extend(targets.iter().map(|name| target.join(name).join("release")));
     found.retain(|profile| profile.join(".fingerprint").is_dir());
     Ok(found)
 }
 
 /// Whether members are compiled here, which may be linked against the present third-party crates.
 fn has_members(target: &Path) -> Result<bool> {
-    let is_member = |name: &String| name.starts_with("crds-");
+    let mut units = Vec::new();
     for profile in profiles(target)? {
-        if entries(&profile.join(".fingerprint"))?.iter().any(is_member) {
-            return Ok(true);
-        }
+        units.extend(entries(&profile.join(".fingerprint"))?);
     }
-    Ok(false)
+    Ok(units.iter().any(|name| name.starts_with("crds-")))
 }
 
 /// A hash of everything that affects the compilation of third-party crates. Each unit has its own hash as well, so superfluous units do no
 /// harm.
 fn key() -> Result<String> {
-    let read = |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
+    let read = |name: &str| cache::read(&root().join(name));
     let lock = read("Cargo.lock")?;
-    let third_party: Vec<&str> = lock.split("[[package]]").filter(|package| package.contains("\nsource = ")).collect();
+    let packages = lock.split("[[package]]");
+    let third_party: String = packages.filter(|package| package.contains("\nsource = ")).collect();
     let manifest = read("Cargo.toml")?;
     let profiles = manifest.find("[profile.").map_or("", |at| &manifest[at..]);
     let rustc = run(Command::new("rustc").arg("-vV").current_dir(root()))?;
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    Ok(cache::key([&third_party.concat(), profiles, &read(".cargo/config.toml")?, &rustc, &flags]))
+    let config = read(".cargo/config.toml")?;
+    Ok(cache::key([&third_party, profiles, &config, &rustc, &flags]))
 }
 
 /// The units of registry crates in Cargo's messages: compiled files, output of build scripts, and the fingerprints of both.
@@ -147,12 +155,11 @@ fn units(messages: &str, target: &Path) -> Result<Paths> {
             let (Some(folder), Some(name)) = (below.next(), below.next()) else { continue };
             // `deps/libserde-HASH.rlib`, or `build/serde-HASH/…`, of which the whole folder is taken.
             let unit = profile.join(folder).join(name);
-            let hash = unit.file_stem().and_then(|stem| stem.to_str()?.rsplit_once('-')).map(|(_, hash)| hash.to_owned());
-            let known = match fingerprints.get(profile) {
-                Some(known) => known,
-                None => fingerprints.entry(profile.to_owned()).or_insert(by_hash(target, profile)?),
-            };
-            let Some(fingerprint) = hash.and_then(|hash| known.get(&hash)) else { continue };
+            let Some((_, hash)) = unit.file_stem().and_then(|stem| stem.to_str()?.rsplit_once('-')) else { continue };
+            if !fingerprints.contains_key(profile) {
+                fingerprints.insert(profile.to_owned(), by_hash(target, profile)?);
+            }
+            let Some(fingerprint) = fingerprints[profile].get(hash) else { continue };
             found.extend(below_all(target, &unit)?);
             found.extend(below_all(target, fingerprint)?);
         }
@@ -182,11 +189,11 @@ fn below_all(base: &Path, path: &Path) -> Result<Paths> {
     Ok(found)
 }
 
-/// Places a whole snapshot, fingerprints last: Cargo compiles a unit without one again.
-fn place_all(snapshot: &Path, target: &Path) -> Result<()> {
-    let mut files: Vec<PathBuf> = below_all(snapshot, Path::new(""))?.into_iter().collect();
+/// Places these files, fingerprints last: Cargo compiles a unit without one again.
+fn place_all(files: &Paths, from: &Path, to: &Path) -> Result<()> {
+    let mut files: Vec<_> = files.iter().collect();
     files.sort_by_key(|path| path.iter().any(|part| part == ".fingerprint"));
-    files.iter().try_for_each(|path| place(&snapshot.join(path), &target.join(path)))
+    files.into_iter().try_for_each(|path| place(&from.join(path), &to.join(path)))
 }
 
 /// Places a file with its modification time, atomically. Immutable files are linked, others copied.
@@ -210,20 +217,21 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Libraries and build scripts, which Cargo, rustc and the linker replace and never write into.
 fn is_immutable(file: &Path) -> bool {
-    let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
+    let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+    let (end, name) = (text(file.extension()), text(file.file_name()));
     let in_deps = file.parent().is_some_and(|folder| folder.ends_with("deps"));
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_script = end.is_empty() && ["build-script-", "build_script_"].iter().any(|start| name.starts_with(start));
-    is_script || (in_deps && ["rlib", "rmeta", "so"].contains(&end))
+    let is_script = name.starts_with("build-script-") || name.starts_with("build_script_");
+    end.is_empty() && is_script || in_deps && ["rlib", "rmeta", "so"].contains(&end.as_str())
 }
 
 /// The names in a folder. Empty if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<String>> {
-    let found = match fs::read_dir(folder) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
-        other => other.with_context(|| format!("cannot read {}", folder.display()))?,
-    };
-    Ok(found.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let found = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let names = found.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.collect())
 }
 
 #[cfg(test)]
@@ -289,12 +297,13 @@ mod tests {
 
         let old = std::time::SystemTime::now() - Duration::from_secs(1000);
         for path in &found {
-            fs::File::options().append(true).open(target.0.join(path)).unwrap().set_modified(old).unwrap();
-            place(&target.0.join(path), &snapshot.0.join(path)).unwrap();
+            let file = fs::File::options().append(true).open(target.0.join(path)).unwrap();
+            file.set_modified(old).unwrap();
         }
+        place_all(&found, &target.0, &snapshot.0).unwrap();
         // A recompiled one is replaced: its dependents in the snapshot are older.
         write(&other.0.join(host), "deps/libserde-01.rlib");
-        place_all(&snapshot.0, &other.0).unwrap();
+        place_all(&found, &snapshot.0, &other.0).unwrap();
         assert_eq!(below_all(&other.0, Path::new("")).unwrap(), found);
         let meta = |folder: &Folder, path: &str| fs::metadata(folder.0.join(host).join(path)).unwrap();
         for path in expected {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -14,52 +14,84 @@ use crate::cache::{self, Cache};
 use crate::command::run;
 use crate::report;
 
-/// One program: its name, the directory of `tests/tools` that pins it, and its Go package.
+/// One program, which `tests/tools` pins.
 #[derive(Debug)]
 struct Tool {
     name: &'static str,
+    /// The directory of `tests/tools`.
     group: &'static str,
-    package: &'static str,
+    /// Its Go package.
+    package: String,
     /// The module whose pinned version the program reports as its own.
     module: &'static str,
-    /// Linker flags that set that version in the program.
-    stamp: fn(&str) -> String,
-    /// Build tags, separated by commas, of a build with cgo. `None` builds without cgo and tags.
-    with_c: Option<&'static str>,
-    /// Folders of the module that the program reads at run time. They are copied beside it.
-    data: &'static [&'static str],
 }
-
-/// Defaults of a tool.
-const PLAIN: Tool = Tool { name: "", group: "", package: "", module: "", stamp: |_| String::new(), with_c: None, data: &[] };
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
+const TOFU: &str = "github.com/opentofu/opentofu";
+const TERRAFORM: &str = "github.com/hashicorp/terraform";
+const TIME_PROVIDER: &str = "github.com/hashicorp/terraform-provider-time";
+const PROVIDER_FRAMEWORK: &str = "github.com/hashicorp/terraform-plugin-framework";
+const TERRAGRUNT_MODULE: &str = "github.com/gruntwork-io/terragrunt";
+const REGISTRY: &str = "github.com/google/go-containerregistry";
+const GITEA: &str = "code.gitea.io/gitea";
+/// Build tags of the only program that needs cgo.
+const GITEA_TAGS: &str = "sqlite,sqlite_unlock_notify";
+/// Folders of its module that Gitea reads at run time. They are copied beside it.
+const GITEA_DATA: [&str; 2] = ["options", "templates"];
 
-const fn kubernetes(name: &'static str, package: &'static str) -> Tool {
-    Tool { name, group: "kube", package, module: KUBERNETES, stamp: kubernetes_stamp, ..PLAIN }
-}
+/// In the order of use: API server first, programs for pods last.
+static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+    let of = |group, name, package: &str, module| Tool { name, group, package: package.to_owned(), module };
+    let whole = |group, name, module| of(group, name, module, module);
+    let kubernetes = |name| of("kube", name, &format!("{KUBERNETES}/cmd/{name}"), KUBERNETES);
+    let tofu = |group| of(group, group, &format!("{TOFU}/cmd/tofu"), TOFU);
+    let terraform = |group| whole(group, group, TERRAFORM);
+    vec![
+        whole("kube", "etcd", "go.etcd.io/etcd/server/v3"),
+        kubernetes("kube-apiserver"),
+        kubernetes("kubectl"),
+        kubernetes("kube-controller-manager"),
+        kubernetes("kube-scheduler"),
+        kubernetes("kubelet"),
+        kubernetes("kube-proxy"),
+        of("kube", "coredns", "./coredns", "github.com/coredns/coredns"),
+        of("kube", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3"),
+        tofu("tofu"),
+        whole("provider", "terraform-provider-time", TIME_PROVIDER),
+        // Our own provider, whose objects can be changed by hand.
+        of("provider", OBJECT_PROVIDER, "./object", PROVIDER_FRAMEWORK),
+        of("s3", "versitygw", "github.com/versity/versitygw/cmd/versitygw", "github.com/versity/versitygw"),
+        terraform("terraform"),
+        whole("terragrunt", "terragrunt", TERRAGRUNT_MODULE),
+        of("registry", "image-registry", "./server", REGISTRY),
+        whole("gitea", "gitea", GITEA),
+        of("health", "glua", "github.com/yuin/gopher-lua/cmd/glua", "github.com/yuin/gopher-lua"),
+        // Other versions, for a mirror of releases and for comparisons. Built only when requested by name.
+        tofu("tofu-1.9.4"),
+        tofu("tofu-1.12.6"),
+        terraform("terraform-1.8.5"),
+        terraform("terraform-1.13.3"),
+    ]
+});
 
-/// OpenTofu in the version that the group of that name pins.
-const fn tofu(name: &'static str) -> Tool {
-    Tool {
-        name,
-        group: name,
-        package: "github.com/opentofu/opentofu/cmd/tofu",
-        module: "github.com/opentofu/opentofu",
-        stamp: |_| "-X github.com/opentofu/opentofu/version.dev=no".to_owned(),
-        ..PLAIN
+impl Tool {
+    /// Linker flags that set the version in the program.
+    fn stamp(&self, version: &str) -> String {
+        let number = version.trim_start_matches('v');
+        match self.module {
+            KUBERNETES => kubernetes_stamp(version),
+            "helm.sh/helm/v3" => format!("-X helm.sh/helm/v3/internal/version.version={version}"),
+            TERRAGRUNT_MODULE => format!("-X {TERRAGRUNT_MODULE}/internal/version.Version={version}"),
+            TIME_PROVIDER => format!("-X main.version={number}"),
+            GITEA => format!("-X main.Version={number}"),
+            TOFU => format!("-X {TOFU}/version.dev=no"),
+            TERRAFORM if self.group != "terraform" => format!("-X {TERRAFORM}/version.dev=no"),
+            _ => String::new(),
+        }
     }
-}
 
-/// Terraform in the version that the group of that name pins.
-const fn terraform(name: &'static str) -> Tool {
-    Tool {
-        name,
-        group: name,
-        package: "github.com/hashicorp/terraform",
-        module: "github.com/hashicorp/terraform",
-        stamp: |_| "-X github.com/hashicorp/terraform/version.dev=no".to_owned(),
-        ..PLAIN
+    fn needs_c(&self) -> bool {
+        self.module == GITEA
     }
 }
 
@@ -69,93 +101,6 @@ fn kubernetes_stamp(version: &str) -> String {
     let package = "k8s.io/component-base/version";
     format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}")
 }
-
-/// In the order of use: API server first, programs for pods last.
-const TOOLS: &[Tool] = &[
-    Tool { name: "etcd", group: "kube", package: "go.etcd.io/etcd/server/v3", module: "go.etcd.io/etcd/server/v3", ..PLAIN },
-    kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-    kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-    kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-    kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-    kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-    Tool { name: "coredns", group: "kube", package: "./coredns", module: "github.com/coredns/coredns", ..PLAIN },
-    Tool {
-        name: "helm",
-        group: "kube",
-        package: "helm.sh/helm/v3/cmd/helm",
-        module: "helm.sh/helm/v3",
-        stamp: |version| format!("-X helm.sh/helm/v3/internal/version.version={version}"),
-        ..PLAIN
-    },
-    tofu("tofu"),
-    Tool {
-        name: "terraform-provider-time",
-        group: "provider",
-        package: "github.com/hashicorp/terraform-provider-time",
-        module: "github.com/hashicorp/terraform-provider-time",
-        stamp: |version| format!("-X main.version={}", version.trim_start_matches('v')),
-        ..PLAIN
-    },
-    // Our own provider, whose objects can be changed by hand.
-    Tool {
-        name: OBJECT_PROVIDER,
-        group: "provider",
-        package: "./object",
-        module: "github.com/hashicorp/terraform-plugin-framework",
-        ..PLAIN
-    },
-    Tool {
-        name: "versitygw",
-        group: "s3",
-        package: "github.com/versity/versitygw/cmd/versitygw",
-        module: "github.com/versity/versitygw",
-        ..PLAIN
-    },
-    Tool {
-        name: "terraform",
-        group: "terraform",
-        package: "github.com/hashicorp/terraform",
-        module: "github.com/hashicorp/terraform",
-        ..PLAIN
-    },
-    Tool {
-        name: "terragrunt",
-        group: "terragrunt",
-        package: "github.com/gruntwork-io/terragrunt",
-        module: "github.com/gruntwork-io/terragrunt",
-        stamp: |version| format!("-X github.com/gruntwork-io/terragrunt/internal/version.Version={version}"),
-        ..PLAIN
-    },
-    Tool {
-        name: "image-registry",
-        group: "registry",
-        package: "./server",
-        module: "github.com/google/go-containerregistry",
-        ..PLAIN
-    },
-    Tool {
-        name: "gitea",
-        group: "gitea",
-        package: "code.gitea.io/gitea",
-        module: "code.gitea.io/gitea",
-        stamp: |version| format!("-X main.Version={}", version.trim_start_matches('v')),
-        with_c: Some("sqlite,sqlite_unlock_notify"),
-        data: &["options", "templates"],
-    },
-    Tool {
-        name: "glua",
-        group: "health",
-        package: "github.com/yuin/gopher-lua/cmd/glua",
-        module: "github.com/yuin/gopher-lua",
-        ..PLAIN
-    },
-    // Other versions, for a mirror of releases and for comparisons. Built only when requested by name.
-    tofu("tofu-1.9.4"),
-    tofu("tofu-1.12.6"),
-    terraform("terraform-1.8.5"),
-    terraform("terraform-1.13.3"),
-];
 
 /// The provider of texts at URLs.
 pub const OBJECT_PROVIDER: &str = "terraform-provider-object";
@@ -308,7 +253,7 @@ impl Pin {
         let stamps: Vec<String> = TOOLS
             .iter()
             .filter(|other| other.group == tool.group)
-            .map(|other| (other.stamp)(&version_of(&go_mod, other.module).unwrap_or_default()))
+            .map(|other| other.stamp(&version_of(&go_mod, other.module).unwrap_or_default()))
             .collect();
         let mut flags = vec!["-s", "-w"];
         flags.extend(stamps.iter().map(String::as_str).filter(|stamp| !stamp.is_empty()));
@@ -320,7 +265,7 @@ impl Pin {
                 .into_iter()
                 .filter(|code| !code.is_empty()),
         );
-        parts.extend(tool.with_c.map(str::to_owned));
+        parts.extend(tool.needs_c().then(|| GITEA_TAGS.to_owned()));
         let key = cache::key(parts);
         Ok(Self { directory, version, flags, key })
     }
@@ -395,18 +340,18 @@ fn build(group: &[Missing]) -> Result<()> {
             "-mod=readonly",
             NO_DWARF,
             "-tags",
-            first.with_c.unwrap_or_default(),
+            if first.needs_c() { GITEA_TAGS } else { "" },
             "-ldflags",
             &pin.flags,
             "-o",
         ])
         .arg(&staging)
-        .args(group.iter().map(|(tool, ..)| tool.package))
-        .env("CGO_ENABLED", if first.with_c.is_some() { "1" } else { "0" })
+        .args(group.iter().map(|(tool, ..)| &tool.package))
+        .env("CGO_ENABLED", if first.needs_c() { "1" } else { "0" })
         .env("GOGC", GOGC)
         .env("GOWORK", "off"))
     .with_context(|| format!("cannot build {names} {}; run it again, what is built stays", pin.version))?;
-    for folder in group.iter().flat_map(|(tool, ..)| tool.data) {
+    for folder in GITEA_DATA.iter().filter(|_| first.needs_c()) {
         copy_data(pin, first.module, folder, directory)?;
     }
     let mut built: Vec<_> = fs::read_dir(&staging)?.collect::<std::io::Result<_>>()?;
@@ -433,7 +378,7 @@ fn copy_data(pin: &Pin, module: &str, folder: &str, to: &Path) -> Result<()> {
 }
 
 /// Go's name for the executable: the last part of the package path that is no version.
-fn executable(tool: &Tool) -> &'static str {
+fn executable(tool: &Tool) -> &str {
     let is_version = |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
     tool.package.rsplit('/').find(|part| !is_version(part)).unwrap_or(tool.name)
 }
@@ -469,7 +414,7 @@ mod tests {
 
     #[test]
     fn every_tool_has_a_pinned_version() {
-        for tool in TOOLS {
+        for tool in TOOLS.iter() {
             assert!(super::Pin::read(tool).is_ok(), "{} is not pinned", tool.name);
         }
     }

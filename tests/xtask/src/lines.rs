@@ -6,11 +6,10 @@ use std::{
     ops::AddAssign,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, PoisonError},
     thread,
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cache;
 
@@ -29,15 +28,12 @@ impl Lines {
     fn of(text: &str) -> Self {
         let (mut lines, mut closing) = (Self::default(), None);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let opened =
-                [("/*", "*/"), ("<!--", "-->")].into_iter().find_map(|(open, close)| Some((line.strip_prefix(open)?, close)));
-            let rest = match (closing, opened) {
-                (None, Some((rest, close))) => {
-                    closing = Some(close);
-                    rest
+            let mut rest = line;
+            for (open, close) in [("/*", "*/"), ("<!--", "-->")] {
+                if let (None, Some(opened)) = (closing, line.strip_prefix(open)) {
+                    (closing, rest) = (Some(close), opened);
                 }
-                _ => line,
-            };
+            }
             if closing.is_some() || line.starts_with("//") {
                 lines.comments += 1;
             } else {
@@ -66,21 +62,23 @@ pub(crate) fn count(root: &Path, scratch: &Path) -> Result<BTreeMap<String, Line
     cache::write(&layout, LAYOUT)?;
     let mut files = Vec::new();
     collect(root, root, &mut files)?;
-    let (next, counts) = (Mutex::new(files.iter()), Mutex::new(BTreeMap::<String, Lines>::new()));
-    let work = || -> Result<()> {
-        loop {
-            let file = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((package, path)) = file else { return Ok(()) };
-            let lines = of_file(path, &layout).with_context(|| format!("cannot count the lines of {}", path.display()))?;
-            *counts.lock().unwrap_or_else(PoisonError::into_inner).entry(package.clone()).or_default() += lines;
-        }
+    let count = |(package, path): &(String, PathBuf)| {
+        let lines = of_file(path, &layout);
+        Ok((package.clone(), lines.with_context(|| format!("cannot count the lines of {}", path.display()))?))
     };
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
-    })?;
-    Ok(counts.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let parts: Vec<Result<Vec<_>>> = thread::scope(|scope| {
+        let parts = files.chunks(files.len().div_ceil(threads).max(1));
+        let workers: Vec<_> = parts.map(|part| scope.spawn(|| part.iter().map(count).collect())).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| bail!("a thread panicked"))).collect()
+    });
+    let mut counts = BTreeMap::<String, Lines>::new();
+    for part in parts {
+        for (package, lines) in part? {
+            *counts.entry(package).or_default() += lines;
+        }
+    }
+    Ok(counts)
 }
 
 /// Source files below a directory, each with its package: the nearest parent directory with a manifest.
@@ -112,14 +110,16 @@ fn of_file(path: &Path, layout: &Path) -> Result<Lines> {
         .stdin(File::open(path)?)
         .output()
         .context("cannot run rustfmt")?;
-    ensure!(output.status.success(), "rustfmt ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "rustfmt ended with {}: {said}", output.status);
     Ok(Lines::of(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// The rustfmt next to the running Cargo: rustup's proxy would resolve the toolchain for each file.
 fn rustfmt() -> PathBuf {
     let cargo = std::env::var_os("CARGO").map(PathBuf::from);
-    cargo.map(|cargo| cargo.with_file_name("rustfmt")).filter(|path| path.exists()).unwrap_or_else(|| "rustfmt".into())
+    let beside = cargo.map(|cargo| cargo.with_file_name("rustfmt"));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| "rustfmt".into())
 }
 
 #[cfg(test)]

@@ -105,10 +105,10 @@ fn usage(group: &Path) -> Option<Duration> {
 }
 
 /// Processor time of a process and of the children that it waited for, from its line in `/proc`.
-fn ticks(stat: &str) -> Option<Duration> {
+pub fn ticks(stat: &str) -> Option<Duration> {
     // The name is in parentheses and may contain any character; the times are fields 14 to 17.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks: u32 = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().unwrap_or_default()).sum();
+    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().ok()).sum::<Option<u32>>()?;
     Some(TICK * ticks)
 }
 

@@ -14,13 +14,13 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
+    command::with_default_signals,
     count::Count,
     processor::{Meter, told_pods},
 };
 
 /// Creates the commands of a stage when it begins. They run one after the other.
-type Work<'a> = Box<dyn FnOnce() -> Result<Vec<Command>> + Send + 'a>;
-/// Processes the whole output when all commands succeeded.
+type Work<'a> = Box<dyn FnOnce() -> Vec<Command> + Send + 'a>;
 type Then<'a> = Box<dyn FnOnce(&str) -> Result<()> + Send + 'a>;
 
 pub(crate) struct Stage<'a> {
@@ -28,10 +28,29 @@ pub(crate) struct Stage<'a> {
     pub(crate) name: &'static str,
     /// Stages that must succeed before it begins.
     pub(crate) needs: &'static [&'static str],
-    /// A stage that must end before it begins, with any result.
-    pub(crate) after: Option<&'static str>,
-    pub(crate) work: Work<'a>,
-    pub(crate) then: Option<Then<'a>>,
+    after: Option<&'static str>,
+    work: Work<'a>,
+    then: Option<Then<'a>>,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn new(
+        name: &'static str,
+        needs: &'static [&'static str],
+        work: impl FnOnce() -> Vec<Command> + Send + 'a,
+    ) -> Self {
+        Self { name, needs, after: None, work: Box::new(work), then: None }
+    }
+
+    /// Begins after the end of another stage, with any result.
+    pub(crate) fn after(self, name: &'static str) -> Self {
+        Self { after: Some(name), ..self }
+    }
+
+    /// Processes the whole output when all commands succeeded.
+    pub(crate) fn then(self, then: impl FnOnce(&str) -> Result<()> + Send + 'a) -> Self {
+        Self { then: Some(Box::new(then)), ..self }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -134,8 +153,8 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
     let path = logs.join(format!("{}.log", stage.name.replace(' ', "-")));
     let mut log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut ok = true;
-    for command in (stage.work)()? {
-        ok &= follow(command, stage.name, &mut log, text, meter)?;
+    for command in (stage.work)() {
+        ok &= follow(&command, stage.name, &mut log, text, meter)?;
     }
     if ok {
         stage.then.map_or(Ok(()), |then| then(text))?;
@@ -148,11 +167,11 @@ fn run(stage: Stage<'_>, logs: &Path, meter: &mut Meter, text: &mut String) -> R
 }
 
 /// Runs one command and appends its output to `text`; returns whether it succeeded.
-fn follow(command: Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
+fn follow(command: &Command, name: &str, log: &mut File, text: &mut String, meter: &mut Meter) -> Result<bool> {
     // One pipe for stdout and stderr preserves the order of lines.
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let program = command.get_program().display().to_string();
-    let mut command = meter.measured(command);
+    let mut command = meter.measured(with_default_signals(command));
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let spawned = command.spawn();
     // The command holds the write ends of the pipe until it is dropped.
@@ -197,29 +216,23 @@ fn is_told(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn stage(
-        name: &'static str,
-        needs: &'static [&'static str],
-        after: Option<&'static str>,
-        script: &'static str,
-    ) -> Stage<'static> {
-        let work = move || {
+    fn stage(name: &'static str, needs: &'static [&'static str], script: &'static str) -> Stage<'static> {
+        Stage::new(name, needs, move || {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            Ok(vec![command])
-        };
-        Stage { name, needs, after, work: Box::new(work), then: None }
+            vec![command]
+        })
     }
 
     #[test]
-    fn a_stage_waits_for_what_it_needs_and_fails_without_it() {
+    fn stage_waits_for_its_needs_and_is_not_run_without_them() {
         let logs = std::env::temp_dir().join(format!("stages-{}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
         let stages = vec![
-            stage("last", &["good"], Some("bad"), "echo 'test result: ok. 2 passed; 0 failed'"),
-            stage("never", &["bad"], None, "echo 'test result: ok. 7 passed; 0 failed'"),
-            stage("good", &[], None, "true"),
-            stage("bad", &[], None, "echo what was wrong; exit 3"),
+            stage("last", &["good"], "echo 'test result: ok. 2 passed; 0 failed'").after("bad"),
+            stage("never", &["bad"], "echo 'test result: ok. 7 passed; 0 failed'"),
+            stage("good", &[], "true"),
+            stage("bad", &[], "echo what was wrong; exit 3"),
         ];
         let outcomes = run_all(stages, &logs);
         std::fs::remove_dir_all(&logs).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Namespace;
@@ -11,6 +11,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::lab::{self, Lab};
+use harness::wait;
 use servers::repo::Repo;
 
 /// Number of concurrent requests of this program.
@@ -62,13 +63,9 @@ impl Fleet {
             self.repositories.push(tokio::task::block_in_place(|| made(lab, before + number, of(number)))?);
         }
         let new = &self.repositories[before..];
-        stream::iter(new.iter().map(|followed| follow(lab, followed, interval)))
-            .buffer_unordered(AT_ONCE)
-            .try_collect::<()>()
-            .await?;
-        let all = new.iter().flat_map(|followed| (0..followed.layers).map(move |number| (followed, number)));
-        let all = stream::iter(all.map(|(followed, number)| layer(lab, followed, number)));
-        all.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        all_of(new.iter().map(|followed| follow(lab, followed, interval))).await?;
+        let layers = new.iter().flat_map(|followed| (0..followed.layers).map(move |number| (followed, number)));
+        all_of(layers.map(|(followed, number)| layer(lab, followed, number))).await?;
         self.layers += new.iter().map(|followed| followed.layers).sum::<usize>();
         Ok(())
     }
@@ -94,6 +91,11 @@ impl Fleet {
         }
         Ok(concerned)
     }
+}
+
+/// Sends requests, some at once.
+async fn all_of(requests: impl Iterator<Item = impl Future<Output = Result<()>>>) -> Result<()> {
+    stream::iter(requests).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// The namespace of a team.
@@ -166,18 +168,15 @@ async fn stored(lab: &Lab, like: Option<(&str, &str)>, count: usize) -> Result<u
         let pattern = there.iter().find(|run| run.namespace().as_deref() == Some(namespace) && run.name_any() == name);
         let pattern = pattern.and_then(|run| run.status.clone()).context("the run that others end like is gone")?;
         let open: Vec<TerraformRun> = there.iter().filter(|run| is_open(run)).cloned().collect();
-        let ends = stream::iter(open.iter().map(|run| ends(lab, run, &pattern)));
-        ends.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        all_of(open.iter().map(|run| ends(lab, run, &pattern))).await?;
         there = all(&lab.admin).await?;
     }
     let missing = count.saturating_sub(there.len());
-    let originals: Vec<&TerraformRun> =
-        there.iter().filter(|run| !is_open(run) && run.labels().contains_key(names::LABEL_LAYER)).collect();
+    let is_original = |run: &&TerraformRun| !is_open(run) && run.labels().contains_key(names::LABEL_LAYER);
+    let originals: Vec<&TerraformRun> = there.iter().filter(is_original).collect();
     ensure!(missing == 0 || !originals.is_empty(), "there is no ended run to copy");
-    let copies = stream::iter(
-        originals.iter().cycle().take(missing).enumerate().map(|(number, run)| copy(lab, run, there.len() + number)),
-    );
-    copies.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    let numbered = originals.iter().cycle().zip(there.len()..).take(missing);
+    all_of(numbered.map(|(run, number)| copy(lab, run, number))).await?;
     runs(&lab.admin).await
 }
 
@@ -248,15 +247,9 @@ pub(super) async fn person(admin: &Client, name: &str) -> Result<Duration> {
     let api: Api<TerraformRun> = Api::namespaced(admin.clone(), &namespace(0));
     let spec = json!({"operation": "Plan", "source": {"inline": {"files": {"main.tf": ""}}}});
     let begun = std::time::Instant::now();
-    api.create(&PostParams::default(), &TerraformRun::new(name, serde_json::from_value(spec)?))
-        .await
-        .context("a person's run")?;
-    for _ in 0..6000 {
-        let run = api.get(name).await.context("a person's run")?;
-        if run.status.is_some_and(|status| status.attempt.is_some()) {
-            return Ok(begun.elapsed());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    bail!("a person's run has not begun after 5 minutes")
+    let run = TerraformRun::new(name, serde_json::from_value(spec)?);
+    api.create(&PostParams::default(), &run).await.context("a person's run")?;
+    let has_begun = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.attempt.is_some());
+    wait::object(&api, name, "begun", Duration::from_secs(300), has_begun).await?;
+    Ok(begun.elapsed())
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::process::Process;
+use crate::usage::total;
 use harness::cluster::control_plane::free_ports;
 use harness::cluster::gobuild::Toolset;
 use harness::cluster::pki::{Identity, Pki};
@@ -60,16 +61,10 @@ impl Place {
         self.directory.join(file).display().to_string()
     }
 
-    /// The options of every process for the datastore.
-    fn of_datastore(&self, name: &str) -> [String; 3] {
-        [
-            format!("--datastore-url=https://127.0.0.1:{}", self.datastore),
-            format!("--datastore-ca={}", self.path("ca.crt")),
-            format!("--datastore-token={}", self.path(&format!("{name}.datastore-token"))),
-        ]
-    }
-
-    fn start(&self, name: &'static str, arguments: &[String]) -> Result<Process> {
+    /// Starts a process with options in which `{}` is the directory of the files.
+    fn start(&self, name: &'static str, options: &str) -> Result<Process> {
+        let options = options.replace("{}", &self.directory.display().to_string());
+        let arguments: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         // As in the chart, except for the kubeconfig that replaces a pod's account.
         let variables = [
             ("KUBECONFIG", self.path(&format!("{name}.kubeconfig"))),
@@ -77,40 +72,41 @@ impl Place {
             ("MALLOC_ARENA_MAX", "2".to_owned()),
             ("HOSTNAME", format!("pawl-{name}")),
         ];
-        Process::start(name, &self.program, arguments, &variables, Path::new(&self.path(&format!("{name}.log"))))
+        let log = self.directory.join(format!("{name}.log"));
+        Process::start(name, &self.program, &arguments, &variables, &log)
     }
 
     fn start_datastore(&self) -> Result<Process> {
-        let arguments = [
-            "datastore".to_owned(),
-            format!("--store=file://{}", self.path("store")),
-            format!("--keys={}", self.path("keys")),
-            format!("--tls-cert={}", self.path("tls.crt")),
-            format!("--tls-key={}", self.path("tls.key")),
-            format!("--controller-account=system:serviceaccount:{NAMESPACE}:pawl-controller"),
-            format!("--sources-account=system:serviceaccount:{NAMESPACE}:pawl-sources"),
-            format!("--listen=127.0.0.1:{}", self.datastore),
-            format!("--metrics-listen=127.0.0.1:{}", self.metrics[0]),
-            "--no-read-api".to_owned(),
-        ];
-        self.start("datastore", &arguments)
+        let account = format!("system:serviceaccount:{NAMESPACE}:pawl");
+        let (port, metrics) = (self.datastore, self.metrics[0]);
+        let options = format!(
+            "datastore --store=file://{{}}/store --keys={{}}/keys --tls-cert={{}}/tls.crt --tls-key={{}}/tls.key --no-read-api \
+             --controller-account={account}-controller --sources-account={account}-sources \
+             --listen=127.0.0.1:{port} --metrics-listen=127.0.0.1:{metrics}"
+        );
+        self.start("datastore", &options)
+    }
+
+    /// Starts a client of the datastore.
+    fn start_client(&self, name: &'static str, metrics: u16, options: &str) -> Result<Process> {
+        let port = self.datastore;
+        let options = format!(
+            "{options} --datastore-url=https://127.0.0.1:{port} --datastore-ca={{}}/ca.crt \
+             --datastore-token={{}}/{name}.datastore-token --listen=127.0.0.1:{metrics}"
+        );
+        self.start(name, &options)
     }
 
     fn start_sources(&self) -> Result<Process> {
-        let mut arguments = vec!["sources".to_owned(), format!("--mirrors={}", self.path("mirrors"))];
-        arguments.extend(self.of_datastore("sources"));
-        arguments.push(format!("--listen=127.0.0.1:{}", self.metrics[1]));
-        self.start("sources", &arguments)
+        self.start_client("sources", self.metrics[1], "sources --mirrors={}/mirrors")
     }
 
     fn start_controller(&self) -> Result<Process> {
-        let mut arguments = ["run", "--runner-image=pawl.invalid/runner-agent", "--runner-image-pull-policy=IfNotPresent"]
-            .map(str::to_owned)
-            .to_vec();
-        arguments.extend(["--runner-ephemeral-storage=1Gi".to_owned(), format!("--max-concurrent-runs={SLOTS}")]);
-        arguments.extend(self.of_datastore("controller"));
-        arguments.push(format!("--listen=127.0.0.1:{}", self.metrics[2]));
-        self.start("controller", &arguments)
+        let options = format!(
+            "run --runner-image=pawl.invalid/runner-agent --runner-image-pull-policy=IfNotPresent \
+             --runner-ephemeral-storage=1Gi --max-concurrent-runs={SLOTS}"
+        );
+        self.start_client("controller", self.metrics[2], &options)
     }
 }
 
@@ -156,9 +152,13 @@ impl Lab {
         let started = Instant::now();
         self.controller = Some(self.place.start_controller()?);
         let ready = format!("http://127.0.0.1:{}/readyz", self.place.metrics[2]);
-        while !self.http.get(&ready).send().await.is_ok_and(|answer| answer.status().is_success()) {
+        loop {
+            let answer = self.http.get(&ready).send().await;
+            if answer.is_ok_and(|answer| answer.status().is_success()) {
+                break;
+            }
             self.check()?;
-            ensure!(started.elapsed() < PATIENCE, "the controller is not ready after {} s", PATIENCE.as_secs());
+            ensure!(started.elapsed() < PATIENCE, "the controller is not ready");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Ok(started.elapsed())
@@ -187,8 +187,10 @@ impl Lab {
         self.metrics(self.place.metrics[2]).await
     }
 
-    pub(super) async fn sources_metrics(&self) -> Result<String> {
-        self.metrics(self.place.metrics[1]).await
+    /// Number of looks of sources at repositories so far.
+    pub(super) async fn looks(&self) -> Result<f64> {
+        let metrics = self.metrics(self.place.metrics[1]).await?;
+        Ok(total(&metrics, "pawl_sources_looks_total", ""))
     }
 
     async fn metrics(&self, port: u16) -> Result<String> {
@@ -206,14 +208,13 @@ fn install(plane: &ControlPlane) -> Result<()> {
     let rendered = command::run(&mut helm).context("helm cannot render the chart")?;
     plane.kubectl(&["create", "namespace", NAMESPACE])?;
     apply(plane, &rendered)?;
-    let definitions = ["crd/terraformruns.pawl.run", "crd/terraformlayers.pawl.run", "crd/terraformrepositories.pawl.run"];
     // Before it has any condition, `kubectl wait --for=condition` fails at once.
-    plane.kubectl(
-        &[["wait", "--for=jsonpath={.status.conditions}", "--timeout=60s"].as_slice(), definitions.as_slice()].concat(),
-    )?;
-    plane
-        .kubectl(&[["wait", "--for=condition=Established", "--timeout=60s"].as_slice(), definitions.as_slice()].concat())
-        .map(drop)
+    for what in ["jsonpath={.status.conditions}", "condition=Established"] {
+        let mut wait = vec!["wait", "--timeout=60s", "--for", what];
+        wait.extend(["crd/terraformruns.pawl.run", "crd/terraformlayers.pawl.run", "crd/terraformrepositories.pawl.run"]);
+        plane.kubectl(&wait)?;
+    }
+    Ok(())
 }
 
 /// Applies manifests as administrator.

@@ -5,21 +5,20 @@
 
 mod agents;
 mod fleet;
-mod growth;
 mod lab;
-mod metrics;
 mod process;
 mod steps;
 mod window;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use self::agents::Agents;
 use self::fleet::Fleet;
-use self::growth::Growth;
 use self::lab::Lab;
+use self::steps::Steps;
+use crate::table::Table;
 
 use harness::cluster::report;
 
@@ -54,24 +53,19 @@ pub async fn run(options: &Options) -> Result<()> {
         !options.layers.is_empty() && options.layers.is_sorted() && options.layers[0] > 0,
         "--layers grow, and begin above 0"
     );
-    let mut growth = Growth::default();
-    let measured = Box::pin(measure(options, &mut growth)).await;
-    let text = format!("{}\n{}", crate::machine(), growth.text());
-    println!("\n{text}");
-    if let Some(file) = &options.save {
-        std::fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
-    }
+    let (machine, mut table) = (crate::machine(), Table::new("scale", "layers"));
+    let measured = Box::pin(measure(options, &mut table)).await;
+    crate::publish(&machine, &table, options.save.as_deref())?;
     measured
 }
 
-async fn measure(options: &Options, growth: &mut Growth) -> Result<()> {
-    let mut lab = Box::pin(Lab::up()).await?;
-    let agents = Agents::start(lab.admin.clone());
-    let mut fleet = Fleet::default();
+async fn measure(options: &Options, table: &mut Table) -> Result<()> {
+    let lab = Box::pin(Lab::up()).await?;
+    let (agents, fleet) = (Agents::start(lab.admin.clone()), Fleet::default());
+    let mut steps = Steps { agents, fleet, lab, table };
     for &layers in &options.layers {
         let step = report::step("scale", format!("{layers} layers"));
-        let figures = Box::pin(steps::measure(&mut lab, &agents, &mut fleet, options.repositories(layers), layers)).await?;
-        growth.add(&layers.to_string(), &figures);
+        Box::pin(steps.measure(options.repositories(layers), layers)).await?;
         step.done();
     }
     Ok(())

@@ -9,6 +9,7 @@ use super::agents::Agents;
 use super::lab::Lab;
 use super::process::Process;
 use crate::audit::{self, Kind, Request};
+use crate::table::number;
 use harness::cluster::{NAMESPACE, report};
 
 const CLIENTS: [&str; 3] = ["controller", "sources", "datastore"];
@@ -69,9 +70,9 @@ impl Spent {
 
     /// Requests per second, by client.
     pub(super) fn rates(&self) -> String {
-        let rate = |count: f64| format!("{:.1}", count / self.seconds.max(0.001));
-        let clients = CLIENTS.map(|client| format!("{client} {}", rate(number(self.of(client).len()))));
-        format!("{}, agents {}", clients.join(", "), rate(number(usize::try_from(self.agents).unwrap_or(usize::MAX))))
+        let rate = |count: u64| format!("{:.1}", number(count) / self.seconds.max(0.001));
+        let clients = CLIENTS.map(|client| format!("{client} {}", rate(self.of(client).len() as u64)));
+        format!("{}, agents {}", clients.join(", "), rate(self.agents))
     }
 
     /// Prints the requests, to find expensive ones.
@@ -87,9 +88,4 @@ impl Spent {
 
 fn cpu(of: &Process) -> Result<Duration> {
     Ok(of.work()?.cpu)
-}
-
-/// Converts a count.
-pub(super) fn number(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::MAX, f64::from)
 }

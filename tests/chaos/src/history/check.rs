@@ -15,9 +15,7 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         let Some(last) = versions.last() else { continue };
         let of = last.of();
         let mut add = |invariant, text: Option<String>| {
-            if let Some(text) = text {
-                found.push(Violation { invariant, of: of.clone(), text });
-            }
+            found.extend(text.map(|text| Violation::new(invariant, &of, text)));
         };
         let firsts = std::iter::once(None).chain(versions.iter().map(Some));
         for (before, after) in firsts.zip(versions) {
@@ -46,11 +44,11 @@ pub fn check(history: &History, ended_by: Option<Timestamp>) -> Vec<Violation> {
         }
     }
     found.extend(shared::overlaps(history));
-    for text in ledger::violations_where(&history.ledger, |unlock| ledger::is_silent(&history.ledger, unlock)) {
-        found.push(Violation { invariant: "S1", of: "ledger".into(), text });
+    let is_silent = |unlock: &ledger::Entry| ledger::is_silent(&history.ledger, unlock);
+    for text in ledger::violations_where(&history.ledger, is_silent) {
+        found.push(Violation::new("S1", "ledger", text));
     }
-    for line in &history.leaks {
-        found.push(Violation { invariant: "S15", of: "audit log".into(), text: format!("holds the secret: {line}") });
-    }
+    let leaks = history.leaks.iter().map(|line| format!("holds the secret: {line}"));
+    found.extend(leaks.map(|text| Violation::new("S15", "audit log", text)));
     found
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crds::names;
+use crds::{Phase, names};
 use kube::ResourceExt as _;
 
 use super::{History, Missing, Version, entries};
@@ -46,16 +46,16 @@ pub fn evidence(history: &History, of: &str) -> String {
 }
 
 fn line(version: &Version) -> String {
-    let status = version.run.status.clone().unwrap_or_default();
-    let attempt = status.attempt.map_or_else(
-        || "no attempt".to_owned(),
-        |attempt| format!("attempt {} {}", attempt.number, if attempt.open { "open" } else { "closed" }),
-    );
+    let status = version.status().clone();
+    let attempt = status.attempt.map_or("no attempt".to_owned(), |attempt| {
+        format!("attempt {} {}", attempt.number, if attempt.open { "open" } else { "closed" })
+    });
     let by = if version.by.pod.is_empty() { &version.by.user } else { &version.by.pod };
-    let phase = status.phase.map_or_else(|| "no phase".to_owned(), |phase| phase.to_string());
-    let result = status.result.map_or_else(String::new, |result| format!(", {result}"));
-    let adopted = status.adopted.map_or_else(String::new, |adopted| format!(", adopted by {}", adopted.pod_uid));
-    let claim = status.claim.map_or_else(String::new, |claim| format!(", claimed by {}", claim.pod_uid));
+    let phase = status.phase.map_or("no phase", Phase::as_str);
+    let result = status.result.map(|result| format!(", {result}")).unwrap_or_default();
+    let adopted = status.adopted.map(|adopted| format!(", adopted by {}", adopted.pod_uid));
+    let claim = status.claim.map(|claim| format!(", claimed by {}", claim.pod_uid));
+    let (adopted, claim) = (adopted.unwrap_or_default(), claim.unwrap_or_default());
     let what = if version.of_status { "status" } else { "object" };
     format!("{} {} {what} by {by}: {phase}{result}, {attempt}{adopted}{claim}", version.at, version.revision)
 }

@@ -10,9 +10,9 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
-use crds::{TerraformRun, TerraformRunStatus};
+use crds::{TerraformRun, TerraformRunStatus, names};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -46,6 +46,16 @@ impl Version {
     /// The run: `NAMESPACE/NAME`.
     pub(crate) fn of(&self) -> String {
         format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any())
+    }
+
+    pub(crate) fn status(&self) -> &TerraformRunStatus {
+        static NONE: LazyLock<TerraformRunStatus> = LazyLock::new(TerraformRunStatus::default);
+        self.run.status.as_ref().unwrap_or(&NONE)
+    }
+
+    /// The name of the pod of an attempt.
+    fn pod(&self, attempt: u32) -> String {
+        names::attempt_name(&self.run.name_any(), &self.run.uid().unwrap_or_default(), attempt)
     }
 
     /// Whether it directly follows another version. `None` if the write had no precondition.
@@ -125,10 +135,11 @@ impl History {
 }
 
 /// The run's entries of the ledger: its scripts have its name, or its pods wrote them if it belongs to a layer.
-fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a ledger::Entry> {
+fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a Entry> {
     let Some(last) = versions.last() else { return Vec::new() };
     let of = last.of();
-    let pods = format!("{}-{}-a", last.run.name_any(), crds::names::short_hash(&last.run.uid().unwrap_or_default()));
-    let is_own = |entry: &&ledger::Entry| entry.text("script") == Some(&of) || entry.who.starts_with(&pods);
+    let uid = last.run.uid().unwrap_or_default();
+    let pods = format!("{}-{}-a", last.run.name_any(), names::short_hash(&uid));
+    let is_own = |entry: &&Entry| entry.text("script") == Some(&of) || entry.who.starts_with(&pods);
     history.ledger.iter().filter(is_own).collect()
 }

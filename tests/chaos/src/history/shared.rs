@@ -25,7 +25,8 @@ struct Span {
 }
 
 fn state(versions: &Versions) -> Option<State> {
-    let key = versions.iter().rev().find_map(|version| version.run.status.as_ref()?.plan.as_ref()?.state_key.clone())?;
+    let mut plans = versions.iter().rev().filter_map(|version| version.status().plan.as_ref());
+    let key = plans.find_map(|plan| plan.state_key.clone())?;
     Some((versions.last()?.run.namespace().unwrap_or_default(), key))
 }
 
@@ -35,11 +36,13 @@ fn applies(history: &History) -> Vec<(State, Span)> {
     for versions in history.runs.values() {
         let (Some(state), Some(last)) = (state(versions), versions.last()) else { continue };
         let of_apply = |entry: &Entry| entry.text("command") == Some("apply");
-        for begin in entries(history, versions).into_iter().filter(|entry| of_apply(entry) && entry.what == what::COMMAND_START) {
-            let own = history.ledger.iter().zip(0..).filter(|(entry, _)| entry.who == begin.who && of_apply(entry));
-            let places: Vec<u64> = own.map(|(_, place)| place).collect();
-            if let (Some(from), Some(to)) = (places.first(), places.last()) {
-                found.push((state.clone(), Span { of: last.of(), from: *from, to: *to }));
+        let is_begin = |entry: &&Entry| of_apply(entry) && entry.what == what::COMMAND_START;
+        for begin in entries(history, versions).into_iter().filter(is_begin) {
+            let own = |entry: &Entry| entry.who == begin.who && of_apply(entry);
+            let places = history.ledger.iter().zip(0..).filter(|(entry, _)| own(entry));
+            let places: Vec<u64> = places.map(|(_, place)| place).collect();
+            if let (Some(&from), Some(&to)) = (places.first(), places.last()) {
+                found.push((state.clone(), Span { of: last.of(), from, to }));
             }
         }
     }
@@ -52,14 +55,16 @@ fn leases(history: &History) -> Vec<(State, Span)> {
     for versions in history.runs.values() {
         let mut before = None;
         for version in versions {
-            let key = version.run.status.as_ref().and_then(|status| status.lease.as_ref()).map(|lease| lease.state_key.clone());
-            let whole = before.is_some_and(|(before, had)| had == key && history.missing(before, version) == Missing::Nothing);
+            let key = version.status().lease.as_ref().map(|lease| lease.state_key.clone());
+            let is_whole = |before| history.missing(before, version) == Missing::Nothing;
+            let whole = before.is_some_and(|(before, had)| had == key && is_whole(before));
             before = Some((version, key.clone()));
             let Some(key) = key else { continue };
             if let Some((_, span)) = found.last_mut().filter(|_| whole) {
                 span.to = version.revision;
             } else {
-                let span = Span { of: version.of(), from: version.revision, to: version.revision };
+                let (from, to) = (version.revision, version.revision);
+                let span = Span { of: version.of(), from, to };
                 found.push(((version.run.namespace().unwrap_or_default(), key), span));
             }
         }
@@ -67,21 +72,16 @@ fn leases(history: &History) -> Vec<(State, Span)> {
     found
 }
 
-/// Pairs of overlapping spans of one state.
-fn pairs(mut spans: Vec<(State, Span)>) -> Vec<(State, String, String)> {
-    spans.sort_by(|(one, a), (other, b)| (one, a.from, a.to).cmp(&(other, b.from, b.to)));
-    let overlap = |(one, a): &(State, Span), (other, b): &(State, Span)| one == other && b.from < a.to && a.of != b.of;
-    let found = spans.windows(2).filter(|pair| overlap(&pair[0], &pair[1]));
-    found.map(|pair| (pair[0].0.clone(), pair[0].1.of.clone(), pair[1].1.of.clone())).collect()
-}
-
 /// Two runs at once on a state: overlapping applies, and overlapping leases.
 pub(super) fn overlaps(history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
-    for (what, spans) in [("applied a plan", applies(history)), ("had the lease", leases(history))] {
-        for ((_, key), first, second) in pairs(spans) {
-            let text = format!("{second} {what} on the state {key} before {first} had ended");
-            found.push(Violation { invariant: "S29", of: second, text });
+    for (what, mut spans) in [("applied a plan", applies(history)), ("had the lease", leases(history))] {
+        spans.sort_by(|(one, a), (other, b)| (one, a.from, a.to).cmp(&(other, b.from, b.to)));
+        for ((one, a), (other, b)) in spans.iter().zip(spans.iter().skip(1)) {
+            if one == other && b.from < a.to && a.of != b.of {
+                let text = format!("{} {what} on the state {} before {} had ended", b.of, one.1, a.of);
+                found.push(Violation::new("S29", &b.of, text));
+            }
         }
     }
     found
@@ -95,37 +95,48 @@ impl History {
             *runs.entry(state).or_default() += 1;
         }
         runs.retain(|_, count| *count > 1);
-        let applied = applies(self).into_iter().filter(|(state, _)| runs.contains_key(state)).count();
-        (runs.len(), runs.values().sum(), applied)
+        let applies = applies(self);
+        let applied = applies.iter().filter(|(state, _)| runs.contains_key(state));
+        (runs.len(), runs.values().sum(), applied.count())
     }
 }
 
 /// Objects that a run made and that are in no state and not in its journal, except for the last moment of a killed process.
 pub(super) fn forgotten(versions: &Versions, history: &History) -> Vec<String> {
     let Some(last) = versions.last() else { return Vec::new() };
-    let status = last.run.status.clone().unwrap_or_default();
+    let status = last.status();
     // Without a readable journal there is nothing to check.
     let Some(journal) = history.journals.get(&last.of()) else { return Vec::new() };
-    let lines: Vec<Line> = journal.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let named =
-        |id: &str| lines.iter().any(|line| matches!(line, Line::Complete(operation) if operation.id.as_deref() == Some(id)));
-    let begun = |address: &str| lines.iter().any(|line| matches!(line, Line::Start(operation) if operation.address == address));
-    let is_deleted =
-        |id: &str| history.ledger.iter().any(|entry| entry.text("action") == Some("delete") && entry.text("id") == Some(id));
+    let lines = journal.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let lines: Vec<Line> = lines.collect();
+    let is_known = |id: &str| {
+        let named = |line: &Line| matches!(line, Line::Complete(operation) if operation.id.as_deref() == Some(id));
+        let deleted = |entry: &Entry| entry.text("action") == Some("delete") && entry.text("id") == Some(id);
+        history.states.contains(id) || history.ledger.iter().any(deleted) || lines.iter().any(named)
+    };
+    let is_begun = |address: &str| {
+        let begun = |line: &Line| matches!(line, Line::Start(operation) if operation.address == address);
+        lines.iter().any(begun)
+    };
     let at = |entry: &Entry| entry.at.parse::<Timestamp>().unwrap_or_default();
     let killed = status.result == Some(RunResult::Indeterminate);
     let told = status.history.iter().any(|line| line.contains("not with the datastore"));
     let own = entries(history, versions);
-    let made: Vec<_> =
-        own.iter().filter(|entry| entry.what == what::RESOURCE && entry.text("action") != Some("delete")).collect();
-    let lost = made.iter().filter(|entry| {
-        let (id, address) = (entry.text("id").unwrap_or_default(), entry.text("address").unwrap_or_default());
-        let is_last = made.iter().rfind(|other| other.who == entry.who).is_some_and(|other| other == *entry);
-        let end = own.iter().filter(|other| other.who == entry.who).map(|other| at(other)).max().unwrap_or_default();
-        let lately = killed && at(entry) + LAST_MOMENT >= end;
-        let away = killed && history.outages.iter().any(|outage| *outage + AWAY >= at(entry) && *outage <= end + LAST_MOMENT);
-        let known = history.states.contains(id) || is_deleted(id) || named(id) || is_last && begun(address);
-        !(known || lately || away || told)
-    });
-    lost.map(|entry| format!("{entry:?} is in no state and in no journal; the run says {:?}", status.result)).collect()
+    let is_made = |entry: &&&Entry| entry.what == what::RESOURCE && entry.text("action") != Some("delete");
+    let made: Vec<_> = own.iter().filter(is_made).collect();
+    let is_lost = |entry: &&&&Entry| {
+        let (id, address) = (entry.text("id").unwrap_or_default(), entry.text("address"));
+        let last = made.iter().rfind(|other| other.who == entry.who);
+        let is_last = last.is_some_and(|last| last == *entry);
+        let of_process = own.iter().filter(|other| other.who == entry.who);
+        let end = of_process.map(|other| at(other)).max().unwrap_or_default();
+        let lately = at(entry) + LAST_MOMENT >= end;
+        let is_near = |outage: &Timestamp| *outage + AWAY >= at(entry) && *outage <= end + LAST_MOMENT;
+        let excused = killed && (lately || history.outages.iter().any(is_near));
+        let known = is_known(id) || is_last && is_begun(address.unwrap_or_default());
+        !(known || excused || told)
+    };
+    let lost = made.iter().filter(is_lost);
+    let result = status.result;
+    lost.map(|entry| format!("{entry:?} is in no state and in no journal; the run says {result:?}")).collect()
 }

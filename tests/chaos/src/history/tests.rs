@@ -2,17 +2,14 @@
 
 use std::io::Write as _;
 
-use crds::{
-    Adopted, ApprovalRecord, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun,
-    TerraformRunStatus, names,
-};
+use crds::{PlanStatus, TerraformRun, names};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{History, Version, Writer, check};
+use super::{History, Version, Versions, Writer, check, evidence};
 use ledger::{Entry, what};
+use played::patch::merge;
 
 const SUM: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
 
@@ -24,273 +21,285 @@ fn pod(attempt: u32) -> String {
     names::attempt_name("a", "uid", attempt)
 }
 
-/// The versions of an applied manual run, one per second.
-fn applied() -> History {
-    let spec = json!({"source": {"inline": {"files": {"main.tf": ""}}}});
-    let mut run = TerraformRun::new("a", serde_json::from_value(spec).unwrap());
-    run.metadata.namespace = Some("n".into());
-    run.metadata.uid = Some("uid".into());
-    let mut status = TerraformRunStatus { phase: Some(Phase::Pending), message: Some("m".into()), ..Default::default() };
-    let mut versions = Vec::new();
-    let mut push = |run: &TerraformRun, status: &TerraformRunStatus, pod: &str| {
-        let second = i64::try_from(versions.len()).unwrap();
-        let by = Writer {
-            user: "system:serviceaccount:n:x".into(),
-            pod: pod.into(),
-            pod_uid: if pod.is_empty() { "" } else { "p1" }.into(),
-        };
-        let run = TerraformRun { status: Some(status.clone()), ..run.clone() };
+fn writer(pod: &str, pod_uid: &str) -> Writer {
+    Writer { user: "system:serviceaccount:n:x".into(), pod: pod.into(), pod_uid: pod_uid.into() }
+}
+
+fn lease() -> Value {
+    json!({"lease": {"stateKey": "key", "name": "n", "at": at(0)}})
+}
+
+/// A history that a test changes.
+struct Case(History);
+
+/// The versions of an applied manual run `n/a`, one per second.
+fn applied() -> Case {
+    let mut run = json!({"metadata": {"name": "a", "namespace": "n", "uid": "uid"},
+        "spec": {"source": {"inline": {"files": {"main.tf": ""}}}}});
+    let attempt = json!({"number": 1, "podName": pod(1), "open": true, "tries": 1});
+    let plan = PlanStatus { checksum: SUM.into(), attempt: 1, ..PlanStatus::default() };
+    let claim = json!({"checksum": SUM, "attempt": 1, "podUID": "p1", "nonce": "n1", "at": at(6)});
+    let patches = [
+        json!({"phase": "Pending", "message": "m", "attempt": attempt}),
+        json!({"phase": "Setup", "adopted": {"attempt": 1, "podUID": "p1", "nonce": "n1"}}),
+        json!({"phase": "Init"}),
+        json!({"phase": "Plan"}),
+        json!({"phase": "AwaitingApproval", "plan": plan}),
+        json!({"approval": {"checksum": SUM, "by": "eva", "at": at(5)}}),
+        json!({"phase": "Apply", "claim": claim}),
+        json!({"phase": "Succeeded", "result": "Applied"}),
+        json!({"attempt": {"open": false}}),
+    ];
+    let mut versions = Versions::new();
+    for (second, patch) in (0_i32..).zip(patches) {
+        // The controller opens the attempt, records the approval, and closes the attempt.
+        let is_controller = [0, 5, 8].contains(&second);
+        if second == 5 {
+            run["metadata"]["annotations"] = json!({names::APPROVE: SUM});
+        }
+        merge(&mut run, &json!({"status": patch}));
         versions.push(Version {
-            revision: 10 + second.unsigned_abs(),
+            revision: 10 + u64::from(second.unsigned_abs()),
             base: None,
-            at: at(second),
-            by,
+            at: at(second.into()),
+            by: if is_controller { writer("", "") } else { writer(&pod(1), "p1") },
             of_status: true,
-            run,
+            run: serde_json::from_value(run.clone()).unwrap(),
             status_bytes: 100,
         });
-    };
-    status.attempt = Some(Attempt { number: 1, pod_name: pod(1), open: true, tries: 1, ..Default::default() });
-    push(&run, &status, "");
-    status.adopted = Some(Adopted { attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), node_name: None, version: None });
-    for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
-        status.phase = Some(phase);
-        if phase == Phase::AwaitingApproval {
-            status.plan = Some(PlanStatus { checksum: SUM.into(), attempt: 1, ..Default::default() });
-        }
-        push(&run, &status, &pod(1));
     }
-    run.metadata.annotations = Some([(names::APPROVE.to_owned(), SUM.to_owned())].into());
-    status.approval = Some(ApprovalRecord { checksum: Some(SUM.into()), by: "eva".into(), comment: None, at: Time(at(5)) });
-    push(&run, &status, "");
-    status.phase = Some(Phase::Apply);
-    let claim = Claim { checksum: SUM.into(), attempt: 1, pod_uid: "p1".into(), nonce: "n1".into(), at: Time(at(6)) };
-    status.claim = Some(claim);
-    push(&run, &status, &pod(1));
-    (status.phase, status.result) = (Some(Phase::Succeeded), Some(RunResult::Applied));
-    push(&run, &status, &pod(1));
-    status.attempt.as_mut().unwrap().open = false;
-    push(&run, &status, "");
-    let entry = |kind: &str, detail: serde_json::Value| Entry::new(&pod(1), kind, detail);
-    History {
-        runs: [("uid".to_owned(), versions)].into(),
-        pods: vec![(at(0) + SignedDuration::from_millis(500), format!("n/{}", pod(1)))],
-        ledger: vec![
-            entry(what::COMMAND_START, json!({"script": "n/a", "command": "apply"})),
-            entry(what::APPLY, json!({"script": "n/a", "plan_sha256": "x"})),
-            entry(what::RESOURCE, json!({"script": "n/a", "action": "create", "id": "1"})),
-            entry(what::COMMAND_END, json!({"script": "n/a", "command": "apply", "exit": 0})),
-        ],
-        namespaces: vec!["n".into()],
-        ..History::default()
+    let entry = |kind: &str, detail: Value| Entry::new(&pod(1), kind, detail);
+    let start = json!({"script": "n/a", "command": "apply"});
+    let resource = json!({"script": "n/a", "action": "create", "id": "1"});
+    let end = json!({"script": "n/a", "command": "apply", "exit": 0});
+    let ledger = vec![
+        entry(what::COMMAND_START, start),
+        entry(what::APPLY, json!({"script": "n/a", "plan_sha256": "x"})),
+        entry(what::RESOURCE, resource),
+        entry(what::COMMAND_END, end),
+    ];
+    let pods = vec![(at(0) + SignedDuration::from_millis(500), format!("n/{}", pod(1)))];
+    let runs = [("uid".to_owned(), versions)].into();
+    Case(History { runs, pods, ledger, namespaces: vec!["n".into()], ..History::default() })
+}
+
+fn patched(run: &mut TerraformRun, patch: &Value) {
+    let mut status = json!(run.status);
+    merge(&mut status, patch);
+    run.status = serde_json::from_value(status).unwrap();
+}
+
+impl Case {
+    fn versions(&mut self) -> &mut Versions {
+        self.0.runs.get_mut("uid").unwrap()
     }
-}
 
-/// The invariants that a changed history violates.
-fn after(change: impl FnOnce(&mut History)) -> Vec<&'static str> {
-    let mut history = applied();
-    change(&mut history);
-    let mut found: Vec<_> = check(&history, Some(at(100))).into_iter().map(|violation| violation.invariant).collect();
-    found.dedup();
-    found
-}
-
-fn status(history: &mut History, version: usize) -> &mut TerraformRunStatus {
-    history.runs.get_mut("uid").unwrap()[version].run.status.as_mut().unwrap()
-}
-
-/// Changes the status of a version and of all that follow.
-fn from(history: &mut History, version: usize, change: impl Fn(&mut TerraformRunStatus)) {
-    for version in &mut history.runs.get_mut("uid").unwrap()[version..] {
-        change(version.run.status.as_mut().unwrap());
+    fn with(mut self, change: impl FnOnce(&mut History)) -> Self {
+        change(&mut self.0);
+        self
     }
-}
 
-const NONE: [&str; 0] = [];
+    /// Merges a patch into the status of a version and of all that follow.
+    fn from(mut self, version: usize, patch: &Value) -> Self {
+        self.versions()[version..].iter_mut().for_each(|version| patched(&mut version.run, patch));
+        self
+    }
 
-#[test]
-fn a_good_history_is_good() {
-    assert_eq!(after(|_| {}), NONE);
-}
+    fn only(mut self, version: usize, patch: &Value) -> Self {
+        patched(&mut self.versions()[version].run, patch);
+        self
+    }
 
-#[test]
-fn phases_that_are_skipped_are_found_unless_the_log_has_a_gap() {
-    let skip = |history: &mut History| {
-        history.runs.get_mut("uid").unwrap().remove(2);
-    };
-    assert_eq!(after(skip), ["S12"]);
-    assert_eq!(after(|h| (skip(h), h.gaps.push(at(2))).1), NONE);
-    assert_eq!(after(|h| (skip(h), h.lost.push((at(1), at(2), "n/a".into()))).1), NONE);
-    assert_eq!(after(|h| (skip(h), h.lost.push((at(1), at(2), "n/b".into()))).1), ["S12"]);
-    assert_eq!(after(|h| from(h, 4, |s| s.phase = Some(Phase::Setup))), ["S12", "L1"]);
-}
+    /// Numbers the attempts from the fourth version on.
+    fn attempt(self, number: u32) -> Self {
+        self.from(3, &json!({"attempt": {"number": number}}))
+    }
 
-#[test]
-fn what_is_frozen_stays() {
-    assert_eq!(after(|h| status(h, 8).result = Some(RunResult::Destroyed)), ["S5"]);
-    assert_eq!(after(|h| status(h, 8).claim = None), ["S5", "S7"]);
-}
-
-#[test]
-fn a_claim_needs_all_that_it_stands_on() {
-    assert_eq!(after(|h| from(h, 5, |s| s.approval = None)), ["S2"]);
-    assert_eq!(after(|h| from(h, 6, |s| s.claim.as_mut().unwrap().nonce = "other".into())), ["S6"]);
-    assert_eq!(after(|h| from(h, 6, |s| s.plan.as_mut().unwrap().checksum = "other".into())), ["S2"]);
-    assert_eq!(after(|h| from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()))), ["S29"]);
-    let annotate = |h: &mut History, key: &str, value: &str| {
-        for version in h.runs.get_mut("uid").unwrap() {
+    fn annotated(mut self, versions: std::ops::Range<usize>, key: &str, value: &str) -> Self {
+        for version in &mut self.versions()[versions] {
             version.run.annotations_mut().insert(key.into(), value.into());
         }
-    };
-    assert_eq!(after(|h| annotate(h, names::CANCEL, "why")), ["S10"]);
-    assert_eq!(after(|h| annotate(h, names::APPROVE, "sha256:0000")), ["S2"]);
+        self
+    }
+
+    /// The log lacks a version.
+    fn without(mut self, version: usize) -> Self {
+        self.versions().remove(version);
+        self
+    }
+
+    /// The version that a write required.
+    fn base(mut self, version: usize, base: u64) -> Self {
+        self.versions()[version].base = Some(base);
+        self
+    }
+
+    /// The API server was killed.
+    fn gap(self, second: i64) -> Self {
+        self.with(|history| history.gaps.push(at(second)))
+    }
+
+    /// A write of a run was answered with a server error.
+    fn lost(self, second: i64, of: &str) -> Self {
+        self.with(|history| history.lost.push((at(second), at(second + 1), of.into())))
+    }
+
+    /// The violated invariants.
+    fn found(&self) -> String {
+        let mut found: Vec<_> = check(&self.0, Some(at(100))).into_iter().map(|violation| violation.invariant).collect();
+        found.dedup();
+        found.join(" ")
+    }
+}
+
+fn failed(result: &str, changes: &str) -> Value {
+    let failure = json!({"class": "Internal", "reason": "R", "message": "m", "changes": changes});
+    json!({"phase": "Failed", "result": result, "failure": failure, "nextStep": "n"})
 }
 
 #[test]
-fn attempts_follow_each_other() {
-    let second = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 2;
-    assert_eq!(after(|h| from(h, 3, second))[0], "S9");
-    assert_eq!(after(|h| second(status(h, 8))), ["S9", "S8"]);
-    let third = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 3;
-    assert_eq!(after(|h| from(h, 3, third))[0], "S9");
-}
-
-#[test]
-fn a_close_may_be_missing_where_the_log_has_a_gap() {
-    let becomes = |number: u32| move |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = number;
-    assert_eq!(after(|h| from(h, 3, becomes(2)))[0], "S9");
-    assert!(!after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(2))).1).contains(&"S9"));
-    assert!(!after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/a".into()))).1).contains(&"S9"));
-    // Another run's lost write, one at another time, and a decreasing count, which no missing version explains.
-    assert!(after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/b".into()))).1).contains(&"S9"));
-    assert!(after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(7))).1).contains(&"S9"));
-    assert!(after(|h| (from(h, 3, becomes(0)), h.gaps.push(at(2))).1).contains(&"S9"));
-}
-
-#[test]
-fn what_a_version_stands_on_tells_whether_one_is_missing() {
-    let second = |s: &mut TerraformRunStatus| s.attempt.as_mut().unwrap().number = 2;
-    let stands_on = |h: &mut History, version: usize, base: u64| h.runs.get_mut("uid").unwrap()[version].base = Some(base);
-    let lost = |h: &mut History| h.lost.push((at(2), at(3), "n/a".into()));
-    // Nothing is missing, whatever else happened at that time.
-    assert_eq!(after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 12)).2)[0], "S9");
-    // One version is missing and a write had no response; then one is missing without an explanation.
-    assert!(!after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 99)).2).contains(&"S9"));
-    assert_eq!(after(|h| stands_on(h, 3, 99)), ["log"]);
-    assert_eq!(after(|h| stands_on(h, 3, 12)), NONE);
-}
-
-#[test]
-fn a_claim_that_is_missing_is_not_judged_by_the_version_after_it() {
-    // The log lacks the agent's claim, which first appears with the run's cancellation.
-    let cancelled = |h: &mut History| {
-        let versions = h.runs.get_mut("uid").unwrap();
-        versions[6].by = Writer { user: "system:serviceaccount:pawl:c".into(), pod: "c".into(), pod_uid: "c1".into() };
-        versions[6].run.annotations_mut().insert(names::CANCEL.into(), "why".into());
-    };
-    assert!(after(cancelled).contains(&"S10"));
-    assert_eq!(after(|h| (cancelled(h), h.lost.push((at(5), at(6), "n/a".into()))).1), NONE);
-}
-
-#[test]
-fn a_closed_attempt_writes_nothing() {
+fn status_change_violates_its_rule() {
+    let (lies, without_reason) = (failed("Failed", "None"), json!({"failure": null}));
+    let rows = [
+        (0, json!({}), ""),
+        (4, json!({"phase": "Setup"}), "S12 L1"),
+        // A result and a claim never change.
+        (8, json!({"result": "Destroyed"}), "S5"),
+        (8, json!({"claim": null}), "S5 S7"),
+        // A claim needs an approval of its plan, the pod that adopted the attempt, and the lease.
+        (5, json!({"approval": null}), "S2"),
+        (6, json!({"claim": {"nonce": "other"}}), "S6"),
+        (6, json!({"plan": {"checksum": "other"}}), "S2"),
+        (4, json!({"plan": {"stateKey": "key"}}), "S29"),
+        (8, json!({"attempt": {"number": 2}}), "S9 S8"),
+        (7, json!({"message": null}), "L1"),
+        (7, failed("Failed", "Some"), ""),
+        (7, lies, "S28"),
+    ];
+    for (version, patch, expected) in rows {
+        assert_eq!(applied().from(version, &patch).found(), expected, "{version} {patch}");
+    }
+    let failed = applied().from(7, &failed("Failed", "Some"));
+    assert_eq!(failed.from(7, &without_reason).found(), "L1");
+    let all = 0..9;
+    assert_eq!(applied().annotated(all.clone(), names::CANCEL, "why").found(), "S10");
+    assert_eq!(applied().annotated(all, names::APPROVE, "sha256:0000").found(), "S2");
     // The agent may neither close nor reopen the attempt.
-    assert_eq!(after(|h| status(h, 2).attempt.as_mut().unwrap().open = false), ["S7", "S6", "S7"]);
+    let closed = json!({"attempt": {"open": false}});
+    assert_eq!(applied().only(2, &closed).found(), "S7 S6 S7");
 }
 
 #[test]
-fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
+fn skipped_phase_is_found_unless_the_log_has_a_gap() {
+    let skipped = || applied().without(2);
+    assert_eq!(skipped().found(), "S12");
+    assert_eq!(skipped().gap(2).found(), "");
+    assert_eq!(skipped().lost(1, "n/a").found(), "");
+    assert_eq!(skipped().lost(1, "n/b").found(), "S12");
+}
+
+#[test]
+fn attempts_follow_each_other_unless_the_log_has_a_gap() {
+    for (case, found) in [
+        (applied().attempt(2), true),
+        (applied().attempt(3), true),
+        (applied().attempt(2).gap(2), false),
+        (applied().attempt(2).lost(2, "n/a"), false),
+        // Another run's lost write, one at another time, and a decreasing count, which no missing version explains.
+        (applied().attempt(2).lost(2, "n/b"), true),
+        (applied().attempt(2).gap(7), true),
+        (applied().attempt(0).gap(2), true),
+        // Nothing is missing by the required version, whatever else happened at that time; then one is.
+        (applied().attempt(2).lost(2, "n/a").base(3, 12), true),
+        (applied().attempt(2).lost(2, "n/a").base(3, 99), false),
+    ] {
+        assert_eq!(case.found().contains("S9"), found, "{:?} {:?}", case.0.gaps, case.0.lost);
+    }
+    assert!(applied().attempt(2).found().starts_with("S9") && applied().attempt(3).found().starts_with("S9"));
+    assert_eq!(applied().base(3, 99).found(), "log");
+    assert_eq!(applied().base(3, 12).found(), "");
+}
+
+#[test]
+fn missing_claim_is_not_judged_by_the_next_version() {
+    // The log lacks the agent's claim, which first appears with the run's cancellation.
+    let cancelled = || {
+        let case = applied().annotated(6..7, names::CANCEL, "why");
+        case.with(|history| history.runs.get_mut("uid").unwrap()[6].by = writer("c", "c1"))
+    };
+    assert!(cancelled().found().contains("S10"));
+    assert_eq!(cancelled().lost(5, "n/a").found(), "");
+}
+
+#[test]
+fn replaced_attempt_writes_nothing() {
     // A second attempt was opened and adopted by another pod. The first pod continues to write, and changes neither.
-    fn replaced(h: &mut History) {
-        from(h, 3, |s| {
-            s.attempt = Some(Attempt { number: 2, pod_name: pod(2), open: true, tries: 2, ..Default::default() });
-            s.adopted = Some(Adopted { attempt: 2, pod_uid: "p2".into(), nonce: "n2".into(), node_name: None, version: None });
-        });
-        h.runs.get_mut("uid").unwrap().truncate(5);
-        status(h, 2).attempt.as_mut().unwrap().open = false;
-        for version in 3..5 {
-            let by = Writer { user: "system:serviceaccount:n:y".into(), pod: pod(2), pod_uid: "p2".into() };
-            h.runs.get_mut("uid").unwrap()[version].by = by;
-        }
-        h.ledger.clear();
-    }
-    fn late(h: &mut History) {
-        replaced(h);
-        let mut last = h.runs["uid"][4].clone();
-        (last.revision, last.at, last.by) = (15, at(5), h.runs["uid"][1].by.clone());
-        last.run.status.as_mut().unwrap().message = Some("late".into());
-        h.runs.get_mut("uid").unwrap().push(last);
-    }
-    fn follows(h: &mut History) {
-        late(h);
-        let mut last = h.runs["uid"][4].clone();
-        (last.revision, last.at) = (16, at(6));
-        h.runs.get_mut("uid").unwrap().push(last);
-    }
-    assert!(!after(|h| (replaced(h), h.gaps.push(at(2))).1).contains(&"S6"));
-    for change in [late as fn(&mut History), follows] {
-        assert!(after(change).contains(&"S6"));
-        // No missing version explains it: attempts only increase.
-        assert!(after(|h| (change(h), h.gaps.push(at(5))).1).contains(&"S6"));
+    let replaced = || {
+        let attempt = json!({"number": 2, "podName": pod(2), "tries": 2});
+        let adopted = json!({"attempt": 2, "podUID": "p2", "nonce": "n2"});
+        let case = applied().from(3, &json!({"attempt": attempt, "adopted": adopted}));
+        let mut case = case.only(2, &json!({"attempt": {"open": false}}));
+        case.versions().truncate(5);
+        case.versions()[3..].iter_mut().for_each(|version| version.by = writer(&pod(2), "p2"));
+        case.with(|history| history.ledger.clear())
+    };
+    let repeats = |mut case: Case, second: i64, by: Writer| {
+        let mut last = case.versions()[4].clone();
+        (last.revision, last.at, last.by) = (10 + second.unsigned_abs(), at(second), by);
+        patched(&mut last.run, &json!({"message": if second == 5 { "late" } else { "m" }}));
+        case.versions().push(last);
+        case
+    };
+    let late = || repeats(replaced(), 5, writer(&pod(1), "p1"));
+    let follows = || repeats(late(), 6, writer(&pod(2), "p2"));
+    assert!(!replaced().gap(2).found().contains("S6"));
+    // No missing version explains it: attempts only increase.
+    for case in [late(), follows(), late().gap(5), follows().gap(5)] {
+        assert!(case.found().contains("S6"));
     }
     // A pod with the attempt's name but another UID did not adopt it.
-    let other = |h: &mut History| h.runs.get_mut("uid").unwrap()[4].by.pod_uid = "p9".into();
-    assert_eq!(after(other), ["S6"]);
+    let other = applied().with(|history| history.runs.get_mut("uid").unwrap()[4].by.pod_uid = "p9".into());
+    assert_eq!(other.found(), "S6");
 }
 
 #[test]
-fn a_failure_has_its_words() {
-    assert_eq!(after(|h| from(h, 7, |s| s.message = None)), ["L1"]);
-    let failed = |s: &mut TerraformRunStatus, changes: Changed| {
-        (s.phase, s.result) = (Some(Phase::Failed), Some(RunResult::Failed));
-        let (class, reason) = (FailureClass::Internal, "R".to_owned());
-        s.failure = Some(Failure { class, reason, message: "m".into(), changes, diagnostics: vec![] });
-        s.next_step = Some("n".into());
+fn run_without_an_end_is_found() {
+    let cut = |versions: usize| {
+        let mut case = applied();
+        case.versions().truncate(versions);
+        case
     };
-    assert_eq!(after(|h| from(h, 7, |s| failed(s, Changed::Some))), NONE);
-    assert_eq!(after(|h| from(h, 7, |s| failed(s, Changed::None))), ["S28"]);
-    assert_eq!(after(|h| from(h, 7, |s| (failed(s, Changed::Some), s.failure = None).1)), ["L1"]);
-}
-
-#[test]
-fn what_did_not_end_is_found() {
-    assert_eq!(after(|h| h.runs.get_mut("uid").unwrap().truncate(6)), ["L1", "S1"]);
+    assert_eq!(cut(6).found(), "L1 S1");
     // The final status counts if the log lacks the last version; a result that is not in it does not.
-    let ended = |h: &History| h.runs["uid"].last().and_then(|last| last.run.status.clone()).unwrap();
-    assert_eq!(after(|h| (h.last = [("uid".into(), ended(h))].into(), h.runs.get_mut("uid").unwrap().truncate(7)).1), NONE);
-    assert_eq!(after(|h| h.last = [("uid".into(), TerraformRunStatus::default())].into()), ["L1"]);
+    let mut whole = applied();
+    let ended = whole.versions()[8].run.status.clone().unwrap();
+    assert_eq!(cut(7).with(|history| history.last = [("uid".into(), ended)].into()).found(), "");
+    let none = [("uid".to_owned(), crds::TerraformRunStatus::default())].into();
+    assert_eq!(applied().with(|history| history.last = none).found(), "L1");
 }
 
 #[test]
-fn a_status_that_is_too_large_and_a_secret_are_found() {
-    assert_eq!(after(|h| h.runs.get_mut("uid").unwrap()[3].status_bytes = 17 << 10), ["S16"]);
-    assert_eq!(after(|h| h.leaks.push("x".into())), ["S15"]);
+fn sizes_secrets_pods_and_the_ledger_are_judged() {
+    type Change = fn(&mut History);
+    let rows: [(Change, &str); 7] = [
+        (|h| h.runs.get_mut("uid").unwrap()[3].status_bytes = 17 << 10, "S16"),
+        (|h| h.leaks.push("x".into()), "S15"),
+        (|h| h.pods.push(h.pods[0].clone()), "S9"),
+        (|h| h.ledger.insert(0, h.ledger[0].clone()), "S1"),
+        (|h| h.ledger.push(h.ledger[1].clone()), "S1"),
+        (|h| h.ledger[0].who = pod(2), "S17"),
+        (|h| h.ledger.truncate(3), "S28"),
+    ];
+    for (change, expected) in rows {
+        assert_eq!(applied().with(change).found(), expected);
+    }
+    let unclaimed = json!({"claim": null, "phase": "Canceled", "result": "Canceled"});
+    assert_eq!(applied().from(6, &unclaimed).without(6).found(), "S1 S11");
 }
 
 #[test]
-fn pods_come_once_and_in_their_time() {
-    assert_eq!(after(|h| h.pods.push(h.pods[0].clone())), ["S9"]);
-}
-
-#[test]
-fn the_ledger_has_the_last_word() {
-    assert_eq!(after(|h| h.ledger.insert(0, h.ledger[0].clone())), ["S1"]);
-    assert_eq!(after(|h| h.ledger.push(h.ledger[1].clone())), ["S1"]);
-    assert_eq!(after(|h| h.ledger[0].who = pod(2)), ["S17"]);
-    assert_eq!(after(|h| h.ledger.truncate(3)), ["S28"]);
-    let unclaimed = |s: &mut TerraformRunStatus, result| {
-        s.claim = None;
-        (s.phase, s.result) = (Some(RunResult::phase(result)), Some(result));
-    };
-    assert_eq!(
-        after(|h| (from(h, 6, |s| unclaimed(s, RunResult::Canceled)), h.runs.get_mut("uid").unwrap().remove(6)).0),
-        ["S1", "S11"]
-    );
-}
-
-#[test]
-fn the_log_is_read_with_what_each_write_stands_on() {
-    let event = |revision: &str, code: u16, request: serde_json::Value| {
+fn the_log_is_read_with_the_version_each_write_requires() {
+    let event = |revision: &str, code: u16, request: Value| {
         let run = json!({"apiVersion": "pawl.run/v1alpha1", "kind": "TerraformRun", "status": {"message": "m"},
             "metadata": {"name": "a", "namespace": "n", "uid": "uid", "resourceVersion": revision},
             "spec": {"source": {"inline": {"files": {"main.tf": ""}}}}});
@@ -299,6 +308,7 @@ fn the_log_is_read_with_what_each_write_stands_on() {
             "responseStatus": {"code": code}, "requestObject": request, "responseObject": run})
     };
     let test = |path: &str| json!({"op": "test", "path": path, "value": "12"});
+    let add = json!({"op": "add", "path": "/metadata/resourceVersion", "value": "13"});
     let mut annotated = event("17", 200, json!({"metadata": {"resourceVersion": "16"}}));
     annotated["responseObject"] =
         json!({"kind": "PartialObjectMetadata", "metadata": annotated["responseObject"]["metadata"].clone()});
@@ -306,7 +316,7 @@ fn the_log_is_read_with_what_each_write_stands_on() {
         annotated,
         event("12", 200, json!({"status": {}})),
         event("13", 200, json!([test("/metadata/uid"), test("/metadata/resourceVersion")])),
-        event("14", 200, json!([test("/metadata/uid"), {"op": "add", "path": "/metadata/resourceVersion", "value": "13"}])),
+        event("14", 200, json!([test("/metadata/uid"), add])),
         event("0", 504, json!({"metadata": {"resourceVersion": "14"}})),
         event("16", 200, json!({"metadata": {"resourceVersion": "15"}})),
     ];
@@ -317,132 +327,119 @@ fn the_log_is_read_with_what_each_write_stands_on() {
     let mut history = super::read(file.path(), 0, &["n".into()], "").unwrap();
     let seen: Vec<_> = history.runs["uid"].iter().map(|version| (version.revision, version.base)).collect();
     assert_eq!(seen, [(12, None), (13, Some(12)), (14, None), (16, Some(15)), (17, Some(16))]);
+    // A response with only metadata leaves the rest as before.
     let status = |n: usize| history.runs["uid"][n].run.status.as_ref().and_then(|status| status.message.clone());
-    assert_eq!((status(4), status(3)), (Some("m".into()), Some("m".into())), "what only its metadata was answered of is whole");
+    assert_eq!((status(4), status(3)), (Some("m".into()), Some("m".into())));
     assert_eq!(history.lost, [(at(0), at(1), "n/a".to_owned())]);
     assert_eq!(history.holes(), 1);
-    let text = super::evidence(&history, "n/a");
+    let text = evidence(&history, "n/a");
     assert!(text.contains("2026-11-21T10:00:01Z 16 status") && text.contains("the one before it is missing"), "{text}");
     assert!(text.contains("a write was answered with an error of the server"), "{text}");
-    assert_eq!(super::evidence(&history, "n/b"), "");
+    assert_eq!(evidence(&history, "n/b"), "");
     // Its own pods, and not those of a run whose name has it as prefix.
-    history.pods = vec![(at(0), format!("n/{}", pod(2))), (at(0), format!("n/{}", names::attempt_name("a-1", "uid", 1)))];
-    let text = super::evidence(&history, "n/a");
+    let other = names::attempt_name("a-1", "uid", 1);
+    history.pods = vec![(at(0), format!("n/{}", pod(2))), (at(0), format!("n/{other}"))];
+    let text = evidence(&history, "n/a");
     assert!(text.contains(&format!("pod n/{} created", pod(2))) && text.matches(" created").count() == 1, "{text}");
 }
 
 #[test]
 fn each_field_has_its_writer() {
-    let lease = |s: &mut TerraformRunStatus| {
-        s.lease = Some(serde_json::from_value(json!({"stateKey": "k", "name": "n", "at": "2026-11-21T10:00:00Z"})).unwrap());
-    };
     // The agent takes a lease; the controller writes a message while the agent works, and ends a step.
-    assert_eq!(after(|h| from(h, 6, lease)), ["S7"]);
-    assert_eq!(after(|h| status(h, 5).message = Some("x".into())), ["S7"]);
-    let step = json!([{"name": "plan", "attempt": 1, "startedAt": "2026-11-21T10:00:00Z"}]);
-    assert_eq!(after(|h| from(h, 8, |s| s.steps = serde_json::from_value(step.clone()).unwrap())), ["S7"]);
+    assert_eq!(applied().from(6, &lease()).found(), "S7");
+    let message = json!({"message": "x"});
+    assert_eq!(applied().only(5, &message).found(), "S7");
+    let steps = json!({"steps": [{"name": "plan", "attempt": 1, "startedAt": "2026-11-21T10:00:00Z"}]});
+    assert_eq!(applied().from(8, &steps).found(), "S7");
     // The controller closes an attempt and writes the message.
-    assert_eq!(after(|h| (from(h, 5, lease), status(h, 8).message = Some("x".into())).0), NONE);
+    assert_eq!(applied().from(5, &lease()).only(8, &message).found(), "");
     // A missing version may have had any writer.
-    assert_eq!(after(|h| (from(h, 6, lease), h.lost.push((at(5), at(6), "n/a".into()))).0), NONE);
+    assert_eq!(applied().from(6, &lease()).lost(5, "n/a").found(), "");
 }
 
 /// Two runs that apply to one state, one after the other.
-fn both(h: &mut History) {
-    let lease = json!({"stateKey": "key", "name": "n", "at": "2026-11-21T10:00:00Z"});
-    let lease: Option<crds::StateLease> = serde_json::from_value(lease).unwrap();
-    from(h, 4, |s| s.plan.as_mut().unwrap().state_key = Some("key".into()));
-    from(h, 5, |s| s.lease = lease.clone());
-    from(h, 8, |s| s.lease = None);
+fn both() -> Case {
+    let case = applied().from(4, &json!({"plan": {"stateKey": "key"}}));
+    let mut case = case.from(5, &lease()).from(8, &json!({"lease": null}));
     let pod = |text: &str| text.replace(&pod(1), &names::attempt_name("b", "uid2", 1));
-    let second = h.runs["uid"].iter().cloned().map(|mut version| {
+    let mut second = case.versions().clone();
+    for version in &mut second {
         version.revision += 100;
         version.by.pod = pod(&version.by.pod);
         (version.run.metadata.name, version.run.metadata.uid) = (Some("b".into()), Some("uid2".into()));
-        version
-    });
-    let second = second.collect();
-    h.runs.insert("uid2".into(), second);
-    let entries = h.ledger.iter().cloned().map(|mut entry| {
-        entry.who = pod(&entry.who);
-        entry.detail.insert("script".into(), "n/b".into());
-        for (key, value) in [("plan_sha256", "y"), ("id", "2"), ("command", "apply")] {
-            entry.detail.insert(key.into(), value.into());
-        }
-        entry
-    });
-    let entries: Vec<_> = entries.collect();
-    for entry in &mut h.ledger {
-        entry.detail.insert("command".into(), "apply".into());
     }
-    h.ledger.extend(entries);
+    case.with(|history| {
+        history.runs.insert("uid2".into(), second);
+        for entry in &mut history.ledger {
+            entry.detail.insert("command".into(), "apply".into());
+        }
+        for mut entry in history.ledger.clone() {
+            entry.who = pod(&entry.who);
+            for (key, value) in [("script", "n/b"), ("plan_sha256", "y"), ("id", "2")] {
+                entry.detail.insert(key.into(), value.into());
+            }
+            history.ledger.push(entry);
+        }
+    })
 }
 
 #[test]
 fn two_applies_of_one_state_at_once_are_found() {
-    assert_eq!(after(both), NONE);
-    assert_eq!(after(|h| (both(h), h.ledger.swap(3, 4)).0), ["S29"], "one begins before the other has ended");
-    let elsewhere = |h: &mut History| {
-        for version in &mut h.runs.get_mut("uid2").unwrap()[4..] {
+    assert_eq!(both().found(), "");
+    assert_eq!(both().0.competition(), (1, 2, 2));
+    let overlaps = || both().with(|history| history.ledger.swap(3, 4));
+    assert_eq!(overlaps().found(), "S29", "one begins before the other has ended");
+    let elsewhere = overlaps().with(|history| {
+        for version in &mut history.runs.get_mut("uid2").unwrap()[4..] {
+            patched(&mut version.run, &json!({"plan": {"stateKey": "other"}}));
             let status = version.run.status.as_mut().unwrap();
-            status.plan.as_mut().unwrap().state_key = Some("other".into());
             status.lease.iter_mut().for_each(|lease| lease.state_key = "other".into());
         }
-    };
-    assert_eq!(after(|h| (both(h), h.ledger.swap(3, 4), elsewhere(h)).0), NONE);
+    });
+    assert_eq!(elsewhere.found(), "");
     // By their statuses: the second run has the lease from its fifth version on, the first until its seventh.
-    let late = |h: &mut History| h.runs.get_mut("uid2").unwrap().iter_mut().for_each(|version| version.revision -= 99);
-    assert_eq!(after(|h| (both(h), late(h)).0), ["S29"]);
-    let gap = |h: &mut History| h.gaps.extend((0..9).map(at));
-    assert_eq!(after(|h| (both(h), late(h), gap(h)).0), NONE, "it may have given it back and taken it again");
-    let mut history = applied();
-    both(&mut history);
-    assert_eq!(history.competition(), (1, 2, 2));
+    let late = || {
+        let earlier = |version: &mut Version| version.revision -= 99;
+        both().with(|history| history.runs.get_mut("uid2").unwrap().iter_mut().for_each(earlier))
+    };
+    assert_eq!(late().found(), "S29");
+    let gaps = late().with(|history| history.gaps.extend((0..9).map(at)));
+    assert_eq!(gaps.found(), "", "the run may have returned the lease and taken it again");
 }
 
 #[test]
-fn what_was_made_and_is_nowhere_is_found() {
-    let failed = |h: &mut History, result: RunResult| {
-        from(h, 7, |s| {
-            (s.phase, s.result, s.next_step) = (Some(Phase::Failed), Some(result), Some("n".into()));
-            let (class, changes) = (FailureClass::Interrupted, Changed::Unknown);
-            s.failure = Some(Failure { class, reason: "R".into(), message: "m".into(), changes, diagnostics: vec![] });
-        });
-        h.ledger.pop();
-        h.ledger[2].detail.insert("address".into(), "a.b".into());
-        h.journals.insert("n/a".into(), String::new());
+fn object_in_no_state_and_no_journal_is_found() {
+    let made = |result: &str| {
+        let case = applied().from(7, &failed(result, "Unknown"));
+        case.with(|history| {
+            history.ledger.pop();
+            history.ledger[2].detail.insert("address".into(), "a.b".into());
+            history.journals.insert("n/a".into(), String::new());
+        })
     };
-    let line =
-        |event: &str, id: &str| json!({"event": event, "action": "create", "address": "a.b", "type": "a", "id": id}).to_string();
-    assert_eq!(after(|h| failed(h, RunResult::Failed)), ["S34"]);
-    assert_eq!(after(|h| (failed(h, RunResult::Failed), h.journals.clear()).0), NONE, "nobody could read it");
-    assert_eq!(after(|h| (failed(h, RunResult::Failed), h.states = r#"{"id":"1"}"#.into()).0), NONE);
+    assert_eq!(made("Failed").found(), "S34");
+    assert_eq!(made("Failed").with(|history| history.journals.clear()).found(), "", "it was not readable");
+    assert_eq!(made("Failed").with(|history| history.states = r#"{"id":"1"}"#.into()).found(), "");
     for (event, id, found) in [("complete", "1", false), ("complete", "2", true), ("start", "", false)] {
-        let change = |h: &mut History| (failed(h, RunResult::Failed), h.journals.insert("n/a".into(), line(event, id))).0;
-        assert_eq!(after(change).contains(&"S34"), found, "{event} {id}");
+        let line = json!({"event": event, "action": "create", "address": "a.b", "type": "a", "id": id}).to_string();
+        let case = made("Failed").with(|history| _ = history.journals.insert("n/a".into(), line));
+        assert_eq!(case.found().contains("S34"), found, "{event} {id}");
     }
-    assert_eq!(
-        after(|h| (
-            failed(h, RunResult::Failed),
-            from(h, 8, |s| s.history = vec!["the end of the journal is not with the datastore: x".into()])
-        )
-            .0),
-        NONE
-    );
-    // A killed process: only its last moment is excepted.
-    let killed = |h: &mut History, seconds: i64| {
-        failed(h, RunResult::Indeterminate);
-        for (entry, second) in h.ledger.iter_mut().zip([0, 0, 0]) {
-            entry.at = at(second).to_string();
-        }
-        let mut last = h.ledger[2].clone();
-        last.at = at(seconds).to_string();
-        last.detail.insert("id".into(), "9".into());
-        h.states = "9".into();
-        h.ledger.push(last);
+    let told = json!({"history": ["the end of the journal is not with the datastore: x"]});
+    assert_eq!(made("Failed").from(8, &told).found(), "");
+    // Of a killed process only the last moment is excepted: its last action is in this second, and its object in a state.
+    let killed = |seconds: i64, outage: Option<i64>| {
+        let case = made("Indeterminate").with(|history| {
+            history.ledger.iter_mut().for_each(|entry| entry.at = at(0).to_string());
+            let mut last = history.ledger[2].clone();
+            last.at = at(seconds).to_string();
+            last.detail.insert("id".into(), "9".into());
+            history.states = "9".into();
+            history.ledger.push(last);
+            history.outages.extend(outage.map(at));
+        });
+        case.found()
     };
-    assert_eq!(after(|h| killed(h, 1)), NONE);
-    assert_eq!(after(|h| killed(h, 5)), ["S34"]);
-    assert_eq!(after(|h| (killed(h, 5), h.outages.push(at(3))).0), NONE);
-    assert_eq!(after(|h| (killed(h, 5), h.outages.push(at(30))).0), ["S34"]);
+    let found = [killed(1, None), killed(5, None), killed(5, Some(3)), killed(5, Some(30))];
+    assert_eq!(found, ["", "S34", "", "S34"]);
 }

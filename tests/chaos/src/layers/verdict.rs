@@ -70,19 +70,14 @@ impl Kept {
 /// All violations of layers.
 pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut add = |invariant, of: &str, text: String| found.push(Violation { invariant, of: of.to_owned(), text });
+    let mut add = |invariant, of: &str, text: String| found.push(Violation::new(invariant, of, text));
     for layer in layers {
         if !layer.is_at_rest() {
             let Kept { id, newest, applied, made, status } = layer;
             let lately = applied.iter().rev().take(3).collect::<Vec<_>>();
-            add(
-                "L30",
-                id,
-                format!(
-                    "round {newest} was pushed; its state has it: {made}; lately applied, newest first: {lately:?}; the layer says \
-                     {status:?}"
-                ),
-            );
+            let text =
+                format!("round {newest} is pushed, made: {made}, applied lately: {lately:?}; the layer reports {status:?}");
+            add("L30", id, text);
         }
         if let Some(pair) = layer.applied.windows(2).find(|pair| pair[1].0 < pair[0].0) {
             add("S88", &layer.id, format!("round {} was applied after round {}", pair[1].0, pair[0].0));
@@ -108,13 +103,13 @@ pub(super) fn judge(layers: &[Kept], history: &History) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use crds::{LayerSource, TerraformRun};
+    use crds::{LayerSource, TerraformRunSpec};
     use jiff::Timestamp;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::history::{Version, Writer};
+    use played::patch::merge;
 
     fn entry(pod: &str, kind: &str, round: u64) -> Entry {
         let mut detail = json!({"script": script("n/l0", round), "command": "apply"});
@@ -130,45 +125,24 @@ mod tests {
         rounds.iter().flat_map(both).collect()
     }
 
-    fn idle() -> TerraformLayerStatus {
-        let run = LayerRun {
-            run: "r".into(),
-            revision: "c".into(),
-            content: "x".into(),
-            settings: "s".into(),
-            trigger: Trigger::Commit,
-            result: None,
-            at: Time(Timestamp::UNIX_EPOCH),
-        };
+    fn idle() -> Value {
+        let run = json!({"run": "r", "revision": "c", "content": "x", "settings": "s", "trigger": "Commit",
+            "at": Timestamp::UNIX_EPOCH});
         let source = LayerSource { content: "x".into(), ..LayerSource::default() };
-        TerraformLayerStatus {
-            state: Some(LayerState::Idle),
-            source: Some(source),
-            last_plan: Some(run.clone()),
-            last_apply: Some(run),
-            ..TerraformLayerStatus::default()
-        }
+        json!({"state": "Idle", "source": source, "lastPlan": run, "lastApply": run})
     }
 
     /// A history with runs of the layer `l0`: name, trigger, content.
     fn history(runs: &[(&str, Trigger, &str)]) -> History {
         let mut history = History::default();
         for (n, (name, trigger, content)) in runs.iter().enumerate() {
-            let mut run = TerraformRun::new(name, crds::TerraformRunSpec::default());
-            run.metadata.namespace = Some("n".into());
-            run.metadata.labels = Some([(names::LABEL_LAYER.to_owned(), "l0".to_owned())].into());
-            let annotations =
-                [(names::TRIGGER.to_owned(), trigger.as_str().to_owned()), (names::CONTENT.to_owned(), (*content).to_owned())];
-            run.metadata.annotations = Some(annotations.into());
-            let version = Version {
-                revision: 1,
-                base: None,
-                at: Timestamp::UNIX_EPOCH,
-                by: Writer::default(),
-                of_status: false,
-                run,
-                status_bytes: 0,
-            };
+            let annotations = json!({names::TRIGGER: trigger.as_str(), names::CONTENT: content});
+            let metadata = json!({"name": name, "namespace": "n", "labels": {names::LABEL_LAYER: "l0"},
+                "annotations": annotations});
+            let run = serde_json::from_value(json!({"metadata": metadata, "spec": TerraformRunSpec::default()})).unwrap();
+            let by = Writer::default();
+            let at = Timestamp::UNIX_EPOCH;
+            let version = Version { revision: 1, base: None, at, by, of_status: false, run, status_bytes: 0 };
             history.runs.insert(n.to_string(), vec![version]);
         }
         history
@@ -182,67 +156,68 @@ mod tests {
         json!({"resources": [{"instances": [{"index_key": round}]}]}).to_string()
     }
 
-    fn judged(newest: u64, status: TerraformLayerStatus, ledger: &[Entry], history: &History) -> Vec<&'static str> {
+    fn judged(newest: u64, status: Value, ledger: &[Entry], history: &History) -> Vec<&'static str> {
+        let status = serde_json::from_value(status).unwrap();
         let kept = Kept::of("n/l0", newest, status, ledger, &state(ledger));
         judge(&[kept], history).iter().map(|violation| violation.invariant).collect()
+    }
+
+    /// The verdict on an idle layer whose rounds were applied, with these runs.
+    fn idle_with(newest: u64, ledger: &[Entry], runs: &[(&str, Trigger, &str)]) -> Vec<&'static str> {
+        judged(newest, idle(), ledger, &history(runs))
     }
 
     const NONE: [&str; 0] = [];
 
     #[test]
-    fn what_is_applied_and_at_rest_is_good() {
+    fn applied_layer_at_rest_is_good() {
         let runs = [("a", Trigger::Commit, "w"), ("b", Trigger::Commit, "x"), ("c", Trigger::Retry, "x")];
-        assert_eq!(judged(2, idle(), &ledger(&[0, 2]), &history(&runs)), NONE);
+        assert_eq!(idle_with(2, &ledger(&[0, 2]), &runs), NONE);
         // An interrupted apply that was repeated.
-        let mut twice = vec![entry("p", what::COMMAND_START, 2)];
-        twice.extend(ledger(&[2]));
-        assert_eq!(judged(2, idle(), &twice, &History::default()), NONE);
+        let twice = [vec![entry("p", what::COMMAND_START, 2)], ledger(&[2])].concat();
+        assert_eq!(idle_with(2, &twice, &[]), NONE);
     }
 
     #[test]
     fn a_lost_commit_is_found() {
-        assert_eq!(judged(2, idle(), &ledger(&[0, 1]), &History::default()), ["L30"]);
-        // An apply began and did not succeed.
-        let mut begun = ledger(&[0, 1]);
-        begun.push(entry("p2", what::COMMAND_START, 2));
-        assert_eq!(judged(2, idle(), &begun, &History::default()), ["L30"]);
-        // Ignores another layer's entries.
-        let other: Vec<_> = ledger(&[2])
-            .into_iter()
-            .map(|mut entry| {
-                entry.detail.insert("script".into(), script("n/l01", 2).into());
-                entry
-            })
-            .collect();
-        assert_eq!(judged(2, idle(), &other, &History::default()), ["L30"]);
+        // An apply that began and did not succeed, and another layer's entries.
+        let begun = [ledger(&[0, 1]), vec![entry("p2", what::COMMAND_START, 2)]].concat();
+        let mut other = ledger(&[2]);
+        for entry in &mut other {
+            entry.detail.insert("script".into(), script("n/l01", 2).into());
+        }
+        for ledger in [ledger(&[0, 1]), begun, other] {
+            assert_eq!(idle_with(2, &ledger, &[]), ["L30"], "{ledger:?}");
+        }
     }
 
     #[test]
-    fn a_layer_that_says_otherwise_is_found() {
-        let changes: [fn(&mut TerraformLayerStatus); 4] = [
-            |status| status.state = Some(LayerState::PlanNeeded),
-            |status| status.current_run = Some("r".into()),
-            |status| status.last_apply = None,
-            |status| status.source.as_mut().unwrap().content = "y".into(),
+    fn status_that_contradicts_rest_is_found() {
+        let changes = [
+            json!({"state": "PlanNeeded"}),
+            json!({"currentRun": "r"}),
+            json!({"lastApply": null}),
+            json!({"source": {"content": "y"}}),
         ];
         for change in changes {
             let mut status = idle();
-            change(&mut status);
-            assert_eq!(judged(1, status, &ledger(&[1]), &History::default()), ["L30"]);
+            merge(&mut status, &change);
+            assert_eq!(judged(1, status, &ledger(&[1]), &History::default()), ["L30"], "{change}");
         }
     }
 
     #[test]
     fn an_older_commit_after_a_newer_is_found() {
-        assert_eq!(judged(2, idle(), &ledger(&[2, 1, 2]), &History::default()), ["S88"]);
+        assert_eq!(idle_with(2, &ledger(&[2, 1, 2]), &[]), ["S88"]);
     }
 
     #[test]
     fn two_runs_of_one_cause_are_found() {
         let twice = [("a", Trigger::Commit, "x"), ("b", Trigger::Commit, "x")];
-        assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&twice)), ["S82"]);
         // Two runs with one name, after the first was deleted.
         let again = [("a", Trigger::Drift, "x"), ("a", Trigger::Drift, "x")];
-        assert_eq!(judged(1, idle(), &ledger(&[1]), &history(&again)), ["S82"]);
+        for runs in [twice, again] {
+            assert_eq!(idle_with(1, &ledger(&[1]), &runs), ["S82"]);
+        }
     }
 }

@@ -20,6 +20,12 @@ pub struct Violation {
     pub text: String,
 }
 
+impl Violation {
+    pub fn new(invariant: &'static str, of: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { invariant, of: of.into(), text: text.into() }
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.invariant, self.of, self.text)
