@@ -14,13 +14,15 @@ use tracing_subscriber::EnvFilter;
 
 use controller::{
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
-    convert, gc, layer, policies,
+    convert, gc,
+    layer::{self, Layers},
+    policies,
     read_api::{self, Registration},
     revoke::Revoke,
-    run::{self, Context},
+    run::Context,
     server,
     settings::Settings,
-    watches,
+    watches::Watches,
 };
 use crds::clock::ServerClock;
 use serving::health::{self, Readiness};
@@ -117,7 +119,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let registration = Registration::of(&settings).context("--read-api-service")?;
     let datastore = settings.datastore();
     let ctx = Arc::new(Context::new(Cluster::new(client.clone(), settings, clock), datastore));
-    let (settings, metrics) = (&ctx.settings, ctx.metrics.clone());
+    let (settings, metrics) = (&ctx.cluster.settings, ctx.cluster.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
     let (shown, asked) = (metrics.clone(), readiness.clone());
     let routes = health::router(move || shown.exposition(), move || future::ready(asked.check()));
@@ -153,23 +155,22 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
             tokio::spawn(gc::ended_pods::run(scope.clone(), ctx.cluster.clone(), datastore.clone(), stopped.clone()))
         }));
     }
-    let mut shared: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone()))).collect();
-    shared.push(tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())));
-    let layer_ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
-    let layers: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(layer::watch::run(scope.clone(), layer_ctx.clone(), stopped.clone()))).collect();
-    let revoke = Revoke { runs: ctx.clone(), layers: layer_ctx };
-    let runs = scopes.into_iter().map(|scope| {
-        let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
-        tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
-    });
+    let layers = Arc::new(Layers::new(settings, metrics.clone()));
+    let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), layers, ctx.events.clone()));
+    let watches = Watches { runs: ctx.clone(), layers: layers.clone() };
+    let mut reconcilers = vec![tokio::spawn(watches.namespaces(stopped.clone()))];
+    for scope in scopes {
+        reconcilers.push(tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone())));
+        reconcilers.push(tokio::spawn(watches.layer(scope.clone(), stopped.clone())));
+        reconcilers.push(tokio::spawn(watches.run(scope, &readiness, stopped.clone())));
+    }
+    let revoke = Revoke { runs: ctx.clone(), layers };
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
     let policies = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
     let revoking = revoke.run(readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(policies), tokio::spawn(revoking), tokio::spawn(nodes)];
-    let watches = futures::future::join_all(runs.chain(others).chain(sweeps).chain(layers).chain(shared));
+    let watches = futures::future::join_all(reconcilers.into_iter().chain(others).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served,

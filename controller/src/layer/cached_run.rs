@@ -23,8 +23,6 @@ enum Form {
 pub struct LayerRun {
     /// UID of the layer.
     pub(super) layer: String,
-    /// Name of the run.
-    pub(super) run: Box<str>,
     pub(crate) kept: CachedLayerRun,
 }
 
@@ -32,7 +30,7 @@ impl LayerRun {
     /// `None` for a run without a layer.
     pub fn of(run: &TerraformRun) -> Option<Self> {
         let (layer, seen) = RunSummary::of(run)?;
-        Some(Self { layer, run: seen.name.clone(), kept: CachedLayerRun(Form::Open(Box::new(seen))) })
+        Some(Self { layer, kept: CachedLayerRun(Form::Open(Box::new(seen))) })
     }
 
     /// The same run, as the second value of a packed text.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    ops::Deref,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -87,14 +86,6 @@ impl Context {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Notes>> {
         // Each change leaves the notes complete, so a poisoned lock does no harm.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Deref for Context {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.cluster
     }
 }
 

@@ -37,10 +37,10 @@ const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 /// # Errors
 /// A request failed. The runs before it are done then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
-    let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
+    let api: Api<DeserializeGuard<TerraformRun>> = ctx.cluster.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        let page = ctx.call("list runs", api.list(&params)).await?;
+        let page = ctx.cluster.call("list runs", api.list(&params)).await?;
         for run in page.items {
             match run.0 {
                 Ok(run) => Box::pin(one(run, ctx)).await?,
@@ -132,13 +132,13 @@ fn asks_for_rights(run: &TerraformRun) -> Option<&'static str> {
 
 /// Writes the outcome to the run, unless the run claimed or ended meanwhile.
 async fn tell(run: &TerraformRun, outcome: &Outcome, ctx: &Context) -> Result<(), Error> {
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
     let mut basis = Basis::Fields;
     for _ in 0..TRIES {
-        let fresh = ctx.call_opt("read run", api.get(&run.name_any())).await?;
+        let fresh = ctx.cluster.call_opt("read run", api.get(&run.name_any())).await?;
         let Some(fresh) = fresh.filter(|fresh| fresh.uid() == run.uid() && !is_decided(fresh)) else { break };
         let view = RunView::live(Arc::new(fresh));
-        let Some(write) = say::write(&view, ctx.now(), outcome) else { break };
+        let Some(write) = say::write(&view, ctx.cluster.now(), outcome) else { break };
         match status::write(&view, &write, basis, ctx).await {
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound) => {
                 basis = Basis::after(error.kind());

@@ -10,8 +10,6 @@ use crate::requests;
 /// A run as a watch showed it last.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    pub(super) namespace: Box<str>,
-    pub(super) name: Box<str>,
     /// The scopes that its attempts count in.
     pub(super) scopes: Box<[Scope]>,
     /// Number of its open attempt.
@@ -57,8 +55,7 @@ impl Entry {
         let waits = place.filter(|place| says_so && (!open || place.class == Class::Apply));
         let held = open && is_held(run);
         let open = if open { class(run) } else { None };
-        let (namespace, name) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
-        Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, kept: None })
+        Some(Self { scopes: scopes(run), attempt, open, held, waits, kept: None })
     }
 
     /// Keeps the class of the previous entry of the same attempt. An attempt that counts as an apply, or has returned its slot, is not

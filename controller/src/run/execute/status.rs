@@ -60,22 +60,22 @@ impl Basis {
 /// Writes the status on that basis. Fields that the cache drops cannot be tested, so a write that was decided on a cached run uses the
 /// version.
 pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
     if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
         let encode = |source| Error::Encode { what: "write status", source };
         let patch = serde_json::from_value(Value::Array(operations(run, write).map_err(encode)?)).map_err(encode)?;
-        return ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
+        return ctx.cluster.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
     }
     let mut patch = metadata_patch(run, json!({}));
     patch["status"] = Value::Object(write.status.clone());
-    ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
+    ctx.cluster.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }
 
 /// Log, metrics and Events of a successful write.
 pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     match write.kind {
         Kind::Open => {
-            ctx.metrics.attempt_opened();
+            ctx.cluster.metrics.attempt_opened();
             tracing::info!("attempt opened");
         }
         Kind::Close => tracing::info!("attempt closed"),
@@ -87,7 +87,7 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         }
     }
     if let Some((operation, result)) = write.finished {
-        ctx.metrics.run_finished(operation, result);
+        ctx.cluster.metrics.run_finished(operation, result);
         datastore::drop_bundles(run, ctx);
     }
     ctx.events.publish(run, write.notes);
