@@ -64,43 +64,28 @@ fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
     // Fails only when a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match command {
-        Command::Convert(options) => convert::run(&options),
-        // One thread: most of the work is waiting for the API server, and each thread would retain its own memory.
-        Command::Run(settings) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                work(settings, client, clock).await
-            })
-        }
-        // One thread as well: signatures are computed in chunks, and other requests run in between.
-        Command::Server(settings) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                server::run(settings, client, clock).await
-            })
-        }
-        // Two threads: one encrypts while the other serves requests.
-        Command::Datastore(settings) => {
+    let mut runtime = match &command {
+        Command::Convert(options) => return convert::run(options),
+        // One thread: most of the work is waiting for the API server, and each thread would retain its own memory. The server computes
+        // signatures in chunks, and other requests run in between.
+        Command::Run(_) | Command::Server(_) => tokio::runtime::Builder::new_current_thread(),
+        // Two threads: one encrypts, or parses code, while the other serves requests, or waits for servers.
+        Command::Datastore(_) | Command::Sources(_) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).max_blocking_threads(32).enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                datastore::run(settings, client, clock).await
-            })
+            runtime.worker_threads(2).max_blocking_threads(if matches!(command, Command::Sources(_)) { 16 } else { 32 });
+            runtime
         }
-        // Two threads: one parses code while the other waits for servers.
-        Command::Sources(settings) => {
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).max_blocking_threads(16).enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                sources::run(settings, client, clock).await
-            })
+    };
+    runtime.enable_all().build().context("no runtime")?.block_on(async {
+        let (client, clock) = client().await?;
+        match command {
+            Command::Convert(_) => Ok(()),
+            Command::Run(settings) => work(settings, client, clock).await,
+            Command::Server(settings) => server::run(settings, client, clock).await,
+            Command::Datastore(settings) => datastore::run(settings, client, clock).await,
+            Command::Sources(settings) => sources::run(settings, client, clock).await,
         }
-    }
+    })
 }
 
 /// Creates the client, and the clock set by its responses.

@@ -55,12 +55,16 @@ impl<B: Snapshots + 'static> Index<TerraformRepository> for Workers<B> {
 impl<B: Snapshots + 'static> Index<TerraformLayer> for Workers<B> {
     fn apply(&self, _: &watching::Key, layer: &TerraformLayer) {
         let concerned = self.shared.follow().layer(layer);
-        concerned.iter().for_each(|key| self.wake(key));
+        for key in &concerned {
+            self.wake(key);
+        }
     }
 
     fn delete(&self, key: &watching::Key) {
         let concerned = self.shared.follow().without_layer(&own(key));
-        concerned.iter().for_each(|key| self.wake(key));
+        if let Some(key) = concerned {
+            self.wake(&key);
+        }
     }
 }
 

@@ -80,11 +80,7 @@ impl Cluster {
 
     /// Calls the API server and counts failures.
     pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-        let answer = error::call(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
+        error::call(what, request).await.inspect_err(|error| self.metrics.failed(error))
     }
 
     /// Like [`Self::call`], but returns `None` when the object does not exist.
@@ -93,10 +89,6 @@ impl Cluster {
         what: &'static str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<Option<T>, Error> {
-        let answer = error::call_opt(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
+        error::call_opt(what, request).await.inspect_err(|error| self.metrics.failed(error))
     }
 }

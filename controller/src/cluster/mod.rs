@@ -8,6 +8,7 @@
 //! | [`pods`], [`nodes`] | caches |
 //! | `packed`, [`cached`] | compact storage of similar JSON values; the store of cached objects |
 //! | [`node_watch`] | the watch and live reads of nodes |
+//! | [`memory`] | in-memory notes on objects |
 //! | [`freeze`] | frozen namespaces |
 //! | [`clock`] | the API server's clock, from its responses |
 //! | [`leader`] | leader election |
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod context;
 pub mod freeze;
 pub mod leader;
+pub mod memory;
 pub mod node_watch;
 pub mod nodes;
 pub(crate) mod packed;

@@ -27,7 +27,7 @@ impl Watched {
 
 impl Index<Node> for Watched {
     fn apply(&self, key: &Key, node: &Node) {
-        if self.0.nodes.put(NodeView::of(node)) {
+        if self.0.nodes.put(&NodeView::of(node)) {
             self.wake(|of| *of == *key.1);
         }
     }

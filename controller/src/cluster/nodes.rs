@@ -112,7 +112,7 @@ impl Nodes {
     }
 
     /// Stores a node. Returns whether a decision depends on the difference.
-    pub(super) fn put(&self, node: NodeView) -> bool {
+    pub(super) fn put(&self, node: &NodeView) -> bool {
         let mut inner = self.lock();
         // A node that became Ready again has another transition time, whatever its clock shows.
         if !node.ready {
@@ -121,7 +121,7 @@ impl Nodes {
             inner.ready.insert(node.name.clone(), (node.since, Instant::now()));
         }
         let old = inner.known.insert(node.name.clone(), node.clone());
-        is_news(old.as_ref(), &node)
+        is_news(old.as_ref(), node)
     }
 
     pub(super) fn remove(&self, name: &str) {
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn only_relevant_changes_of_nodes_are_news() {
         let nodes = Nodes::default();
-        let put = |name: &str, ready: &str, boot: &str| nodes.put(NodeView::of(&node(name, ready, boot)));
+        let put = |name: &str, ready: &str, boot: &str| nodes.put(&NodeView::of(&node(name, ready, boot)));
         assert!(!put("a", "True", "1") && put("b", "False", "1"));
         assert_eq!(nodes.get("a"), NodeState::Unknown, "not before the list is complete");
         nodes.listed();
@@ -183,7 +183,7 @@ mod tests {
             for condition in seen.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
                 condition.last_transition_time = Some(crds::whole_seconds(at));
             }
-            nodes.put(NodeView::of(&seen));
+            nodes.put(&NodeView::of(&seen));
             nodes.lock().ready.get("a").map(|(_, since)| *since)
         };
         let (long_ago, later) = ("2020-01-01T00:00:00Z", "2020-01-01T00:01:00Z");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_read() {
+    fn node_view_has_condition_taint_and_boot_id() {
         let mut wanted = node("a", "Unknown", "boot");
         wanted.spec =
             serde_json::from_value(serde_json::json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]})).unwrap();

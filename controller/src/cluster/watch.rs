@@ -18,6 +18,12 @@ impl Wakers {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push((scope, wake));
     }
 
+    pub fn send_all(&self, objects: &[Key]) {
+        for object in objects {
+            self.send(&object.0, &object.1);
+        }
+    }
+
     /// Wakes an object.
     pub fn send(&self, namespace: &str, name: &str) {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_read_as_it_was_kept_and_what_stands_before_it_makes_it_no_other() {
+    fn packed_runs_compare_by_the_run_alone() {
         let within = |before: &str, run: LayerRun| {
             let text = ALIKE.keep(&(before, run.kept.at_hand())).unwrap();
             run.within(&text).kept

@@ -87,7 +87,7 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
             let patch = Patch::Merge(json!({"metadata": meta}));
             let written = ctx.cluster.call_opt("write finalizers of layer", api.patch_metadata(&name, &params(), &patch)).await?;
             if let Some(written) = written {
-                ctx.remember(&layer.uid().unwrap_or_default(), |notes| notes.version = version(&written.metadata));
+                ctx.memory.update(&layer.uid().unwrap_or_default(), |notes| notes.version = version(&written.metadata));
             }
         }
         Action::TakeAsk { token } => {
@@ -155,12 +155,12 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
         }
         Err(error) => return Err(error),
     }
-    ctx.remember(&uid, |notes| (notes.made, notes.refused) = (Some((run.name.clone(), ctx.cluster.now())), None));
+    ctx.memory.update(&uid, |notes| (notes.made, notes.refused) = (Some((run.name.clone(), ctx.cluster.now())), None));
     Ok(Done::Carried)
 }
 
 fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
-    let refused = ctx.remember(uid, |notes| {
+    let refused = ctx.memory.update(uid, |notes| {
         let times = notes.refused.as_ref().filter(|(before, _)| before.run == run.name).map_or(1, |(_, times)| times + 1);
         let wait = SignedDuration::try_from(REFUSED.after(times)).unwrap_or(SignedDuration::MAX);
         let retry_at = ctx.cluster.now().checked_add(wait).unwrap_or(Timestamp::MAX);
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_written_and_source_never() {
+    fn changed_fields_are_written_but_never_source() {
         let of = |value: Value| serde_json::from_value::<TerraformLayerStatus>(value).unwrap();
         let source = |revision: &str| json!({"of": "main\n.\n", "revision": revision, "content": "c"});
         let before = of(json!({"state": "Idle", "waitsFor": "x", "source": source("a"),

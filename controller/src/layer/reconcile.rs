@@ -43,8 +43,8 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<
             Some(CACHE_LAG)
         }
         Ok(again) => {
-            if ctx.notes(&uid).errors > 0 {
-                ctx.remember(&uid, |notes| notes.errors = 0);
+            if ctx.memory.get(&uid).errors > 0 {
+                ctx.memory.update(&uid, |notes| notes.errors = 0);
             }
             again
         }
@@ -54,7 +54,7 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<
 
 async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Duration>, Error> {
     let uid = layer.uid().unwrap_or_default();
-    let notes = ctx.notes(&uid);
+    let notes = ctx.memory.get(&uid);
     if version(&layer.metadata) < notes.version {
         return Ok(Some(CACHE_LAG));
     }
@@ -66,7 +66,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         }
     }
     if notes.made.is_some() {
-        ctx.remember(&uid, |notes| notes.made = None);
+        ctx.memory.update(&uid, |notes| notes.made = None);
     }
     let mut seen = Observed {
         layer: layer.clone(),
@@ -90,7 +90,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         if seen.status() != decision.status {
             let written = execute::write(&layer, &decision.status, ctx).await?;
             let version = version(&written.metadata);
-            ctx.remember(&uid, |notes| notes.version = version);
+            ctx.memory.update(&uid, |notes| notes.version = version);
             ctx.events.publish(&*layer, decision.notes);
             layer = Arc::new(written);
             seen.layer = layer.clone();
@@ -113,7 +113,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
 
 /// When to reconcile again after an error: after 1, 2, 4, … 60 s, and not before an overloaded API server accepts requests again.
 fn failed(layer: &TerraformLayer, error: &Error, ctx: &Context) -> Duration {
-    let errors = ctx.remember(&layer.uid().unwrap_or_default(), |notes| {
+    let errors = ctx.memory.update(&layer.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });

@@ -54,7 +54,7 @@ impl Index<TerraformLayer> for Shown {
 
     fn delete(&self, key: &Key) {
         if let Some(layer) = self.store.remove(key) {
-            self.ctx.forget(&layer.uid().unwrap_or_default());
+            self.ctx.memory.forget(&layer.uid().unwrap_or_default());
         }
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_layer_says_itself_is_no_reason_to_look() {
+    fn own_status_write_causes_no_reconcile() {
         let of = |status| {
             serde_json::from_value::<TerraformLayer>(json!({"metadata": {"name": "a", "uid": "u", "generation": 1},
                 "spec": {"repository": {"name": "r"}}, "status": status}))

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_of_our_policies_are_told() {
+    fn only_changes_of_our_policies_notify() {
         let ours = crds::names::POLICY_STATUS;
         let prober = Arc::new(Prober::default());
         let mut changes = prober.changes();

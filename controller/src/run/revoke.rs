@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn revoked_approval_is_said_with_its_author() {
+    fn revoked_approval_names_its_author() {
         let run = with(&APPROVALS, |_, _| {});
         let outcome = Outcome::ApprovalRevoked { by: Some("alice".into()) };
         let write = say::write(&RunView::live(Arc::new(run)), testing::t0(), &outcome).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attempt_counts_as() {
+    fn attempt_counts_as_plan_or_apply() {
         let attempt = json!({"number": 1, "podName": "p", "open": true});
         let at = "2026-01-01T00:00:00Z";
         let mut plan = plan();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_where() {
+    fn place_has_class_and_rank_of_the_run() {
         let mut fresh = testing::run();
         assert_eq!(place(&fresh).map(|place| (place.class, place.rank)), Some((Class::Plan, Rank::Person)));
         for (word, rank) in
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_is_that_of_the_source() {
+    fn repository_scope_follows_the_source() {
         let mut run = testing::run();
         let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
         run.spec.source = serde_json::from_value(source).unwrap();

@@ -223,9 +223,7 @@ mod tests {
     }
 
     fn run(name: &str, second: i64) -> TerraformRun {
-        let mut run = testing::run();
-        (run.metadata.name, run.metadata.uid) = (Some(name.into()), Some(format!("uid-{name}")));
-        run.metadata.creation_timestamp = Some(whole_seconds(Timestamp::from_second(second).unwrap()));
+        let mut run = testing::named("team", name, second);
         run.status = Some(TerraformRunStatus { phase: Some(Phase::Pending), ..TerraformRunStatus::default() });
         run
     }
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_opened_counts_before_the_watch_shows_it() {
+    fn own_attempt_counts_before_the_watch_shows_it() {
         let mut rig = Rig::new(Some(2), None);
         let mut runs: Vec<_> = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
         for run in &mut runs {
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_answered_keeps_its_slot_until_it_cannot_be_carried_out_any_more() {
+    fn unanswered_write_reserves_its_slot_until_it_cannot_land() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         rig.sees(&mut a);
@@ -273,12 +271,11 @@ mod tests {
         let now = testing::t0();
         assert_eq!(rig.slots.take(&a, Class::Plan), Slot::Taken(Class::Plan));
         rig.slots.sends(&a, now);
-        let later = |seconds: i64| now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
-        assert_eq!(rig.slots.looked(&a, false, later(20)), Some(Duration::from_secs(100)));
+        assert_eq!(rig.slots.looked(&a, false, testing::at(20)), Some(Duration::from_secs(100)));
         rig.sees(&mut a);
         assert!(!rig.opens(&mut b));
         rig.sees(&mut b);
-        assert_eq!((rig.slots.looked(&a, false, later(120)), rig.woken()), (None, vec!["b".to_owned()]));
+        assert_eq!((rig.slots.looked(&a, false, testing::at(120)), rig.woken()), (None, vec!["b".to_owned()]));
         assert!(rig.opens(&mut b));
         // A refused write returns its slot at the end of the reconcile.
         let mut rig = Rig::new(Some(1), None);
@@ -293,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_needs_no_slot_now_holds_up_nobody() {
+    fn run_that_needs_no_slot_blocks_no_other() {
         let mut rig = Rig::new(Some(1), None);
         let mut runs: Vec<_> = ["a", "b", "c"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
         for run in &mut runs {
@@ -314,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_finds_the_line_as_it_was() {
+    fn restart_restores_the_line() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b, mut c) = (run("a", 1), run("b", 2), run("c", 3));
         open(&mut a, true);
@@ -337,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_waits_with_a_pod_is_told_when_others_wait_for_its_slot() {
+    fn held_run_is_woken_when_others_want_its_slot() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         open(&mut a, true);
@@ -357,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_left_the_plans_does_not_come_back_to_them() {
+    fn attempt_never_counts_as_a_plan_again() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         open(&mut a, true);
@@ -395,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_has_a_bound_of_its_own() {
+    fn repository_bound_applies_at_once() {
         let mut rig = Rig::new(None, None);
         let of = |bound: Option<u32>| -> TerraformRepository {
             let spec = serde_json::json!({"url": "https://git.example.com/a", "maxConcurrentRuns": bound});

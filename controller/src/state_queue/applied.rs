@@ -110,7 +110,7 @@ fn applied(run: &TerraformRun) -> Option<(&str, Timestamp)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::testing::{self, at};
     use crds::{Claim, Failure, FailureClass, PlanStatus, RunResult, Step, TerraformRunStatus, whole_seconds};
 
     /// Every namespace shares its states.
@@ -131,15 +131,9 @@ mod tests {
         index.since(&key(run), run, own)
     }
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(testing::t0().as_second() + second).unwrap()
-    }
-
     /// A run whose plan was made at this second.
     fn run(namespace: &str, name: &str, key: &str, second: i64) -> TerraformRun {
-        let mut run = testing::run();
-        (run.metadata.namespace, run.metadata.name) = (Some(namespace.into()), Some(name.into()));
-        run.metadata.uid = Some(format!("{namespace}-{name}"));
+        let mut run = testing::named(namespace, name, 0);
         let created_at = Some(whole_seconds(at(second)));
         let plan = PlanStatus { state_key: Some(key.into()), created_at, ..PlanStatus::default() };
         run.status =
@@ -198,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_that_changed_nothing_makes_no_plan_stale() {
+    fn apply_without_changes_makes_no_plan_stale() {
         for (changes, stale) in [(Changed::None, false), (Changed::Some, true), (Changed::Unknown, true)] {
             let (mut index, old) = (Applies::default(), run("x", "old", "s", 10));
             put(&mut index, &failed(ended(run("y", "b", "s", 5), 20), changes));

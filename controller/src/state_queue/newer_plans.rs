@@ -52,7 +52,7 @@ struct Inner {
 impl Index<TerraformRun> for NewerPlans {
     fn apply(&self, key: &Key, run: &TerraformRun) {
         let older = self.lock().put(key, run);
-        older.iter().for_each(|run| self.wakers.send(&run.0, &run.1));
+        self.wakers.send_all(&older);
     }
 
     fn delete(&self, key: &Key) {
@@ -195,16 +195,12 @@ fn without_user(value: &Value) -> Value {
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{Backend, PlanStatus, TerraformRunStatus, whole_seconds};
+    use crds::{Backend, PlanStatus, TerraformRunStatus};
     use futures::channel::mpsc::unbounded;
 
     /// A run of a stack, created at this second, in a phase, with a plan.
     fn run(name: &str, second: i64, phase: Phase) -> TerraformRun {
-        let mut run = testing::run();
-        run.metadata.name = Some(name.into());
-        run.metadata.uid = Some(name.into());
-        run.metadata.creation_timestamp =
-            Some(whole_seconds(jiff::Timestamp::from_second(testing::t0().as_second() + second).unwrap()));
+        let mut run = testing::named("team", name, second);
         run.spec.stack = Some("net".into());
         run.status = Some(TerraformRunStatus { phase: Some(phase), plan: Some(PlanStatus::default()), ..Default::default() });
         run

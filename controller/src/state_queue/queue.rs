@@ -64,7 +64,7 @@ impl Index<TerraformRun> for Queue {
         let mut woken = inner.put(key, want, has);
         woken.extend(inner.applies.put(key, run, named));
         drop(inner);
-        self.wake(&woken);
+        self.wakers.send_all(&woken);
     }
 
     fn delete(&self, key: &Key) {
@@ -72,7 +72,7 @@ impl Index<TerraformRun> for Queue {
         let moved = inner.put(key, None, None);
         inner.applies.remove(key);
         drop(inner);
-        self.wake(&moved);
+        self.wakers.send_all(&moved);
     }
 }
 
@@ -113,10 +113,6 @@ impl Queue {
     pub fn applied_since(&self, run: &TerraformRun) -> Option<Applied> {
         let name = name_of(run);
         self.lock().applies.since(&name, run, |state| self.lease(&name.0, state))
-    }
-
-    fn wake(&self, runs: &[Key]) {
-        runs.iter().for_each(|run| self.wakers.send(&run.0, &run.1));
     }
 
     /// The name of the Lease on a state.
@@ -171,10 +167,7 @@ mod tests {
     use futures::channel::mpsc::{UnboundedReceiver, unbounded};
 
     fn run(namespace: &str, name: &str, second: i64) -> TerraformRun {
-        let mut run = testing::run();
-        (run.metadata.namespace, run.metadata.name) = (Some(namespace.into()), Some(name.into()));
-        run.metadata.uid = Some(format!("{namespace}-{name}"));
-        run.metadata.creation_timestamp = Some(whole_seconds(Timestamp::from_second(second).unwrap()));
+        let mut run = testing::named(namespace, name, second);
         run.spec.approval.mode = ApprovalMode::Automatic;
         run.spec.backend =
             serde_json::from_value(serde_json::json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
@@ -257,7 +250,7 @@ mod tests {
             put(&queue, run);
         }
         assert_eq!((woken(&mut receiver), queue.applied_since(&a)), (vec![], None));
-        let at = testing::t0().checked_add(jiff::SignedDuration::from_secs(9)).unwrap();
+        let at = testing::at(9);
         let (pod_uid, nonce) = (testing::POD.into(), testing::NONCE.into());
         let status = b.status.as_mut().unwrap();
         status.claim = Some(crds::Claim { checksum: "sha256:1".into(), attempt: 1, pod_uid, nonce, at: whole_seconds(at) });

@@ -78,13 +78,13 @@ impl Watches {
         stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (ctx, (wake, woken)) = (self.runs.clone(), unbounded());
-        ctx.cluster.wakers.add(scope.clone(), wake.clone());
-        let store = Store::new(wake);
+        let store = Store::new(wake.clone());
         let (mut of_runs, mut of_pods) = (self.of_runs(&store), self.of_pods(&store));
         of_runs.push(filled(readiness));
         of_pods.push(filled(readiness));
         let runs: Api<DeserializeGuard<TerraformRun>> = ctx.cluster.scoped(scope.as_deref());
         let pods: Api<Pod> = ctx.cluster.scoped(scope.as_deref());
+        ctx.cluster.wakers.add(scope, wake);
         let ours = format!("{}={},!{}", names::LABEL_MANAGED_BY, names::MANAGED_BY, names::LABEL_RELEASED);
         let pods = follow("pods", pods, Config::default().labels(&ours), of_pods);
         let watching = until(stop.clone(), join(follow("runs", runs, Config::default(), of_runs), pods));
@@ -96,10 +96,10 @@ impl Watches {
     /// Watches the layers of one namespace, or of all, and reconciles them until `stop`.
     pub fn layer(&self, scope: Option<String>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + use<> {
         let (ctx, (wake, woken)) = (self.layers.clone(), unbounded());
-        ctx.layers.wakers.add(scope.clone(), wake.clone());
-        let store = Store::new(wake);
+        let store = Store::new(wake.clone());
         let indexes = layer::watch::indexes(&ctx, &store);
         let api: Api<DeserializeGuard<TerraformLayer>> = ctx.cluster.scoped(scope.as_deref());
+        ctx.layers.wakers.add(scope, wake);
         async move {
             let watching = until(stop.clone(), follow("layers", api, Config::default(), indexes));
             join(watching, layer::watch::run(store, woken, ctx, stop)).await;

@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn finished_run_costs_little() {
         const RUNS: usize = 2_000;
-        const BOUND: usize = 900;
+        const BOUND: usize = 800;
         let of = |text: usize| text.next_multiple_of(16) + 16;
         let kept: Vec<_> = (0..RUNS).map(|number| cached(&ended(number), &Settings::default()).0).collect();
         let texts = kept.iter().map(|run| run.text().unwrap().size()).sum::<usize>() / RUNS;

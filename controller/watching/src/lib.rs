@@ -82,19 +82,27 @@ pub type Indexes<K> = Vec<Arc<dyn Index<K>>>;
 
 impl<K> Index<K> for Indexes<K> {
     fn apply(&self, key: &Key, object: &K) {
-        self.iter().for_each(|index| index.apply(key, object));
+        for index in self {
+            index.apply(key, object);
+        }
     }
 
     fn delete(&self, key: &Key) {
-        self.iter().for_each(|index| index.delete(key));
+        for index in self {
+            index.delete(key);
+        }
     }
 
     fn reset(&self) {
-        self.iter().for_each(|index| index.reset());
+        for index in self {
+            index.reset();
+        }
     }
 
     fn refused(&self) {
-        self.iter().for_each(|index| index.refused());
+        for index in self {
+            index.refused();
+        }
     }
 }
 

@@ -114,7 +114,7 @@ fn plan_of(state: &str) -> Value {
 }
 
 #[test]
-fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
+fn older_layer_owns_the_state_in_any_order() {
     let (older, younger) = (layer("older", 0, &json!({})), layer("younger", 1, &json!({})));
     for order in [[&older, &younger], [&younger, &older]] {
         for repository_first in [true, false] {
@@ -139,7 +139,7 @@ fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
 }
 
 #[test]
-fn layers_of_one_second_are_told_apart_by_their_uids() {
+fn uid_orders_layers_of_one_second() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     let (a, b) = (layer("a", 0, &json!({})), layer("b", 0, &json!({})));
@@ -149,7 +149,7 @@ fn layers_of_one_second_are_told_apart_by_their_uids() {
 }
 
 #[test]
-fn settings_and_runs_say_which_state_it_is() {
+fn settings_and_plans_determine_the_state() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     let older = layer("older", 0, &json!({}));
@@ -184,7 +184,7 @@ fn settings_and_runs_say_which_state_it_is() {
 
 /// Burrito 11.18: each step waited for the next poll.
 #[test]
-fn a_layer_is_woken_by_what_it_rests_on() {
+fn inputs_of_a_layer_wake_it() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
@@ -208,7 +208,7 @@ fn a_layer_is_woken_by_what_it_rests_on() {
 }
 
 #[test]
-fn runs_are_of_their_layer_older_ones_first() {
+fn runs_of_a_layer_are_sorted_by_age() {
     let mut shown = Shown::new();
     let mut second = run("a", "a-1", &Value::Null);
     second.metadata.creation_timestamp = serde_json::from_value(json!(t0() + SignedDuration::from_secs(1))).unwrap();
@@ -236,7 +236,7 @@ fn layers_are_counted_by_their_state() {
 }
 
 #[test]
-fn a_namespace_that_is_frozen_wakes_its_own_layers_only() {
+fn freeze_wakes_the_layers_of_its_namespace() {
     let mut shown = Shown::new();
     let (wake, mut of_all) = mpsc::unbounded();
     shown.layers.wakers.add(None, wake);
