@@ -5,7 +5,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`watches`] | watches that fill the caches of several reconcilers |
+//! | [`watches`] | the watches that fill the indexes of several reconcilers, and start these |
 //! | [`revoke`] | revokes changes made while the admission policies were not enforced |
 //! | [`run`] | the reconciler of runs: observe, derive the situation, decide, execute |
 //! | [`layer`] | the reconciler of layers: the runs that a repository's directory needs, and its status |

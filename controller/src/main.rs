@@ -14,13 +14,15 @@ use tracing_subscriber::EnvFilter;
 
 use controller::{
     cluster::{Cluster, clock::Timed, leader::Candidate, node_watch},
-    convert, gc, layer, policies,
+    convert, gc,
+    layer::{self, Layers},
+    policies,
     read_api::{self, Registration},
     revoke::Revoke,
-    run::{self, Context},
+    run::Context,
     server,
     settings::Settings,
-    watches,
+    watches::Watches,
 };
 use crds::clock::ServerClock;
 use serving::health::{self, Readiness};
@@ -62,43 +64,28 @@ fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(std::io::stderr).init();
     // Fails only when a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match command {
-        Command::Convert(options) => convert::run(&options),
-        // One thread: most of the work is waiting for the API server, and each thread would retain its own memory.
-        Command::Run(settings) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                work(settings, client, clock).await
-            })
-        }
-        // One thread as well: signatures are computed in chunks, and other requests run in between.
-        Command::Server(settings) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                server::run(settings, client, clock).await
-            })
-        }
-        // Two threads: one encrypts while the other serves requests.
-        Command::Datastore(settings) => {
+    let mut runtime = match &command {
+        Command::Convert(options) => return convert::run(options),
+        // One thread: most of the work is waiting for the API server, and each thread would retain its own memory. The server computes
+        // signatures in chunks, and other requests run in between.
+        Command::Run(_) | Command::Server(_) => tokio::runtime::Builder::new_current_thread(),
+        // Two threads: one encrypts, or parses code, while the other serves requests, or waits for servers.
+        Command::Datastore(_) | Command::Sources(_) => {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).max_blocking_threads(32).enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                datastore::run(settings, client, clock).await
-            })
+            runtime.worker_threads(2).max_blocking_threads(if matches!(command, Command::Sources(_)) { 16 } else { 32 });
+            runtime
         }
-        // Two threads: one parses code while the other waits for servers.
-        Command::Sources(settings) => {
-            let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).max_blocking_threads(16).enable_all().build().context("no runtime")?;
-            runtime.block_on(async {
-                let (client, clock) = client().await?;
-                sources::run(settings, client, clock).await
-            })
+    };
+    runtime.enable_all().build().context("no runtime")?.block_on(async {
+        let (client, clock) = client().await?;
+        match command {
+            Command::Convert(_) => Ok(()),
+            Command::Run(settings) => work(settings, client, clock).await,
+            Command::Server(settings) => server::run(settings, client, clock).await,
+            Command::Datastore(settings) => datastore::run(settings, client, clock).await,
+            Command::Sources(settings) => sources::run(settings, client, clock).await,
         }
-    }
+    })
 }
 
 /// Creates the client, and the clock set by its responses.
@@ -117,7 +104,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let registration = Registration::of(&settings).context("--read-api-service")?;
     let datastore = settings.datastore();
     let ctx = Arc::new(Context::new(Cluster::new(client.clone(), settings, clock), datastore));
-    let (settings, metrics) = (&ctx.settings, ctx.metrics.clone());
+    let (settings, metrics) = (&ctx.cluster.settings, ctx.cluster.metrics.clone());
     let readiness = Arc::new(Readiness::awaiting(2 * scopes.len() + 1));
     let (shown, asked) = (metrics.clone(), readiness.clone());
     let routes = health::router(move || shown.exposition(), move || future::ready(asked.check()));
@@ -153,23 +140,22 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
             tokio::spawn(gc::ended_pods::run(scope.clone(), ctx.cluster.clone(), datastore.clone(), stopped.clone()))
         }));
     }
-    let mut shared: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone()))).collect();
-    shared.push(tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())));
-    let layer_ctx = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
-    let layers: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(layer::watch::run(scope.clone(), layer_ctx.clone(), stopped.clone()))).collect();
-    let revoke = Revoke { runs: ctx.clone(), layers: layer_ctx };
-    let runs = scopes.into_iter().map(|scope| {
-        let (ctx, readiness, stopped) = (ctx.clone(), readiness.clone(), stopped.clone());
-        tokio::spawn(run::watch::run(scope, ctx, readiness, stopped))
-    });
+    let layers = Arc::new(Layers::new(settings, metrics.clone()));
+    let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), layers, ctx.events.clone()));
+    let watches = Watches { runs: ctx.clone(), layers: layers.clone() };
+    let mut reconcilers = vec![tokio::spawn(watches.namespaces(stopped.clone()))];
+    for scope in scopes {
+        reconcilers.push(tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone())));
+        reconcilers.push(tokio::spawn(watches.layer(scope.clone(), stopped.clone())));
+        reconcilers.push(tokio::spawn(watches.run(scope, &readiness, stopped.clone())));
+    }
+    let revoke = Revoke { runs: ctx.clone(), layers };
     let reading = read_api::run(registration, ctx.datastore.clone(), client, stopped.clone());
     let policies = policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone());
     let revoking = revoke.run(readiness.clone(), stopped.clone());
     let nodes = node_watch::run(ctx.cluster.clone(), stopped.clone());
     let others = [tokio::spawn(reading), tokio::spawn(policies), tokio::spawn(revoking), tokio::spawn(nodes)];
-    let watches = futures::future::join_all(runs.chain(others).chain(sweeps).chain(layers).chain(shared));
+    let watches = futures::future::join_all(reconcilers.into_iter().chain(others).chain(sweeps));
     let mut watches = std::pin::pin!(watches);
     tokio::select! {
         served = &mut admin => return served,

@@ -40,7 +40,7 @@ impl Revoke {
     }
 
     async fn work(&self, readiness: &Readiness) {
-        let (ctx, policies) = (&self.runs, &self.runs.policies);
+        let (ctx, policies) = (&self.runs.cluster, &self.runs.policies);
         let home = ctx.client.default_namespace().to_owned();
         let namespaces: Vec<_> = ctx.settings.scopes().into_iter().map(|scope| scope.unwrap_or_else(|| home.clone())).collect();
         let mut changes = policies.changes();
@@ -77,7 +77,7 @@ impl Revoke {
 
     /// Layers first, so that none creates a run meanwhile.
     async fn close(&self, gap: &Gap, policies: &Prober) -> Result<(), Error> {
-        let scopes = gap.namespace.clone().map_or_else(|| self.runs.settings.scopes(), |namespace| vec![Some(namespace)]);
+        let scopes = gap.namespace.clone().map_or_else(|| self.runs.cluster.settings.scopes(), |namespace| vec![Some(namespace)]);
         for scope in &scopes {
             layer::revoke::all(scope.as_deref(), &self.layers).await?;
             Box::pin(run::revoke::all(scope.as_deref(), &self.runs)).await?;

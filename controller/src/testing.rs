@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::api::ObjectMeta;
 
-use crds::{InlineSource, Source, TerraformRun, TerraformRunSpec, names};
+use crds::{InlineSource, Source, TerraformRun, TerraformRunSpec, names, whole_seconds};
 
 /// UID of [`run`].
 pub(crate) const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
@@ -46,6 +46,21 @@ pub(crate) fn run() -> TerraformRun {
         spec,
         status: None,
     }
+}
+
+/// The same with another name, created this many seconds after [`t0`].
+pub(crate) fn named(namespace: &str, name: &str, second: i64) -> TerraformRun {
+    let mut run = run();
+    run.metadata.namespace = Some(namespace.into());
+    run.metadata.name = Some(name.into());
+    run.metadata.uid = Some(format!("{namespace}-{name}"));
+    run.metadata.creation_timestamp = Some(whole_seconds(at(second)));
+    run
+}
+
+/// This many seconds after [`t0`].
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(t0().as_second() + second).unwrap()
 }
 
 /// Applies a JSON merge patch (RFC 7396), as the API server does.

@@ -4,21 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    layer::{self, Context, LayerRun},
+    cluster::cached::Store,
+    layer::{Context, Layers},
     run,
     settings::Settings,
-    watches,
+    watches::Watches,
 };
 use crds::{
     LayerState, TerraformLayer, TerraformLayerStatus as Status, TerraformRepository, TerraformRun, clock::ServerClock, names,
 };
-use futures::StreamExt as _;
 use harness::{cluster::objects, wait};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher,
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
@@ -68,26 +68,17 @@ impl Scene {
 
     fn controller(&self) -> Controller {
         let cluster = controller::cluster::Cluster::new(self.world.admin.clone(), Settings::default(), ServerClock::default());
-        let of_runs = run::Context::new(cluster, None);
-        let layers = of_runs.layers.clone();
-        let context = Arc::new(Context::new(of_runs.cluster.clone(), layers.clone(), of_runs.events.clone()));
+        let of_runs = Arc::new(run::Context::new(cluster, None));
+        let layers = Arc::new(Layers::new(&of_runs.cluster.settings, of_runs.cluster.metrics.clone()));
+        let layers = Arc::new(Context::new(of_runs.cluster.clone(), layers, of_runs.events.clone()));
+        let watches = Watches { runs: of_runs, layers };
         let (stop, stopped) = watch::channel(false);
-        let (mut feed, runs) = (layers.feed(), self.runs.clone());
-        let heard = tokio::spawn(async move {
-            let mut events = std::pin::pin!(watcher(runs, watcher::Config::default()));
-            while let Some(event) = events.next().await {
-                if let Ok(event) = event {
-                    let of = match &event {
-                        Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => LayerRun::of(run),
-                        Event::Init | Event::InitDone => None,
-                    };
-                    layers.run(&mut feed, &event, of);
-                }
-            }
-        });
+        // Nothing reconciles the runs.
+        let indexes = watches.of_runs(&Store::new(futures::channel::mpsc::unbounded().0));
+        let heard = tokio::spawn(watching::follow("runs", self.runs.clone(), watcher::Config::default(), indexes));
         let scope = Some(self.namespace.clone());
-        let repositories = tokio::spawn(watches::repositories(scope.as_deref(), Arc::new(of_runs), stopped.clone()));
-        let looks = tokio::spawn(layer::watch::run(scope, context, stopped));
+        let repositories = tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone()));
+        let looks = tokio::spawn(watches.layer(scope, stopped));
         Controller { stop, tasks: vec![heard, repositories, looks] }
     }
 

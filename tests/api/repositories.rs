@@ -114,8 +114,7 @@ impl Scene {
         });
         let workers = Arc::new(Workers::new(shared.clone()));
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(workers.clone().repositories(Some(namespace.clone())));
-        tasks.spawn(workers.clone().layers(Some(namespace.clone())));
+        tasks.spawn(workers.clone().watch(Some(namespace.clone())));
         tasks.spawn(workers.wanted());
         Ok(Self { world, namespace, server, shared, tasks, _dirs: dirs })
     }

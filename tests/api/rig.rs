@@ -12,10 +12,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use controller::{
-    cluster::{Cluster, index::Feed, node_watch},
-    layer, policies,
+    cluster::{Cluster, node_watch},
+    layer::{self, Layers},
+    policies,
     revoke::Revoke,
-    run::{Context, Enforcement, reconcile, watch::trim},
+    run::{Context, Enforcement, PodView, cached_run::trim, reconcile},
     settings::Settings as ControllerSettings,
 };
 use crds::{
@@ -35,6 +36,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
+use watching::{Feed, Index as _, name_of};
 
 pub(crate) use agent::{Played, Process};
 
@@ -50,6 +52,7 @@ pub(crate) struct Rig {
     pub(crate) world: World,
     pub(crate) namespace: String,
     pub(crate) context: Arc<Context>,
+    /// Of nodes.
     feed: Mutex<Feed>,
     /// Seconds by which the clock of its controller is ahead.
     ahead: Arc<AtomicI64>,
@@ -67,7 +70,8 @@ impl Rig {
     pub(crate) async fn guarded(world: World) -> Result<Self> {
         let mut rig = Self::new(world).await?;
         let ctx = rig.context.clone();
-        let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
+        let layers = Arc::new(Layers::new(&ctx.cluster.settings, ctx.cluster.metrics.clone()));
+        let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), layers, ctx.events.clone()));
         let revoke = Revoke { runs: ctx.clone(), layers };
         rig.tasks.spawn(async move {
             let (_stop, stopped) = watch::channel(false);
@@ -81,13 +85,12 @@ impl Rig {
     pub(crate) async fn beside(&self) -> Result<Self> {
         let (world, context) = (self.world.clone(), self.context.clone());
         let namespace = world.namespace().await?;
-        let feed = Mutex::new(pods(&context));
-        Ok(Self { world, namespace, context, feed, ahead: self.ahead.clone(), tasks: JoinSet::new() })
+        Ok(Self { world, namespace, context, feed: Mutex::default(), ahead: self.ahead.clone(), tasks: JoinSet::new() })
     }
 
     /// Waits until the policies are proven here, and earlier approvals are revoked.
     pub(crate) async fn enforced(&self) -> Result<()> {
-        let prove = async || match self.context.policies.prove(&self.namespace, &self.context).await {
+        let prove = async || match self.context.policies.prove(&self.namespace, &self.context.cluster).await {
             Ok(Enforcement::Enforced) => Ok(Ok(())),
             other => Ok(Err(format!("{other:?}"))),
         };
@@ -104,7 +107,7 @@ impl Rig {
 
     /// A new controller process with empty caches.
     pub(crate) async fn again(&self) -> Result<Self> {
-        Self::of(self.world.clone(), self.namespace.clone(), self.context.settings.clone()).await
+        Self::of(self.world.clone(), self.namespace.clone(), self.context.cluster.settings.clone()).await
     }
 
     /// A controller of one namespace, with the rights that the chart grants in that case.
@@ -130,8 +133,7 @@ impl Rig {
         });
         let context = Arc::new(Context::new(Cluster::new(client, settings, clock), None));
         listed(&world, &context.policies).await?;
-        let feed = Mutex::new(pods(&context));
-        Ok(Self { world, namespace, context, feed, ahead, tasks: JoinSet::new() })
+        Ok(Self { world, namespace, context, feed: Mutex::default(), ahead, tasks: JoinSet::new() })
     }
 
     /// Advances the controller's clock.
@@ -168,7 +170,7 @@ impl Rig {
 
     /// Calls that the API server refused for lack of a right.
     pub(crate) fn forbidden(&self) -> Vec<String> {
-        let metrics = self.context.metrics.exposition().1;
+        let metrics = self.context.cluster.metrics.exposition().1;
         metrics.lines().filter(|line| line.contains("forbidden") && !line.ends_with(" 0")).map(str::to_owned).collect()
     }
 
@@ -181,13 +183,13 @@ impl Rig {
     pub(crate) async fn step_of(&self, name: &str) -> Result<()> {
         let mut run = self.world.runs(&self.namespace).get(name).await?;
         for pod in self.pods().list(&ListParams::default()).await? {
-            let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
-            self.context.pods.apply(&mut feed, &Event::Apply(pod));
+            self.context.cluster.pods.put(&Arc::new(name_of(&pod)), PodView::of(&pod));
         }
         let all = Api::<Node>::all(self.world.admin.clone()).list(&ListParams::default()).await?.items;
         let own = all.into_iter().filter(|node| node.name_any().starts_with(&format!("{}-", self.namespace)));
         for event in [Event::Init].into_iter().chain(own.map(Event::InitApply)).chain([Event::InitDone]) {
-            node_watch::heard(&event, &self.context);
+            let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
+            feed.event(&event, &node_watch::Watched(self.context.cluster.clone()));
         }
         trim(&mut run);
         // The run's status shows errors.
@@ -197,13 +199,9 @@ impl Rig {
 
     /// Applies a listing of the namespace to the controller's queue of runs for states.
     pub(crate) async fn watched(&self) -> Result<()> {
-        let queue = &self.context.queue;
-        let mut feed = queue.feed(None, futures::channel::mpsc::unbounded().0);
-        queue.apply(&mut feed, &Event::Init);
         for run in self.world.runs(&self.namespace).list(&ListParams::default()).await? {
-            queue.apply(&mut feed, &Event::InitApply(run));
+            self.context.queue.apply(&Arc::new(name_of(&run)), &run);
         }
-        queue.apply(&mut feed, &Event::InitDone);
         Ok(())
     }
 
@@ -290,26 +288,19 @@ impl Rig {
 }
 
 /// Applies the first listing of a controller's policy watches.
-async fn listed(world: &World, prober: &policies::Prober) -> Result<()> {
+async fn listed(world: &World, prober: &Arc<policies::Prober>) -> Result<()> {
     fn events<K: Clone>(objects: kube::core::ObjectList<K>) -> impl Iterator<Item = Event<K>> {
         [Event::Init].into_iter().chain(objects.items.into_iter().map(Event::InitApply)).chain([Event::InitDone])
     }
-    let (all, mut watched) = (ListParams::default(), policies::watch::Watched::default());
+    let (all, watched) = (ListParams::default(), policies::watch::Watched::new(prober.clone()));
+    let (mut of_policies, mut of_bindings) = (Feed::default(), Feed::default());
     for event in events(Api::<ValidatingAdmissionPolicy>::all(world.admin.clone()).list(&all).await?) {
-        watched.policy(event, prober);
+        of_policies.event(&event, &watched);
     }
     for event in events(Api::<ValidatingAdmissionPolicyBinding>::all(world.admin.clone()).list(&all).await?) {
-        watched.binding(event, prober);
+        of_bindings.event(&event, &watched);
     }
     Ok(())
-}
-
-/// An empty listing of pods.
-fn pods(context: &Context) -> Feed {
-    let mut feed = context.pods.feed();
-    context.pods.apply(&mut feed, &Event::Init);
-    context.pods.apply(&mut feed, &Event::InitDone);
-    feed
 }
 
 /// Whether a status has a condition.

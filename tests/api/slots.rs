@@ -5,10 +5,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use controller::{
     cluster::Cluster,
+    layer::{self, Layers},
     policies,
-    run::{self, Context},
+    run::Context,
     settings::Settings,
-    watches,
+    watches::Watches,
 };
 use crds::{TerraformRepository, TerraformRun, clock::ServerClock, conditions, names, reason};
 use harness::{cluster::objects, guide, wait};
@@ -55,11 +56,14 @@ impl Lab {
         ));
         let (stop, stopped) = watch::channel(false);
         let scope = Some(namespace.clone());
+        let layers = Arc::new(Layers::new(&ctx.cluster.settings, ctx.cluster.metrics.clone()));
+        let layers = Arc::new(layer::Context::new(ctx.cluster.clone(), layers, ctx.events.clone()));
+        let watches = Watches { runs: ctx.clone(), layers };
         let tasks = vec![
-            tokio::spawn(watches::repositories(scope.as_deref(), ctx.clone(), stopped.clone())),
-            tokio::spawn(watches::namespaces(ctx.clone(), stopped.clone())),
+            tokio::spawn(watches.repositories(scope.as_deref(), stopped.clone())),
+            tokio::spawn(watches.namespaces(stopped.clone())),
             tokio::spawn(policies::watch::run(ctx.cluster.clone(), ctx.policies.clone(), stopped.clone())),
-            tokio::spawn(run::watch::run(scope, ctx, Arc::new(Readiness::awaiting(2)), stopped)),
+            tokio::spawn(watches.run(scope, &Arc::new(Readiness::awaiting(2)), stopped)),
         ];
         Ok(Self { world, namespace, tasks, _stop: stop })
     }

@@ -3,34 +3,26 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ::controller::{
-    cluster::{
-        Cluster,
-        clock::Timed,
-        index::{Feed, mapped},
-        node_watch,
-    },
+    cluster::{Cluster, cached::Store, clock::Timed, node_watch},
     gc,
-    layer::{self, LayerRun},
+    layer::{self, Layers},
     policies::{Prober, watch::Watched},
     revoke::Revoke,
-    run::{
-        Context, event_handlers, reconcile,
-        watch::{trim, wake_hash},
-    },
+    run::{Context, reconcile},
     settings::Settings,
+    watches::Watches,
 };
-use crds::{TerraformLayer, TerraformRun, names};
+use crds::{TerraformLayer, TerraformRepository, TerraformRun, names};
 use datastore_client::{RequestError, controller::Datastore};
 use futures::{
-    FutureExt, StreamExt,
+    FutureExt,
     channel::mpsc::{UnboundedReceiver, unbounded},
 };
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use kube::{
-    Client,
-    core::PartialObjectMeta,
-    runtime::{reflector::ObjectRef, watcher::Event},
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::{Namespace, Node, Pod},
 };
+use kube::{Client, core::PartialObjectMeta, runtime::watcher::Event};
 use played::{
     Refusal, User,
     store::{LAYERS, PODS, RUNS},
@@ -38,10 +30,8 @@ use played::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use serving::health::Readiness;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::{sync::watch, time::sleep};
+use watching::{Feed, Indexes, Key};
 
 use crate::{
     deeds,
@@ -71,26 +61,26 @@ pub(crate) async fn supervise(shared: Shared, index: u8) {
 /// A controller's watch of the admission policies. It never lags: an approval that is forged before the watch shows the removal of its
 /// policy may be recorded (`design/0004-approval-and-admission.md`).
 pub(crate) struct Guard {
-    prober: Arc<Prober>,
-    watched: Watched,
+    watched: Arc<Watched>,
+    feeds: [Feed; 2],
     /// When its process first listed them.
     pub(crate) since: u64,
 }
 
 impl Guard {
     fn new(prober: Arc<Prober>, policies: &[Value]) -> Self {
-        let mut guard = Self { prober, watched: Watched::default(), since: millis() };
+        let mut guard = Self { watched: Watched::new(prober), feeds: Default::default(), since: millis() };
         guard.tell(policies);
         guard
     }
 
     /// Delivers a listing of the policies. Policy and binding have the same name.
     pub(crate) fn tell(&mut self, policies: &[Value]) {
-        for event in listing(policies) {
-            self.watched.policy(event, &self.prober);
+        for event in listing::<ValidatingAdmissionPolicy>(policies) {
+            self.feeds[0].event(&event, &self.watched);
         }
-        for event in listing(policies) {
-            self.watched.binding(event, &self.prober);
+        for event in listing::<ValidatingAdmissionPolicyBinding>(policies) {
+            self.feeds[1].event(&event, &self.watched);
         }
     }
 }
@@ -129,83 +119,50 @@ impl Watch {
 
 struct Informer {
     ctx: Arc<Context>,
-    runs: event_handlers::Runs,
-    pods: event_handlers::Pods,
-    waking: UnboundedReceiver<ObjectRef<TerraformRun>>,
-    frozen: Feed,
-    layers: Feed,
-    repositories: Feed,
-    runs_of_layers: Feed,
-    layers_waking: UnboundedReceiver<ObjectRef<TerraformLayer>>,
+    feeds: BTreeMap<Watch, Feed>,
+    of_namespaces: Indexes<PartialObjectMeta<Namespace>>,
+    of_runs: Indexes<TerraformRun>,
+    of_pods: Indexes<Pod>,
+    of_nodes: node_watch::Watched,
+    of_repositories: Indexes<TerraformRepository>,
+    of_layers: Indexes<TerraformLayer>,
+    waking: UnboundedReceiver<Key>,
+    layers_waking: UnboundedReceiver<Key>,
     queue: Arc<Queue<TerraformRun>>,
     layer_queue: Arc<Queue<TerraformLayer>>,
 }
 
 /// Deserialises an event's object.
-fn read<K: DeserializeOwned>(event: Event<Arc<Value>>) -> Event<K> {
-    mapped(event, |object| K::deserialize(&*object).unwrap())
+fn read<K: DeserializeOwned>(event: &Event<Arc<Value>>) -> Event<K> {
+    let of = |object: &Arc<Value>| K::deserialize(&**object).unwrap();
+    match event {
+        Event::Apply(object) => Event::Apply(of(object)),
+        Event::Delete(object) => Event::Delete(of(object)),
+        Event::InitApply(object) => Event::InitApply(of(object)),
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+    }
 }
 
 impl Informer {
-    fn run(&mut self, event: Event<TerraformRun>) {
-        self.runs.handle(&event);
-        let of = match &event {
-            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => LayerRun::of(run),
-            Event::Init | Event::InitDone => None,
-        };
-        self.ctx.layers.run(&mut self.runs_of_layers, &event, of);
-        let has_listed = matches!(event, Event::InitDone);
-        self.queue.take(event.modify(trim), wake_hash);
-        if has_listed {
-            event_handlers::listed(None, |run| self.queue.get(&run.name), &self.ctx);
-        }
-    }
-
-    fn layer(&mut self, event: Event<TerraformLayer>) {
-        self.ctx.layers.layer(&mut self.layers, &event);
-        self.layer_queue.take(event.modify(layer::trim), layer::watch::wake_hash);
-    }
-
-    fn pod(&mut self, event: &Event<Pod>) {
-        self.pods.handle(event, |run| self.queue.get(&run.name));
-        if matches!(event, Event::InitDone) {
-            self.pods.listed(self.queue.all().iter().map(|run| &**run));
-        }
-        if let Event::Apply(pod) | Event::Delete(pod) | Event::InitApply(pod) = event
-            && let Some(run) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_RUN))
-        {
-            self.queue.soon(run, Instant::now());
-        }
-    }
-
-    fn namespace(&mut self, event: &Event<PartialObjectMeta<Namespace>>) {
-        for namespace in self.ctx.freezes.apply(&mut self.frozen, event) {
-            self.ctx.slots.wake(&namespace);
-            self.ctx.layers.wake(&namespace);
-        }
-    }
-
-    fn event(&mut self, watch: Watch, event: Event<Arc<Value>>) {
+    fn event(&mut self, watch: Watch, event: &Event<Arc<Value>>) {
+        let feed = self.feeds.entry(watch).or_default();
         match watch {
-            Watch::Namespaces => self.namespace(&read(event)),
-            Watch::Runs => self.run(read(event)),
-            Watch::Pods => self.pod(&read(event)),
-            Watch::Nodes => node_watch::heard(&read::<Node>(event), &self.ctx),
-            Watch::Repositories => self.ctx.layers.repository(&mut self.repositories, &read(event)),
-            Watch::Layers => self.layer(read(event)),
+            Watch::Namespaces => feed.event(&read::<PartialObjectMeta<Namespace>>(event), &self.of_namespaces),
+            Watch::Runs => feed.event(&read::<TerraformRun>(event), &self.of_runs),
+            Watch::Pods => feed.event(&read::<Pod>(event), &self.of_pods),
+            Watch::Nodes => feed.event(&read::<Node>(event), &self.of_nodes),
+            Watch::Repositories => feed.event(&read::<TerraformRepository>(event), &self.of_repositories),
+            Watch::Layers => feed.event(&read::<TerraformLayer>(event), &self.of_layers),
         }
-        while let Some(Some(run)) = self.waking.next().now_or_never() {
-            self.queue.soon(&run.name, Instant::now());
-        }
-        while let Some(Some(layer)) = self.layers_waking.next().now_or_never() {
-            self.layer_queue.soon(&layer.name, Instant::now());
-        }
+        self.queue.take(&mut self.waking);
+        self.layer_queue.take(&mut self.layers_waking);
     }
 
     /// Lists the objects of these watches in one request, because processes are short-lived. Returns the listed version.
     async fn list(&mut self, watches: &'static [Watch], shared: &Shared, process: &Process) -> u64 {
         let (kinds, version) = loop {
-            let sent = self.ctx.clock.sent();
+            let sent = self.ctx.cluster.clock.sent();
             let listed = shared.request(
                 process,
                 || "list".into(),
@@ -216,18 +173,18 @@ impl Informer {
             );
             match listed.await {
                 Ok((kinds, version, at)) => {
-                    self.ctx.clock.answered(sent, date(at).as_bytes());
+                    self.ctx.cluster.clock.answered(sent, date(at).as_bytes());
                     break (kinds, version);
                 }
                 Err(_) => sleep(Duration::from_millis(700)).await,
             }
         };
         for (watch, objects) in watches.iter().zip(kinds) {
-            self.event(*watch, Event::Init);
+            self.event(*watch, &Event::Init);
             for object in objects {
-                self.event(*watch, Event::InitApply(object));
+                self.event(*watch, &Event::InitApply(object));
             }
-            self.event(*watch, Event::InitDone);
+            self.event(*watch, &Event::InitDone);
         }
         version
     }
@@ -284,7 +241,7 @@ pub(crate) async fn sweep(shared: &Shared) {
     // By then late writes have landed and are old enough for the sweep.
     sleep(Duration::from_secs(gc::objects::SETTLED.unsigned_abs().as_secs() + 120)).await;
     let process = Process::new("sweeper", user());
-    let _ = gc::objects::once(Some(NS), &context(shared, &process)).await;
+    let _ = gc::objects::once(Some(NS), &context(shared, &process).cluster).await;
 }
 
 fn user() -> User {
@@ -315,21 +272,26 @@ async fn live(shared: Shared, process: Process, index: u8) {
         let guard = Guard::new(ctx.policies.clone(), &world.store.policies());
         world.guards.insert(index, guard);
     });
-    let of_layers = Arc::new(layer::Context::new(ctx.cluster.clone(), ctx.layers.clone(), ctx.events.clone()));
+    let cluster = &ctx.cluster;
+    let layers = Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone()));
+    let of_layers = Arc::new(layer::Context::new(cluster.clone(), layers, ctx.events.clone()));
     let (_stop, stopped) = watch::channel(false);
     let revoke = Revoke { runs: ctx.clone(), layers: of_layers.clone() }.run(Arc::new(Readiness::awaiting(1)), stopped);
-    let (queue, layer_queue) = (Arc::<Queue<TerraformRun>>::default(), Arc::<Queue<TerraformLayer>>::default());
-    let (wake, waking) = unbounded();
-    let (to_layers, layers_waking) = unbounded();
-    ctx.layers.wakes(None, to_layers);
+    let ((wake, waking), (to_layers, layers_waking)) = (unbounded(), unbounded());
+    cluster.wakers.add(None, wake.clone());
+    of_layers.layers.wakers.add(None, to_layers.clone());
+    let (runs, layers) = (Store::new(wake), Store::new(to_layers));
+    let (queue, layer_queue) = (Queue::new(runs.clone()), Queue::new(layers.clone()));
+    let watches = Watches { runs: ctx.clone(), layers: of_layers.clone() };
     let informer = Informer {
-        runs: event_handlers::Runs::new(None, &wake, &ctx),
-        pods: event_handlers::Pods::new(&wake, &ctx),
+        feeds: BTreeMap::new(),
+        of_namespaces: watches.of_namespaces(),
+        of_runs: watches.of_runs(&runs),
+        of_pods: watches.of_pods(&runs),
+        of_nodes: node_watch::Watched(cluster.clone()),
+        of_repositories: watches.of_repositories(),
+        of_layers: layer::watch::indexes(&of_layers, &layers),
         waking,
-        frozen: ctx.freezes.feed(),
-        layers: ctx.layers.feed(),
-        repositories: ctx.layers.feed(),
-        runs_of_layers: ctx.layers.feed(),
         layers_waking,
         queue: queue.clone(),
         layer_queue: layer_queue.clone(),
@@ -340,7 +302,7 @@ async fn live(shared: Shared, process: Process, index: u8) {
         move |run: Arc<TerraformRun>| reconcile(run, ctx.clone()).boxed()
     };
     let layers = async {
-        ctx.layers.ready().await;
+        of_layers.layers.listings.ready().await;
         let look = move |seen: Arc<TerraformLayer>| layer::reconcile(seen, of_layers.clone()).boxed();
         layer_queue.work(&process, look).await;
     };
@@ -391,7 +353,8 @@ async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Inf
             let watch = Watch::ALL.into_iter().find(|watch| watch.of().1 == change.key.resource);
             let Some(watch) = watch.filter(|watch| !deaf.contains_key(&(index, *watch))) else { continue };
             if known.get(&watch).is_none_or(|known| change.version > *known) {
-                informer.event(watch, if change.deleted { Event::Delete(change.object) } else { Event::Apply(change.object) });
+                let event = if change.deleted { Event::Delete(change.object) } else { Event::Apply(change.object) };
+                informer.event(watch, &event);
             }
         }
     }

@@ -200,22 +200,6 @@ impl Follow {
         let layers = self.by_repository.get(key).into_iter().flatten().filter_map(|key| self.layers.get(key));
         refs.chain(layers.flat_map(|(_, layer)| layer.revisions.iter().cloned())).collect()
     }
-
-    /// Known repositories or layers in a namespace, or in all, that are not in `seen`.
-    pub fn others(&self, kind: Kind, scope: Option<&str>, seen: &BTreeSet<Key>) -> Vec<Key> {
-        let is_other = |key: &&Key| scope.is_none_or(|scope| key.0 == scope) && !seen.contains(*key);
-        match kind {
-            Kind::Repository => self.repositories.keys().filter(is_other).cloned().collect(),
-            Kind::Layer => self.layers.keys().filter(is_other).cloned().collect(),
-        }
-    }
-}
-
-/// The watched kinds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Repository,
-    Layer,
 }
 
 #[cfg(test)]
@@ -258,7 +242,6 @@ mod tests {
         assert_eq!(follow.view(&r).unwrap().refs(), ["main"]);
         assert_eq!(follow.without_layer(&key("a", "x")), Some(r.clone()));
         assert!(follow.view(&r).unwrap().refs().is_empty());
-        assert_eq!(follow.others(Kind::Layer, Some("b"), &BTreeSet::new()), [key("b", "x")]);
         assert_eq!(follow.without_repository(&r), Some("u".into()));
         assert!(follow.view(&r).is_none());
     }

@@ -95,8 +95,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let workers = Arc::new(Workers::new(shared.clone()));
     let mut tasks = tokio::task::JoinSet::new();
     for scope in scopes.clone() {
-        tasks.spawn(workers.clone().repositories(scope.clone()));
-        tasks.spawn(workers.clone().layers(scope));
+        tasks.spawn(workers.clone().watch(scope));
     }
     tasks.spawn(workers.clone().wanted());
     tasks.spawn(gc::run(shared, scopes, Duration::from_secs(settings.sweep_interval)));

@@ -1,26 +1,19 @@
 //! Watches repositories and layers, and wakes the workers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Debug,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use crds::{TerraformLayer, TerraformRepository, datastore::causes};
 use datastore_client::RequestError;
-use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::NamespaceResourceScope;
-use kube::{
-    Api, Resource,
-    core::DeserializeGuard,
-    runtime::{WatchStreamExt as _, watcher, watcher::Event},
-};
-use serde::de::DeserializeOwned;
+use futures::{TryStreamExt as _, future::join};
+use kube::{Api, core::DeserializeGuard, runtime::watcher::Config};
 use tokio::{sync::Notify, task::AbortHandle};
+use watching::{Index, Indexes, first, follow, scoped};
 
 use crate::{
-    follow::{Key, Kind},
+    follow::Key,
     gc,
     store::Snapshots,
     wanted,
@@ -33,9 +26,50 @@ pub struct Workers<B> {
 }
 
 struct Worker {
-    uid: String,
     wake: Arc<Notify>,
     task: AbortHandle,
+}
+
+impl<B: Snapshots + 'static> Index<TerraformRepository> for Workers<B> {
+    fn apply(&self, key: &watching::Key, repository: &TerraformRepository) {
+        if self.shared.follow().repository(repository.clone()) {
+            self.wake(&own(key));
+        }
+    }
+
+    /// Stops the worker and deletes its data.
+    fn delete(&self, key: &watching::Key) {
+        let key = own(key);
+        let uid = self.shared.follow().without_repository(&key);
+        let mut all = self.all();
+        if let Some(worker) = all.remove(&key) {
+            worker.task.abort();
+        }
+        self.shared.metrics.follows(all.len());
+        if let Some(uid) = uid {
+            tokio::spawn(gc::all_of(self.shared.clone(), key.0, uid));
+        }
+    }
+}
+
+impl<B: Snapshots + 'static> Index<TerraformLayer> for Workers<B> {
+    fn apply(&self, _: &watching::Key, layer: &TerraformLayer) {
+        let concerned = self.shared.follow().layer(layer);
+        for key in &concerned {
+            self.wake(key);
+        }
+    }
+
+    fn delete(&self, key: &watching::Key) {
+        let concerned = self.shared.follow().without_layer(&own(key));
+        if let Some(key) = concerned {
+            self.wake(&key);
+        }
+    }
+}
+
+fn own((namespace, name): &watching::Name) -> Key {
+    (namespace.to_string(), name.to_string())
 }
 
 impl<B: Snapshots + 'static> Workers<B> {
@@ -47,67 +81,36 @@ impl<B: Snapshots + 'static> Workers<B> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Watches repositories and layers in a namespace, or in all, forever.
+    pub async fn watch(self: Arc<Self>, scope: Option<String>) {
+        let (client, scope) = (&self.shared.client, scope.as_deref());
+        let repositories: Api<DeserializeGuard<TerraformRepository>> = scoped(client, scope);
+        let layers: Api<DeserializeGuard<TerraformLayer>> = scoped(client, scope);
+        let of_repositories: Indexes<TerraformRepository> = vec![self.clone(), self.filled()];
+        let of_layers: Indexes<TerraformLayer> = vec![self.clone(), self.filled()];
+        let repositories = follow("repositories", repositories, Config::default(), of_repositories);
+        join(repositories, follow("layers", layers, Config::default(), of_layers)).await;
+    }
+
+    /// Takes note of a cache that has filled.
+    fn filled<K>(&self) -> Arc<dyn Index<K>> {
+        let metrics = self.shared.metrics.clone();
+        first(false, move || metrics.readiness.filled())
+    }
+
     /// Wakes a repository's worker; starts one if there is none.
     fn wake(&self, key: &Key) {
-        let Some(uid) = self.shared.follow().uid(key) else { return };
+        if self.shared.follow().uid(key).is_none() {
+            return;
+        }
         let mut all = self.all();
         if let Some(worker) = all.get(key) {
-            if worker.uid == uid {
-                return worker.wake.notify_one();
-            }
-            // The repository was recreated: drop its predecessor's worker and memory.
-            worker.task.abort();
+            return worker.wake.notify_one();
         }
         let wake = Arc::new(Notify::new());
         let task = tokio::spawn(worker::run(key.clone(), self.shared.clone(), wake.clone())).abort_handle();
-        all.insert(key.clone(), Worker { uid, wake, task });
+        all.insert(key.clone(), Worker { wake, task });
         self.shared.metrics.follows(all.len());
-    }
-
-    /// Stops a deleted repository's worker and deletes its data.
-    fn gone(&self, key: &Key) {
-        let uid = self.shared.follow().without_repository(key);
-        let mut all = self.all();
-        if let Some(worker) = all.remove(key) {
-            worker.task.abort();
-        }
-        self.shared.metrics.follows(all.len());
-        if let Some(uid) = uid {
-            tokio::spawn(gc::all_of(self.shared.clone(), key.0.clone(), uid));
-        }
-    }
-
-    /// Watches repositories in a namespace, or in all, forever.
-    pub async fn repositories(self: Arc<Self>, scope: Option<String>) {
-        let seen = |event: Seen<TerraformRepository>| match event {
-            Seen::One(repository) => {
-                let key = key(&repository);
-                if self.shared.follow().repository(repository) {
-                    self.wake(&key);
-                }
-            }
-            Seen::Gone(key) => self.gone(&key),
-        };
-        self.watch(Kind::Repository, scope, seen).await;
-    }
-
-    /// Watches layers in a namespace, or in all, forever.
-    pub async fn layers(self: Arc<Self>, scope: Option<String>) {
-        let seen = |event: Seen<TerraformLayer>| match event {
-            Seen::One(layer) => {
-                let concerned = self.shared.follow().layer(&layer);
-                for key in &concerned {
-                    self.wake(key);
-                }
-            }
-            Seen::Gone(key) => {
-                let concerned = self.shared.follow().without_layer(&key);
-                if let Some(key) = concerned {
-                    self.wake(&key);
-                }
-            }
-        };
-        self.watch(Kind::Layer, scope, seen).await;
     }
 
     /// Follows the wanted revisions forever, and wakes the workers of their repositories.
@@ -133,75 +136,4 @@ impl<B: Snapshots + 'static> Workers<B> {
         }
         Ok(())
     }
-
-    async fn watch<K>(&self, kind: Kind, scope: Option<String>, mut seen: impl FnMut(Seen<K>))
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-    {
-        let client = self.shared.client.clone();
-        let api: Api<DeserializeGuard<K>> = match &scope {
-            Some(namespace) => Api::namespaced(client, namespace),
-            None => Api::all(client),
-        };
-        let mut events = watcher(api, watcher::Config::default()).backoff(backoff()).boxed();
-        let (mut listed, mut first) = (BTreeSet::new(), true);
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(guard)) => {
-                    listed.insert(key(&guard));
-                    if let Some(object) = understood(guard) {
-                        seen(Seen::One(object));
-                    }
-                }
-                Ok(Event::Apply(guard)) => {
-                    if let Some(object) = understood(guard) {
-                        seen(Seen::One(object));
-                    }
-                }
-                Ok(Event::Delete(guard)) => seen(Seen::Gone(key(&guard))),
-                Ok(Event::InitDone) => {
-                    let gone = self.shared.follow().others(kind, scope.as_deref(), &listed);
-                    for key in gone {
-                        seen(Seen::Gone(key));
-                    }
-                    listed.clear();
-                    if std::mem::take(&mut first) {
-                        self.shared.metrics.readiness.filled();
-                    }
-                }
-                Err(error) => tracing::warn!(what = K::plural(&()).as_ref(), %error, "a watch failed; it restarts"),
-            }
-        }
-    }
-}
-
-enum Seen<K> {
-    One(K),
-    Gone(Key),
-}
-
-fn key(object: &impl kube::ResourceExt) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
-}
-
-/// The parsed object; `None` for an object of a newer version that cannot be parsed.
-fn understood<K>(guard: DeserializeGuard<K>) -> Option<K>
-where
-    K: Resource<DynamicType = ()>,
-{
-    guard
-        .0
-        .inspect_err(|error| tracing::error!(kind = K::kind(&()).as_ref(), name = error.metadata.name, %error, "not understood"))
-        .ok()
-}
-
-/// Backoff of a failing watch: a process that starts before its rights are granted must not wait for a minute.
-fn backoff() -> watcher::ExponentialBackoff {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(Duration::from_secs(5))
-        .without_max_times()
-        .with_jitter()
-        .into()
 }

@@ -1,67 +1,50 @@
-//! Objects in the runtime's cache: as they are, or packed while nothing happens to them. Most stored objects are idle,
+//! The cached objects of one watch: as they are, or packed while nothing happens to them. Most stored objects are idle,
 //! and an object is large even if only a small part of it is needed.
 
 use std::{
-    borrow::Cow,
-    collections::HashMap,
-    fmt::Debug,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, OnceLock},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
-use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{
-    Resource,
-    runtime::{reflector::ObjectRef, watcher::Event},
-};
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Serialize,
     de::{DeserializeOwned, IgnoredAny},
 };
+use watching::{Key, Name};
 
-use super::packed::{Alike, Packed};
-
-/// The kinds that are cached this way.
-pub(crate) trait Kind:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Default + DeserializeOwned
-{
-}
-
-impl<K> Kind for K where K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + Default + DeserializeOwned
-{}
+use super::{
+    packed::{Alike, Packed},
+    watch::Wake,
+};
 
 /// A cached object.
-#[derive(Clone, Debug)]
-pub(crate) struct Cached<K> {
-    whole: Option<Arc<K>>,
-    packed: Option<Rest>,
+#[derive(Debug)]
+pub struct Cached<K> {
+    form: Form<K>,
     wakes: u64,
     due: Option<Timestamp>,
 }
 
 #[derive(Debug)]
-struct Rest {
+enum Form<K> {
+    Whole(Arc<K>),
     /// The object and additional data, as packed JSON.
-    text: Packed,
-    /// Name and namespace, filled on first use.
-    meta: OnceLock<Box<ObjectMeta>>,
+    Packed(Packed),
 }
 
-impl<K: Kind> Cached<K> {
+impl<K: Serialize + DeserializeOwned> Cached<K> {
     /// Caches an object as it is; `wakes` is a hash of the parts whose change triggers a reconcile.
     pub(crate) fn whole(object: K, wakes: u64) -> Self {
-        Self { whole: Some(Arc::new(object)), packed: None, wakes, due: None }
+        Self { form: Form::Whole(Arc::new(object)), wakes, due: None }
     }
 
     /// Caches an object packed, with additional data. Keeps it unpacked if packing fails.
-    pub(crate) fn packed(object: K, more: &impl Serialize, alike: &'static Alike, wakes: u64) -> Self
-    where
-        K: Serialize,
-    {
-        let Ok(text) = alike.keep(&(&object, more)) else { return Self::whole(object, wakes) };
-        let rest = Rest { text, meta: OnceLock::from(Box::new(named(object.meta()))) };
-        Self { whole: None, packed: Some(rest), wakes, due: None }
+    pub(crate) fn packed(object: K, more: &impl Serialize, alike: &'static Alike, wakes: u64) -> Self {
+        match alike.keep(&(&object, more)) {
+            Ok(text) => Self { form: Form::Packed(text), wakes, due: None },
+            Err(_) => Self::whole(object, wakes),
+        }
     }
 
     /// Sets the time at which the object is due for deletion.
@@ -71,17 +54,26 @@ impl<K: Kind> Cached<K> {
 
     /// The object; `None` when unpacking fails.
     pub(crate) fn object(&self) -> Option<Arc<K>> {
-        self.whole.clone().or_else(|| self.packed.as_ref()?.read().map(Arc::new))
+        match &self.form {
+            Form::Whole(object) => Some(object.clone()),
+            Form::Packed(text) => text.read::<(K, IgnoredAny)>().map(|(object, _)| Arc::new(object)),
+        }
     }
 
     /// The object, if it is not packed.
     pub(crate) fn at_hand(&self) -> Option<&K> {
-        self.whole.as_deref()
+        match &self.form {
+            Form::Whole(object) => Some(object),
+            Form::Packed(_) => None,
+        }
     }
 
     /// The packed object and its additional data, if it is packed.
     pub(crate) fn text(&self) -> Option<&Packed> {
-        self.packed.as_ref().map(|rest| &rest.text)
+        match &self.form {
+            Form::Whole(_) => None,
+            Form::Packed(text) => Some(text),
+        }
     }
 
     /// When it is due for deletion.
@@ -90,147 +82,75 @@ impl<K: Kind> Cached<K> {
     }
 }
 
-impl Rest {
-    fn read<K: DeserializeOwned>(&self) -> Option<K> {
-        self.text.read::<(K, IgnoredAny)>().map(|(object, _)| object)
-    }
+/// The cached objects of one watch.
+#[derive(Debug)]
+pub struct Store<K> {
+    objects: Mutex<BTreeMap<Key, Cached<K>>>,
+    wake: Wake,
 }
 
-/// The cache stores a clone under its own key. The clone drops the metadata, which the key duplicates; it is unpacked
-/// again on use.
-impl Clone for Rest {
-    fn clone(&self) -> Self {
-        Self { text: self.text.clone(), meta: OnceLock::new() }
-    }
-}
-
-/// Name and namespace, which identify an object.
-fn named(meta: &ObjectMeta) -> ObjectMeta {
-    ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), ..ObjectMeta::default() }
-}
-
-/// The reference under which the cache has an object.
-pub(crate) fn in_cache<K: Kind>(object: &ObjectRef<K>) -> ObjectRef<Cached<K>> {
-    let found = ObjectRef::new(&object.name);
-    match &object.namespace {
-        Some(namespace) => found.within(namespace),
-        None => found,
-    }
-}
-
-/// The last trigger hash of each object: two numbers each, because there are many objects.
-pub(crate) struct Heard<K: Kind> {
-    now: HashMap<u64, u64>,
-    listing: HashMap<u64, u64>,
-    /// Objects shown by the current listing. The cache has them when the listing ends.
-    shown: Vec<ObjectRef<Cached<K>>>,
-}
-
-impl<K: Kind> Default for Heard<K> {
-    fn default() -> Self {
-        Self { now: HashMap::new(), listing: HashMap::new(), shown: Vec::new() }
-    }
-}
-
-impl<K: Kind> Heard<K> {
-    /// The objects in the cache that need a reconcile.
-    pub(crate) fn news(&mut self, event: Event<Cached<K>>) -> Vec<ObjectRef<Cached<K>>> {
-        let key = |object: &Cached<K>| {
-            let mut hasher = DefaultHasher::new();
-            (&object.meta().namespace, &object.meta().name).hash(&mut hasher);
-            hasher.finish()
-        };
-        match event {
-            Event::Apply(object) if self.now.insert(key(&object), object.wakes) != Some(object.wakes) => {
-                vec![ObjectRef::from_obj(&object)]
-            }
-            Event::Apply(_) => Vec::new(),
-            Event::InitApply(object) => {
-                let key = key(&object);
-                self.listing.insert(key, object.wakes);
-                if self.now.get(&key) != Some(&object.wakes) {
-                    self.shown.push(ObjectRef::from_obj(&object));
-                }
-                Vec::new()
-            }
-            Event::Delete(object) => {
-                self.now.remove(&key(&object));
-                Vec::new()
-            }
-            Event::Init => {
-                (self.listing, self.shown) = (HashMap::new(), Vec::new());
-                Vec::new()
-            }
-            Event::InitDone => {
-                self.now = std::mem::take(&mut self.listing);
-                self.now.shrink_to_fit();
-                std::mem::take(&mut self.shown)
-            }
-        }
-    }
-}
-
-impl<K: Kind> Resource for Cached<K> {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        K::kind(&())
+impl<K: Serialize + DeserializeOwned> Store<K> {
+    /// `wake` receives the objects whose change triggers a reconcile.
+    pub fn new(wake: Wake) -> Arc<Self> {
+        Arc::new(Self { objects: Mutex::default(), wake })
     }
 
-    fn group((): &()) -> Cow<'_, str> {
-        K::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        K::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        K::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        static NONE: OnceLock<ObjectMeta> = OnceLock::new();
-        match (&self.whole, &self.packed) {
-            (Some(object), _) => object.meta(),
-            (None, Some(rest)) => {
-                rest.meta.get_or_init(|| Box::new(rest.read().map(|object: K| named(object.meta())).unwrap_or_default()))
-            }
-            (None, None) => NONE.get_or_init(ObjectMeta::default),
+    pub fn put(&self, key: &Key, object: Cached<K>) {
+        let wakes = object.wakes;
+        if self.lock().insert(key.clone(), object).is_none_or(|before| before.wakes != wakes) {
+            self.wake(key);
         }
     }
 
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        let object = self.object().unwrap_or_default();
-        self.packed = None;
-        Arc::make_mut(self.whole.insert(object)).meta_mut()
+    /// Removes an object and returns it; `None` if there was none, or unpacking fails.
+    pub fn remove(&self, key: &Key) -> Option<Arc<K>> {
+        self.lock().remove(key)?.object()
     }
-}
 
-/// Deserializes the API server's form.
-impl<'de, K: Kind> Deserialize<'de> for Cached<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        K::deserialize(deserializer).map(|object| Self::whole(object, 0))
+    /// An object; `None` if there is none, or unpacking fails.
+    pub fn get(&self, name: &Name) -> Option<Arc<K>> {
+        self.lock().get(name)?.object()
+    }
+
+    /// Wakes an object.
+    pub fn wake(&self, key: &Key) {
+        // The receiver is gone when the controller shuts down.
+        let _ = self.wake.unbounded_send(key.clone());
+    }
+
+    /// Whether an object is cached unpacked and satisfies a condition.
+    pub(crate) fn is(&self, name: &Name, is: impl Fn(&K) -> bool) -> bool {
+        self.lock().get(name).and_then(Cached::at_hand).is_some_and(is)
+    }
+
+    /// The names of the objects that satisfy a condition.
+    pub(crate) fn all(&self, is: impl Fn(&Cached<K>) -> bool) -> Vec<Key> {
+        self.lock().iter().filter(|(_, object)| is(object)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Cached<K>>> {
+        // Consistent between any two events, so a poisoned lock still holds a valid value.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::channel::mpsc::unbounded;
+
     use super::*;
     use crate::testing;
-    use crds::TerraformRun;
 
     #[test]
-    fn unchanged_objects_in_listings_wake_nothing() {
-        use Event::{Apply, Delete, Init, InitApply, InitDone};
-        let of = |wakes| Cached::whole(testing::run(), wakes);
-        let mut heard = Heard::default();
-        let mut news = |event: Event<Cached<TerraformRun>>| !heard.news(event).is_empty();
-        assert!(!news(Init) && !news(InitApply(of(1))) && news(InitDone), "not before the cache has it");
-        assert!(!news(Apply(of(1))) && news(Apply(of(2))) && !news(Apply(of(2))));
-        assert!(!news(Init) && !news(InitApply(of(2))) && !news(InitDone), "listed again");
-        assert!(!news(Delete(of(2))) && news(Apply(of(2))), "another of that name");
-        assert!(!news(Init) && !news(InitDone) && news(Apply(of(2))), "gone while nobody watched");
+    fn only_relevant_changes_wake_an_object() {
+        let (wake, mut woken) = unbounded();
+        let (store, key) = (Store::new(wake), Key::new(("team".into(), "net".into())));
+        let mut put = |wakes| {
+            store.put(&key, Cached::whole(testing::run(), wakes));
+            woken.try_recv().is_ok()
+        };
+        assert!(put(1) && !put(1) && put(2) && !put(2));
+        store.remove(&key);
+        assert!(put(2), "another of that name");
     }
 }

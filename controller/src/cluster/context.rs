@@ -7,8 +7,9 @@ use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{Api, Client, Resource};
 
 use crds::{TerraformRun, clock::ServerClock};
+use watching::{Listings, scoped};
 
-use super::{freeze::Freezes, nodes::Nodes, pods::Pods};
+use super::{freeze::Freezes, nodes::Nodes, pods::Pods, watch::Wakers};
 use crate::{
     error::{self, Error},
     metrics::Metrics,
@@ -23,6 +24,10 @@ pub struct Cluster {
     pub pods: Pods,
     pub nodes: Nodes,
     pub freezes: Freezes,
+    /// The watches that a reconcile of a run waits for.
+    pub listings: Listings,
+    /// Receivers of the runs to reconcile.
+    pub wakers: Arc<Wakers>,
     pub metrics: Arc<Metrics>,
     /// The API server's clock. All waits on times in its objects use it.
     pub clock: ServerClock,
@@ -31,8 +36,17 @@ pub struct Cluster {
 impl Cluster {
     /// Starts with empty caches.
     pub fn new(client: Client, settings: Settings, clock: ServerClock) -> Self {
-        let (pods, nodes, freezes) = (Pods::default(), Nodes::default(), Freezes::new(settings.freeze));
-        Self { client, settings, pods, nodes, freezes, metrics: Arc::new(Metrics::new()), clock }
+        Self {
+            client,
+            pods: Pods::default(),
+            nodes: Nodes::default(),
+            freezes: Freezes::new(settings.freeze),
+            listings: Listings::default(),
+            wakers: Arc::default(),
+            metrics: Arc::new(Metrics::new()),
+            settings,
+            clock,
+        }
     }
 
     /// The current time of the API server's clock.
@@ -53,7 +67,7 @@ impl Cluster {
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        scope.map_or_else(|| Api::all(self.client.clone()), |namespace| self.api(namespace))
+        scoped(&self.client, scope)
     }
 
     pub fn runs(&self, namespace: &str) -> Api<TerraformRun> {
@@ -66,11 +80,7 @@ impl Cluster {
 
     /// Calls the API server and counts failures.
     pub async fn call<T>(&self, what: &'static str, request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-        let answer = error::call(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
+        error::call(what, request).await.inspect_err(|error| self.metrics.failed(error))
     }
 
     /// Like [`Self::call`], but returns `None` when the object does not exist.
@@ -79,10 +89,6 @@ impl Cluster {
         what: &'static str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<Option<T>, Error> {
-        let answer = error::call_opt(what, request).await;
-        if let Err(error) = &answer {
-            self.metrics.failed(error);
-        }
-        answer
+        error::call_opt(what, request).await.inspect_err(|error| self.metrics.failed(error))
     }
 }

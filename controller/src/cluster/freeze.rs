@@ -2,15 +2,13 @@
 //! progress continues. Everything that starts work checks here first.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{ResourceExt, core::PartialObjectMeta, runtime::watcher};
-
-use super::index::{Feed, Feeds, Index};
 use crds::names;
+use kube::ResourceExt;
 
 /// Why nothing starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,18 +47,17 @@ impl Frozen {
     }
 }
 
-/// The freezes, from a watch of namespaces.
+/// The frozen namespaces, from a watch.
 #[derive(Debug)]
 pub struct Freezes {
     whole: bool,
-    namespaces: Mutex<Index<String, ()>>,
-    feeds: Feeds,
+    namespaces: Mutex<BTreeSet<Box<str>>>,
 }
 
 impl Freezes {
     /// Starts with everything frozen, or with no namespace frozen.
     pub fn new(whole: bool) -> Self {
-        Self { whole, namespaces: Mutex::default(), feeds: Feeds::default() }
+        Self { whole, namespaces: Mutex::default() }
     }
 
     /// Whether and why nothing starts in a namespace.
@@ -68,52 +65,16 @@ impl Freezes {
         if self.whole {
             return Some(Frozen::Whole);
         }
-        self.lock().get(namespace).map(|()| Frozen::Namespace(namespace.to_owned()))
+        self.lock().contains(namespace).then(|| Frozen::Namespace(namespace.to_owned()))
     }
 
-    /// Registers a watch of namespaces.
-    pub fn feed(&self) -> Feed {
-        self.feeds.add()
+    /// Records a namespace as the watch shows it; `None`: it was deleted. Returns whether it was frozen or unfrozen.
+    pub fn show(&self, name: &str, namespace: Option<&impl ResourceExt>) -> bool {
+        let value = namespace.and_then(|namespace| namespace.annotations().get(names::FREEZE));
+        if value.is_some_and(|value| value == "true") { self.lock().insert(name.into()) } else { self.lock().remove(name) }
     }
 
-    /// Waits until the watch has listed once, or cannot list.
-    pub async fn ready(&self) {
-        self.feeds.ready().await;
-    }
-
-    /// Records that the watch lacks the right to list namespaces, so that it is not waited for.
-    pub fn does_without(&self, feed: &mut Feed) {
-        self.feeds.listed(feed);
-    }
-
-    /// Applies an event of the watch. Returns the namespaces whose answer changed.
-    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<PartialObjectMeta<Namespace>>) -> Vec<String> {
-        feed.hears(event);
-        let mut namespaces = self.lock();
-        match event {
-            watcher::Event::Apply(namespace) | watcher::Event::InitApply(namespace) => {
-                let name = namespace.name_any();
-                let before = if namespace.annotations().get(names::FREEZE).is_some_and(|value| value == "true") {
-                    namespaces.put(feed.seen(), name.clone(), ()).is_none()
-                } else {
-                    namespaces.remove(&name).is_some()
-                };
-                if before { vec![name] } else { Vec::new() }
-            }
-            watcher::Event::Delete(namespace) => {
-                let name = namespace.name_any();
-                namespaces.remove(&name).map(|()| name).into_iter().collect()
-            }
-            watcher::Event::Init => Vec::new(),
-            watcher::Event::InitDone => {
-                let gone = namespaces.end_listing(feed.seen());
-                self.feeds.listed(feed);
-                gone.into_iter().map(|(name, ())| name).collect()
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index<String, ()>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Box<str>>> {
         // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,36 +82,31 @@ impl Freezes {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+
     use super::*;
-    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-
-    fn namespace(name: &str, value: Option<&str>) -> PartialObjectMeta<Namespace> {
-        let annotations = value.map(|value| serde_json::json!({names::FREEZE: value}));
-        serde_json::from_value(serde_json::json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
-    }
 
     #[test]
-    fn the_annotation_freezes_its_namespace_until_it_is_gone() {
+    fn annotation_freezes_its_namespace_until_it_is_gone() {
         let freezes = Freezes::new(false);
-        let mut feed = freezes.feed();
-        let mut apply = |event| freezes.apply(&mut feed, &event);
-        assert!(apply(Init).is_empty() && apply(InitApply(namespace("a", None))).is_empty());
-        assert_eq!(apply(InitApply(namespace("b", Some("true")))), ["b"]);
-        assert!(apply(InitDone).is_empty());
+        let show = |name: &str, value: Option<&str>| {
+            let metadata =
+                serde_json::json!({"name": name, "annotations": value.map(|value| serde_json::json!({names::FREEZE: value}))});
+            let namespace: Namespace = serde_json::from_value(serde_json::json!({"metadata": metadata})).unwrap();
+            freezes.show(name, Some(&namespace))
+        };
+        assert!(!show("a", None) && show("b", Some("true")));
         assert_eq!((freezes.of("a"), freezes.of("b")), (None, Some(Frozen::Namespace("b".into()))));
-        assert!(apply(Apply(namespace("b", Some("true")))).is_empty() && apply(Apply(namespace("a", Some("false")))).is_empty());
-        assert_eq!(apply(Apply(namespace("b", None))), ["b"]);
+        assert!(!show("b", Some("true")) && !show("a", Some("false")));
+        assert!(show("b", None));
         assert_eq!(freezes.of("b"), None);
-        assert_eq!(apply(Apply(namespace("b", Some("true")))), ["b"]);
-        assert_eq!(apply(Delete(namespace("b", Some("true")))), ["b"], "and one that is made again begins anew");
-        assert_eq!(apply(Apply(namespace("c", Some("true")))), ["c"]);
-        assert!(apply(Init).is_empty());
-        assert_eq!(apply(InitDone), ["c"], "gone while nobody watched");
-        assert_eq!(freezes.of("c"), None);
+        assert!(show("b", Some("true")));
+        assert!(freezes.show("b", None::<&Namespace>), "and one that is made again begins anew");
+        assert_eq!(freezes.of("b"), None);
     }
 
     #[test]
-    fn the_operator_freezes_all() {
+    fn operator_freezes_all_namespaces() {
         assert_eq!(Freezes::new(true).of("a"), Some(Frozen::Whole));
     }
 }

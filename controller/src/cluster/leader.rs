@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -15,7 +15,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
-    runtime::{WatchStreamExt as _, watcher},
+    runtime::{WatchStreamExt as _, watcher::watch_object},
 };
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -88,9 +88,8 @@ impl Candidate {
 
     /// Waits until this candidate leads. Returns the Lease, and the time at which the winning request was sent.
     pub async fn wins(&self) -> (Lease, Instant) {
-        let only = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let mut seen = Observed::default();
-        let mut events = std::pin::pin!(watcher(self.api.clone(), only).default_backoff().boxed());
+        let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
         loop {
             let step =
                 if seen.since.is_some() { seen.step(&self.identity, Instant::now()) } else { Step::Wait(Instant::now() + LASTS) };
@@ -111,11 +110,7 @@ impl Candidate {
                 }
                 Step::Wait(until) => tokio::select! {
                     event = events.try_next() => match event {
-                        Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => seen.see(Some(lease), Instant::now()),
-                        Ok(Some(watcher::Event::Delete(_))) => seen.see(None, Instant::now()),
-                        // An empty list: there is no Lease yet.
-                        Ok(Some(watcher::Event::InitDone)) => seen.since = seen.since.or_else(|| Some(Instant::now())),
-                        Ok(Some(watcher::Event::Init)) => {}
+                        Ok(Some(lease)) => seen.see(lease, Instant::now()),
                         Ok(None) | Err(_) => tokio::time::sleep(AGAIN).await,
                     },
                     () = sleep_until(until) => {}

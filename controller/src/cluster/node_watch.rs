@@ -1,38 +1,53 @@
 //! The watch and live reads of nodes.
 
-use std::{future::ready, sync::Arc};
+use std::sync::Arc;
 
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, runtime::watcher};
 use tokio::sync::watch;
+use watching::{Index, Key, follow};
 
 use super::{
     context::Cluster,
     nodes::{NodeState, NodeView},
-    watch::{objects, stopped},
+    watch::until,
 };
 use crate::error::{Error, ErrorKind};
+
+/// Fills the cache of nodes, and wakes the runs whose pods are on a changed node.
+pub struct Watched(pub Arc<Cluster>);
+
+impl Watched {
+    fn wake(&self, is_node: impl Fn(&str) -> bool) {
+        for (namespace, run) in self.0.pods.on(is_node) {
+            self.0.wakers.send(&namespace, &run);
+        }
+    }
+}
+
+impl Index<Node> for Watched {
+    fn apply(&self, key: &Key, node: &Node) {
+        if self.0.nodes.put(&NodeView::of(node)) {
+            self.wake(|of| *of == *key.1);
+        }
+    }
+
+    fn delete(&self, key: &Key) {
+        self.0.nodes.remove(&key.1);
+        self.wake(|of| *of == *key.1);
+    }
+
+    /// A node that the first listing did not show is gone, and one that it showed was unknown until now.
+    fn reset(&self) {
+        self.0.nodes.listed();
+        self.wake(|of| !matches!(self.0.nodes.get(of), NodeState::There(node) if node.is_well()));
+    }
+}
 
 /// Watches nodes until `stop`.
 pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
     let api: Api<Node> = Api::all(ctx.client.clone());
-    let events = objects("nodes", api, watcher::Config::default());
-    events
-        .take_until(stopped(stop))
-        .for_each(|event| {
-            heard(&event, &ctx);
-            ready(())
-        })
-        .await;
-}
-
-/// Applies an event of the watch, and wakes the runs whose pods are on that node.
-pub fn heard(event: &watcher::Event<Node>, ctx: &Cluster) {
-    let is_changed = ctx.nodes.apply(event);
-    if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
-        ctx.nodes.wake(&ctx.pods.on(is_changed));
-    }
+    until(stop, follow("nodes", api, watcher::Config::default(), Watched(ctx))).await;
 }
 
 /// The current node. Uses the cache while that shows a healthy node, because then nothing depends on it.

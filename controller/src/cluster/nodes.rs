@@ -6,16 +6,12 @@ use std::{
     time::Duration,
 };
 
-use futures::channel::mpsc::UnboundedSender;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    ResourceExt,
-    runtime::{reflector::ObjectRef, watcher},
-};
+use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crds::{Attempt, TerraformRun, text::clip};
+use crds::{Attempt, text::clip};
 
 /// Taint set by a person or a fencing agent: the node is shut down, and nothing runs on it.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -93,23 +89,10 @@ pub struct Nodes(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// `None` until the first listing.
-    known: Option<HashMap<String, NodeView>>,
-    fresh: HashMap<String, NodeView>,
+    known: HashMap<String, NodeView>,
+    listed: bool,
     /// Since when this process has seen each node continuously Ready, with the condition's transition time.
     ready: HashMap<String, (Option<Timestamp>, Instant)>,
-    wakers: Vec<(Option<String>, UnboundedSender<ObjectRef<TerraformRun>>)>,
-}
-
-impl Inner {
-    /// A node that became Ready again has another transition time, whatever its clock shows.
-    fn saw(&mut self, node: &NodeView) {
-        if !node.ready {
-            self.ready.remove(&node.name);
-        } else if self.ready.get(&node.name).is_none_or(|(since, _)| *since != node.since) {
-            self.ready.insert(node.name.clone(), (node.since, Instant::now()));
-        }
-    }
 }
 
 impl Nodes {
@@ -118,65 +101,38 @@ impl Nodes {
         self.lock().ready.get(&node.name).filter(|(since, _)| *since == node.since).map(|(_, seen)| seen.elapsed())
     }
 
-    /// Registers a sender for the runs in a namespace, or in all, whose node has changed.
-    pub fn wakes(&self, scope: Option<String>, wake: UnboundedSender<ObjectRef<TerraformRun>>) {
-        self.lock().wakers.push((scope, wake));
-    }
-
     /// A node according to the cache.
     pub fn get(&self, name: &str) -> NodeState {
-        match &self.lock().known {
-            None => NodeState::Unknown,
-            Some(known) => known.get(name).cloned().map_or_else(|| NodeState::Gone(name.to_owned()), NodeState::There),
-        }
-    }
-
-    /// Applies an event of the watch. Returns a predicate that selects the nodes whose runs need a reconcile.
-    pub fn apply(&self, event: &watcher::Event<Node>) -> impl Fn(&str) -> bool + use<> {
-        let mut inner = self.lock();
-        let mut changed: HashMap<String, bool> = HashMap::new();
-        let mut listed = false;
-        match event {
-            watcher::Event::Apply(node) => {
-                let fresh = NodeView::of(node);
-                inner.saw(&fresh);
-                let name = fresh.name.clone();
-                let old = inner.known.get_or_insert_default().insert(name.clone(), fresh.clone());
-                changed.insert(name, is_news(old.as_ref(), &fresh));
-            }
-            watcher::Event::Delete(node) => {
-                inner.known.get_or_insert_default().remove(&node.name_any());
-                inner.ready.remove(&node.name_any());
-                changed.insert(node.name_any(), true);
-            }
-            watcher::Event::Init => inner.fresh.clear(),
-            watcher::Event::InitApply(node) => {
-                let fresh = NodeView::of(node);
-                inner.saw(&fresh);
-                inner.fresh.insert(fresh.name.clone(), fresh);
-            }
-            watcher::Event::InitDone => {
-                let fresh = std::mem::take(&mut inner.fresh);
-                inner.ready.retain(|name, _| fresh.contains_key(name));
-                let old = inner.known.take().unwrap_or_default();
-                changed = fresh.iter().map(|(name, node)| (name.clone(), is_news(old.get(name), node))).collect();
-                inner.known = Some(fresh);
-                listed = true;
-            }
-        }
-        // A node that the list does not contain is gone.
-        move |name| changed.get(name).copied().unwrap_or(listed)
-    }
-
-    /// Wakes the runs of these pods.
-    pub(super) fn wake(&self, runs: &[ObjectRef<TerraformRun>]) {
         let inner = self.lock();
-        for (scope, wake) in &inner.wakers {
-            for run in runs.iter().filter(|run| scope.is_none() || *scope == run.namespace) {
-                // The receiver is gone when the controller shuts down.
-                let _ = wake.unbounded_send(run.clone());
-            }
+        match inner.known.get(name) {
+            _ if !inner.listed => NodeState::Unknown,
+            None => NodeState::Gone(name.to_owned()),
+            Some(node) => NodeState::There(node.clone()),
         }
+    }
+
+    /// Stores a node. Returns whether a decision depends on the difference.
+    pub(super) fn put(&self, node: &NodeView) -> bool {
+        let mut inner = self.lock();
+        // A node that became Ready again has another transition time, whatever its clock shows.
+        if !node.ready {
+            inner.ready.remove(&node.name);
+        } else if inner.ready.get(&node.name).is_none_or(|(since, _)| *since != node.since) {
+            inner.ready.insert(node.name.clone(), (node.since, Instant::now()));
+        }
+        let old = inner.known.insert(node.name.clone(), node.clone());
+        is_news(old.as_ref(), node)
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        let mut inner = self.lock();
+        inner.known.remove(name);
+        inner.ready.remove(name);
+    }
+
+    /// A listing has ended.
+    pub(super) fn listed(&self) {
+        self.lock().listed = true;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -204,30 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn only_changed_nodes_wake_runs() {
+    fn only_relevant_changes_of_nodes_are_news() {
         let nodes = Nodes::default();
-        assert_eq!(nodes.get("a"), NodeState::Unknown);
-        for event in [
-            watcher::Event::Init,
-            watcher::Event::InitApply(node("a", "True", "1")),
-            watcher::Event::InitApply(node("b", "False", "1")),
-        ] {
-            drop(nodes.apply(&event));
-        }
+        let put = |name: &str, ready: &str, boot: &str| nodes.put(&NodeView::of(&node(name, ready, boot)));
+        assert!(!put("a", "True", "1") && put("b", "False", "1"));
         assert_eq!(nodes.get("a"), NodeState::Unknown, "not before the list is complete");
-        let changed = nodes.apply(&watcher::Event::InitDone);
-        assert!(!changed("a") && changed("b") && changed("gone"));
+        nodes.listed();
+        assert!(matches!(nodes.get("a"), NodeState::There(_)));
         assert_eq!(nodes.get("gone"), NodeState::Gone("gone".into()));
-        assert!(!nodes.apply(&watcher::Event::Apply(node("a", "True", "1")))("a"), "a heartbeat");
-        for (event, of) in [
-            (watcher::Event::Apply(node("a", "Unknown", "1")), "a"),
-            (watcher::Event::Apply(node("a", "True", "1")), "a"),
-            (watcher::Event::Apply(node("a", "True", "2")), "a"),
-            (watcher::Event::Delete(node("b", "False", "1")), "b"),
-        ] {
-            let changed = nodes.apply(&event);
-            assert!(changed(of) && !changed("other"), "{event:?}");
-        }
+        assert!(!put("a", "True", "1"), "a heartbeat");
+        assert!(put("a", "Unknown", "1") && put("a", "True", "1") && put("a", "True", "2"));
+        nodes.remove("b");
+        assert_eq!(nodes.get("b"), NodeState::Gone("b".into()));
     }
 
     #[test]
@@ -239,7 +183,7 @@ mod tests {
             for condition in seen.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten()) {
                 condition.last_transition_time = Some(crds::whole_seconds(at));
             }
-            drop(nodes.apply(&watcher::Event::Apply(seen)));
+            nodes.put(&NodeView::of(&seen));
             nodes.lock().ready.get("a").map(|(_, since)| *since)
         };
         let (long_ago, later) = ("2020-01-01T00:00:00Z", "2020-01-01T00:01:00Z");
@@ -257,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_read() {
+    fn node_view_has_condition_taint_and_boot_id() {
         let mut wanted = node("a", "Unknown", "boot");
         wanted.spec =
             serde_json::from_value(serde_json::json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]})).unwrap();

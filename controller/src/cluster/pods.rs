@@ -1,60 +1,61 @@
 //! A cache of the pods that still have the attempt finalizer, with only the facts that decisions need. Ended and
 //! released pods remain in the cluster for a while, but are not cached.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use crds::TerraformRun;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt,
-    runtime::{reflector::ObjectRef, watcher},
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::index::{Feed, Feeds, Index};
+use jiff::Timestamp;
+use watching::{Key, Name};
+
 use crate::runner_pod::status::PodView;
 
-type Key = (String, String);
-
-/// The cache of pods, by namespace and name.
+/// The cache of pods.
 #[derive(Default)]
 pub struct Pods {
-    held: Mutex<Index<Key, PodView>>,
+    held: Mutex<BTreeMap<Key, PodView>>,
     /// The first release since this was last taken.
     released: Mutex<Option<Timestamp>>,
-    feeds: Feeds,
 }
 
 impl Pods {
-    /// Registers a watch of one namespace or of all.
-    pub fn feed(&self) -> Feed {
-        self.feeds.add()
+    /// Caches a pod if it is held.
+    pub fn put(&self, key: &Key, view: Option<PodView>) {
+        match view.filter(|view| view.held) {
+            Some(view) => self.lock().insert(key.clone(), view),
+            None => self.lock().remove(key),
+        };
+    }
+
+    /// Removes a pod. Returns it if it was held.
+    pub fn remove(&self, key: &Key) -> Option<PodView> {
+        self.lock().remove(key)
     }
 
     /// The held pod according to the cache.
     pub fn get(&self, namespace: &str, name: &str) -> Option<PodView> {
-        self.lock().get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.lock().get(&(namespace.into(), name.into())).cloned()
     }
 
-    /// The runs of the held pods on these nodes.
-    pub fn on(&self, is_node: impl Fn(&str) -> bool) -> Vec<ObjectRef<TerraformRun>> {
+    /// Namespace and name of the runs of the held pods on these nodes.
+    pub fn on(&self, is_node: impl Fn(&str) -> bool) -> Vec<Name> {
         let held = self.lock();
         let there = held.iter().filter(|(_, view)| view.node.as_deref().is_some_and(&is_node));
-        there.map(|((namespace, _), view)| ObjectRef::new(&view.run).within(namespace)).collect()
+        there.map(|(key, view)| (key.0.clone(), view.run.as_str().into())).collect()
     }
 
-    /// The held pods of a namespace, or of all, with their namespaces.
-    pub fn held(&self, scope: Option<&str>) -> Vec<(String, PodView)> {
+    /// The held pods of a run.
+    pub fn of_run(&self, run: &Name) -> Vec<PodView> {
         let held = self.lock();
-        let of_scope = held.iter().filter(|((namespace, _), _)| scope.is_none_or(|scope| scope == namespace));
-        of_scope.map(|((namespace, _), view)| (namespace.clone(), view.clone())).collect()
+        let of_namespace = held.range((run.0.clone(), Box::default())..).take_while(|(key, _)| key.0 == run.0);
+        of_namespace.filter(|(_, view)| *view.run == *run.1).map(|(_, view)| view.clone()).collect()
     }
 
     /// Records a release before the watch shows it, to prevent a second one.
     pub fn release(&self, namespace: &str, name: &str, uid: &str, now: Timestamp) {
         self.first_release().get_or_insert(now);
-        let mut held = self.lock();
-        let key = (namespace.to_owned(), name.to_owned());
+        let (mut held, key): (_, Name) = (self.lock(), (namespace.into(), name.into()));
         if held.get(&key).is_some_and(|view| view.uid == uid) {
             held.remove(&key);
         }
@@ -65,78 +66,34 @@ impl Pods {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until every watch has listed its pods once.
-    pub async fn ready(&self) {
-        self.feeds.ready().await;
-    }
-
-    /// Applies an event of a watch. Returns whether it completed the first listing.
-    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<Pod>) -> bool {
-        feed.hears(event);
-        let mut held = self.lock();
-        match event {
-            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
-                match PodView::of(pod).filter(|view| view.held) {
-                    Some(view) => held.put(feed.seen(), key(pod), view),
-                    None => held.remove(&key(pod)),
-                };
-            }
-            watcher::Event::Delete(pod) => {
-                held.remove(&key(pod));
-            }
-            watcher::Event::Init => {}
-            watcher::Event::InitDone => {
-                held.end_listing(feed.seen());
-                return self.feeds.listed(feed);
-            }
-        }
-        false
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index<Key, PodView>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, PodView>> {
         // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn key(pod: &Pod) -> Key {
-    (pod.namespace().unwrap_or_default(), pod.name_any())
-}
-
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
-
     use super::*;
 
-    fn pod(name: &str, held: bool) -> Pod {
-        let finalizers: Vec<&str> = if held { vec!["pawl.run/attempt"] } else { vec![] };
-        serde_json::from_value(serde_json::json!({"metadata": {
-            "name": name, "namespace": "ns", "uid": name, "labels": {"pawl.run/attempt": "1", "pawl.run/run": format!("run-{name}")},
-            "finalizers": finalizers}}))
-        .unwrap()
-    }
-
-    #[tokio::test]
-    async fn cache_has_only_held_pods() {
+    #[test]
+    fn cache_has_only_held_pods() {
         let pods = Pods::default();
-        let mut feed = pods.feed();
-        assert!(!pods.apply(&mut feed, &watcher::Event::Init));
-        pods.apply(&mut feed, &watcher::Event::InitApply(pod("a", true)));
-        pods.apply(&mut feed, &watcher::Event::InitApply(pod("b", false)));
-        assert!(pods.ready().now_or_never().is_none(), "not before the list is complete");
-        assert!(pods.apply(&mut feed, &watcher::Event::InitDone));
-        pods.ready().await;
+        let put = |namespace: &str, name: &str, held| {
+            let (run, uid) = (format!("run-{name}"), name.to_owned());
+            let view = PodView { name: name.to_owned(), held, run, uid, node: Some("n".into()), ..PodView::default() };
+            pods.put(&Key::new((namespace.into(), name.into())), Some(view));
+        };
+        for (namespace, name, held) in [("ns", "a", true), ("ns", "b", false), ("other", "a", true)] {
+            put(namespace, name, held);
+        }
         assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());
-        pods.apply(&mut feed, &watcher::Event::Apply(pod("a", false)));
+        let of_run = |namespace: &str, run: &str| pods.of_run(&(namespace.into(), run.into())).len();
+        assert_eq!((of_run("ns", "run-a"), of_run("ns", "run-b"), of_run("x", "run-a")), (1, 0, 0));
+        assert_eq!(pods.on(|node| node == "n"), [("ns".into(), "run-a".into()), ("other".into(), "run-a".into())]);
+        put("ns", "a", false);
         assert!(pods.get("ns", "a").is_none(), "released");
-        pods.apply(&mut feed, &watcher::Event::Apply(pod("c", true)));
-        pods.apply(&mut feed, &watcher::Event::Init);
-        assert!(pods.get("ns", "c").is_some(), "kept while the watch lists anew");
-        assert_eq!((pods.held(None).len(), pods.held(Some("ns")).len(), pods.held(Some("other")).len()), (1, 1, 0));
-        assert!(!pods.apply(&mut feed, &watcher::Event::InitDone));
-        assert!(pods.get("ns", "c").is_none(), "gone in the meantime");
-        pods.apply(&mut feed, &watcher::Event::Apply(pod("d", true)));
+        put("ns", "d", true);
         pods.release("ns", "d", "another", Timestamp::UNIX_EPOCH);
         assert!(pods.get("ns", "d").is_some(), "another pod of the name");
         pods.release("ns", "d", "d", Timestamp::UNIX_EPOCH);

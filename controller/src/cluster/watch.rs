@@ -1,69 +1,36 @@
-//! Common parts of watches: they restart by themselves, log failures, and skip objects that this version cannot parse.
+//! Receivers of the objects to reconcile, and the end of watches.
 
-use std::{fmt::Debug, future::ready, time::Duration};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use futures::{Stream, StreamExt};
-use kube::{
-    Api, Resource,
-    core::DeserializeGuard,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
-};
-use serde::de::DeserializeOwned;
+use futures::channel::mpsc::UnboundedSender;
 use tokio::sync::watch;
+use watching::Key;
 
-/// Page size of listings. Each object is large, little of it is cached, and all objects of a page are in memory at
-/// once.
-const PAGE: u32 = 100;
+/// The channel of the objects to reconcile.
+pub type Wake = UnboundedSender<Key>;
 
-/// A watch, including its failures, of objects that this version may be unable to parse.
-pub(crate) fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
-where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    watcher(api, config.page_size(PAGE)).backoff(backoff())
-}
+/// Receivers of the objects to reconcile, each of one namespace or of all.
+#[derive(Default)]
+pub struct Wakers(RwLock<Vec<(Option<String>, Wake)>>);
 
-/// A watch of Kubernetes' own objects.
-pub(crate) fn objects<K>(what: &'static str, api: Api<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
-where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    events(api, config).filter_map(move |event| ready(loud(what, event)))
-}
+impl Wakers {
+    pub fn add(&self, scope: Option<String>, wake: Wake) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push((scope, wake));
+    }
 
-/// A watch of Pawl's objects, without those that this version cannot parse.
-pub(crate) fn understood<K>(what: &'static str, api: Api<DeserializeGuard<K>>) -> impl Stream<Item = Event<K>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    objects(what, api, watcher::Config::default()).filter_map(|event| ready(readable(event)))
-}
+    pub fn send_all(&self, objects: &[Key]) {
+        for object in objects {
+            self.send(&object.0, &object.1);
+        }
+    }
 
-/// Logs a failure of a watch and drops it: the watch restarts by itself, and the runtime would slow down all streams
-/// for one failure.
-pub(crate) fn loud<K>(what: &'static str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
-    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed; it restarts")).ok()
-}
-
-/// Skips an object that this version cannot parse: it neither stops the watch nor is interpreted.
-pub(crate) fn readable<K: Resource<DynamicType = ()>>(event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
-    let read = |guard: DeserializeGuard<K>| {
-        let read = guard.0.inspect_err(|invalid| {
-            let (kind, meta) = (K::kind(&()), &invalid.metadata);
-            let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-            tracing::warn!(%kind, namespace, name, error = %invalid, "an object that this version cannot parse is skipped");
-        });
-        read.ok()
-    };
-    match event {
-        Event::Apply(guard) => read(guard).map(Event::Apply),
-        Event::Delete(guard) => read(guard).map(Event::Delete),
-        Event::InitApply(guard) => read(guard).map(Event::InitApply),
-        Event::Init => Some(Event::Init),
-        Event::InitDone => Some(Event::InitDone),
+    /// Wakes an object.
+    pub fn send(&self, namespace: &str, name: &str) {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        for (_, wake) in all.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| scope == namespace)) {
+            // The receiver is gone when the controller shuts down.
+            let _ = wake.unbounded_send(Arc::new((namespace.into(), name.into())));
+        }
     }
 }
 
@@ -73,13 +40,10 @@ pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Backoff of a failing watch. A controller that starts before its rights or its CRDs are installed must not wait for a
-/// minute.
-fn backoff() -> watcher::ExponentialBackoff {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(Duration::from_secs(5))
-        .without_max_times()
-        .with_jitter()
-        .into()
+/// Works until `stop`.
+pub(crate) async fn until(stop: watch::Receiver<bool>, work: impl Future) {
+    tokio::select! {
+        _ = work => {}
+        () = stopped(stop) => {}
+    }
 }

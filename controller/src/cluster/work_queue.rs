@@ -13,16 +13,14 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
-use kube::runtime::reflector::{ObjectRef, Store};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
+use watching::Key;
 
-use super::{
-    cached::{Cached, Kind},
-    watch::stopped,
-};
+use super::{cached::Store, watch::stopped};
 
 /// One of this many reconciles comes from the later queue, so that it is not starved.
 const LATER_EACH: u32 = 4;
@@ -134,24 +132,24 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 /// Reconciles woken objects of the store, and again at requested times, until `stop`; running reconciles are completed.
 /// A packed object never has priority.
 pub(crate) async fn work<K, F>(
-    store: Store<Cached<K>>,
-    wakes: impl Stream<Item = ObjectRef<Cached<K>>>,
+    store: Arc<Store<K>>,
+    wakes: impl Stream<Item = Key>,
     concurrency: u16,
     stop: watch::Receiver<bool>,
     comes_first: impl Fn(&K) -> bool,
     look: impl Fn(Arc<K>) -> F,
 ) where
-    K: Kind + 'static,
+    K: Serialize + DeserializeOwned,
     F: Future<Output = Option<Duration>>,
 {
-    let rank = |key: &ObjectRef<_>| Rank::of(store.get(key).is_some_and(|cached| cached.at_hand().is_some_and(&comes_first)));
-    let (mut queue, mut looks) = (WorkQueue::new(), FuturesUnordered::new());
+    let rank = |key: &Key| Rank::of(store.is(key, &comes_first));
+    let (mut queue, mut looks) = (WorkQueue::<Key>::new(), FuturesUnordered::new());
     let (mut wakes, mut stopped) = (pin!(wakes.fuse()), pin!(stopped(stop)));
     loop {
         while looks.len() < usize::from(concurrency)
             && let Some(key) = queue.take(Instant::now())
         {
-            match store.get(&key).and_then(|cached| cached.object()) {
+            match store.get(&key) {
                 Some(object) => {
                     let look = look(object);
                     looks.push(async move { (key, look.await) });

@@ -6,21 +6,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crds::{TerraformRun, names};
+use crds::TerraformRun;
 
 use super::{delete, owner};
 use crate::{cluster::Cluster, error::Error, runner_pod::status::PodView};
 
 /// Waits after failed tries, in seconds. After the last one, the next list of pods shows the pod again.
 const WAITS: [u64; 5] = [1, 5, 15, 60, 300];
-
-/// The pod left by a run that was just deleted, or by the attempt before the current one, according to the cache: a
-/// pod's creation may be seen before the end of its attempt.
-pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Cluster) -> Option<PodView> {
-    let number = run.status.as_ref()?.attempt.as_ref()?.number;
-    let name = names::attempt_name(&run.name_any(), &run.uid()?, if is_gone { number } else { number.checked_sub(1)? });
-    ctx.pods.get(&run.namespace()?, &name)
-}
 
 /// Whether no reconcile of the run, as cached, will handle the pod.
 pub fn is_left(pod: &PodView, known: Option<&TerraformRun>) -> bool {

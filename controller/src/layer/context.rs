@@ -1,10 +1,6 @@
 //! The state of the layer reconciler: its clients, and what this process remembers of each layer.
 
-use std::{
-    collections::HashMap,
-    ops::Deref,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -12,7 +8,10 @@ use kube::ResourceExt as _;
 use crds::{TerraformLayer, version};
 
 use super::{index::Layers, observed::Refused};
-use crate::{cluster::Cluster, events::Events};
+use crate::{
+    cluster::{Cluster, memory::Memory},
+    events::Events,
+};
 
 /// How long after its creation a run may be missing from the cache before it is created again under the same name.
 const CREATION_LAG: SignedDuration = SignedDuration::from_secs(5);
@@ -24,7 +23,7 @@ pub struct Context {
     pub events: Events,
     /// Start of this process.
     pub started: Timestamp,
-    memory: Mutex<HashMap<String, Notes>>,
+    pub(super) memory: Memory<Notes>,
 }
 
 /// Facts about a layer that the watches do not show yet. Losing it costs a request, never a run.
@@ -51,50 +50,18 @@ impl Notes {
 impl Context {
     pub fn new(cluster: Arc<Cluster>, layers: Arc<Layers>, events: Events) -> Self {
         let started = cluster.now();
-        Self { cluster, layers, events, started, memory: Mutex::default() }
-    }
-
-    pub(super) fn notes(&self, uid: &str) -> Notes {
-        self.lock().get(uid).cloned().unwrap_or_default()
-    }
-
-    /// Changes the notes of a layer. Removes empty notes.
-    pub(super) fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
-        let mut memory = self.lock();
-        let notes = memory.entry(uid.to_owned()).or_default();
-        let changed = change(notes);
-        if *notes == Notes::default() {
-            memory.remove(uid);
-        }
-        changed
+        Self { cluster, layers, events, started, memory: Memory::default() }
     }
 
     /// The watch shows the layer. Once it shows our last write, the notes need not guard against a stale cache.
     pub(super) fn shown(&self, layer: &TerraformLayer) {
         let uid = layer.uid().unwrap_or_default();
         let shown = version(&layer.metadata);
-        self.remember(&uid, |notes| {
+        self.memory.update(&uid, |notes| {
             if notes.version <= shown {
                 notes.version = 0;
             }
         });
-    }
-
-    pub(super) fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Notes>> {
-        // Each change leaves the notes complete, so a poisoned lock does no harm.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Deref for Context {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.cluster
     }
 }
 
@@ -104,7 +71,7 @@ mod tests {
     use crate::testing::t0;
 
     #[test]
-    fn a_cache_that_is_late_makes_no_second_run() {
+    fn stale_cache_creates_no_second_run() {
         // Burrito 11.6: a pod that the cache did not show yet was created again.
         let notes = Notes { made: Some(("net-a".into(), t0())), ..Notes::default() };
         let after = |seconds| t0() + SignedDuration::from_secs(seconds);

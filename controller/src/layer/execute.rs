@@ -34,8 +34,8 @@ pub(super) async fn write(layer: &TerraformLayer, status: &TerraformLayerStatus,
     let patch = differences(&before, status).map_err(encode)?;
     let meta = &layer.metadata;
     let patch = json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": patch});
-    let api: Api<TerraformLayer> = ctx.api(&layer.namespace().unwrap_or_default());
-    ctx.call("write status of layer", api.patch_status(&layer.name_any(), &params(), &Patch::Merge(patch))).await
+    let api: Api<TerraformLayer> = ctx.cluster.api(&layer.namespace().unwrap_or_default());
+    ctx.cluster.call("write status of layer", api.patch_status(&layer.name_any(), &params(), &Patch::Merge(patch))).await
 }
 
 /// The merge patch that turns one status into the other.
@@ -75,7 +75,7 @@ pub(super) enum Done {
 
 pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) -> Result<Done, Error> {
     let (namespace, name) = (layer.namespace().unwrap_or_default(), layer.name_any());
-    let api: Api<TerraformLayer> = ctx.api(&namespace);
+    let api: Api<TerraformLayer> = ctx.cluster.api(&namespace);
     match action {
         Action::Read { .. } => {}
         Action::AddFinalizer | Action::RemoveFinalizer => {
@@ -85,9 +85,9 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
             }
             let meta = json!({"uid": layer.uid(), "resourceVersion": layer.resource_version(), "finalizers": finalizers});
             let patch = Patch::Merge(json!({"metadata": meta}));
-            let written = ctx.call_opt("write finalizers of layer", api.patch_metadata(&name, &params(), &patch)).await?;
+            let written = ctx.cluster.call_opt("write finalizers of layer", api.patch_metadata(&name, &params(), &patch)).await?;
             if let Some(written) = written {
-                ctx.remember(&layer.uid().unwrap_or_default(), |notes| notes.version = version(&written.metadata));
+                ctx.memory.update(&layer.uid().unwrap_or_default(), |notes| notes.version = version(&written.metadata));
             }
         }
         Action::TakeAsk { token } => {
@@ -99,7 +99,7 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
         Action::Create(run) => return create(layer, run, ctx).await,
         Action::Supersede { run, uid, why } => supersede(layer, run, uid, why, ctx).await?,
         Action::Delete { run, uid } => {
-            delete::object::<TerraformRun>("delete run of layer", &namespace, run, Some(uid.clone()), ctx).await?;
+            delete::object::<TerraformRun>("delete run of layer", &namespace, run, Some(uid.clone()), &ctx.cluster).await?;
             tracing::info!(run, "run deleted: there are newer ones");
         }
     }
@@ -109,15 +109,18 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
 /// Cancels a run after a live read. Does nothing if the run has progressed: a cancel would interrupt its apply, or a plan whose successor
 /// can wait.
 async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
-    let api = ctx.runs(&layer.namespace().unwrap_or_default());
-    let there = ctx.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
+    let api = ctx.cluster.runs(&layer.namespace().unwrap_or_default());
+    let there =
+        ctx.cluster.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
     let may = |run: &RunSummary| {
         if layer.metadata.deletion_timestamp.is_some() { run.may_be_taken_back() } else { run.may_be_superseded() }
     };
     // If it has progressed, its event wakes the layer.
     let Some(there) = there.filter(|there| RunSummary::of(there).is_some_and(|(_, seen)| may(&seen))) else { return Ok(()) };
     let meta = json!({"uid": uid, "resourceVersion": there.resource_version(), "annotations": {names::CANCEL: why}});
-    ctx.call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta})))).await?;
+    ctx.cluster
+        .call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta}))))
+        .await?;
     tracing::info!(run, why, "run taken back");
     let text = format!("run {run} was taken back: {why}");
     ctx.events.publish(layer, vec![Note { reason: "RunSuperseded", warning: false, text }]);
@@ -128,9 +131,10 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
     let (namespace, uid) = (layer.namespace().unwrap_or_default(), layer.uid().unwrap_or_default());
     let object: DynamicObject =
         serde_json::from_value(run.object.clone()).map_err(|source| Error::Encode { what: "create run of layer", source })?;
-    let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &namespace, &ApiResource::erase::<TerraformRun>(&()));
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(ctx.cluster.client.clone(), &namespace, &ApiResource::erase::<TerraformRun>(&()));
     let params = PostParams { field_manager: Some(names::CONTROLLER_MANAGER.into()), ..PostParams::default() };
-    match ctx.call("create run of layer", api.create(&params, &object)).await {
+    match ctx.cluster.call("create run of layer", api.create(&params, &object)).await {
         Ok(_) => {
             tracing::info!(run = run.name, trigger = run.trigger(), "run created");
             let text = format!("run {} was created: {}", run.name, run.trigger());
@@ -138,7 +142,7 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
         }
         // This process with a stale cache, or its predecessor, created it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let there = ctx.call_opt("read run of layer", api.get_metadata(&run.name)).await?;
+            let there = ctx.cluster.call_opt("read run of layer", api.get_metadata(&run.name)).await?;
             let of = there.as_ref().and_then(|there| there.metadata.labels.as_ref()?.get(names::LABEL_LAYER_UID));
             if there.is_some() && of != Some(&uid) {
                 return Ok(refused(&uid, run, "a run of that name exists, and is not this layer's", ctx));
@@ -151,15 +155,15 @@ async fn create(layer: &TerraformLayer, run: &NewRun, ctx: &Context) -> Result<D
         }
         Err(error) => return Err(error),
     }
-    ctx.remember(&uid, |notes| (notes.made, notes.refused) = (Some((run.name.clone(), ctx.now())), None));
+    ctx.memory.update(&uid, |notes| (notes.made, notes.refused) = (Some((run.name.clone(), ctx.cluster.now())), None));
     Ok(Done::Carried)
 }
 
 fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
-    let refused = ctx.remember(uid, |notes| {
+    let refused = ctx.memory.update(uid, |notes| {
         let times = notes.refused.as_ref().filter(|(before, _)| before.run == run.name).map_or(1, |(_, times)| times + 1);
         let wait = SignedDuration::try_from(REFUSED.after(times)).unwrap_or(SignedDuration::MAX);
-        let retry_at = ctx.now().checked_add(wait).unwrap_or(Timestamp::MAX);
+        let retry_at = ctx.cluster.now().checked_add(wait).unwrap_or(Timestamp::MAX);
         let refused = Refused { run: run.name.clone(), text: clip(text, 400), retry_at };
         notes.refused = Some((refused.clone(), times));
         refused
@@ -170,8 +174,8 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
 
 /// Whether the layer's namespace is being deleted. Without the right to read namespaces, the refusal of a run shows it later.
 pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Result<bool, Error> {
-    let api: Api<CoreNamespace> = Api::all(ctx.client.clone());
-    match ctx.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {
+    let api: Api<CoreNamespace> = Api::all(ctx.cluster.client.clone());
+    match ctx.cluster.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {
         Ok(namespace) => Ok(namespace.is_none_or(|namespace| namespace.meta().deletion_timestamp.is_some())),
         Err(error) if error.kind() == ErrorKind::Forbidden => Ok(false),
         Err(error) => Err(error),
@@ -180,13 +184,14 @@ pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Res
 
 /// Reads the run live, past a stale cache.
 pub(super) async fn is_there(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<bool, Error> {
-    let api = ctx.runs(&layer.namespace().unwrap_or_default());
-    Ok(ctx.call_opt("read run of layer", api.get_metadata(run)).await?.is_some())
+    let api = ctx.cluster.runs(&layer.namespace().unwrap_or_default());
+    Ok(ctx.cluster.call_opt("read run of layer", api.get_metadata(run)).await?.is_some())
 }
 
 /// The run's list of changes; empty if the run is gone.
 pub(super) async fn changes(layer: &TerraformLayer, run: &str, ctx: &Context) -> Result<Vec<String>, Error> {
-    let there = ctx.call_opt("read run of layer", ctx.runs(&layer.namespace().unwrap_or_default()).get(run)).await?;
+    let there =
+        ctx.cluster.call_opt("read run of layer", ctx.cluster.runs(&layer.namespace().unwrap_or_default()).get(run)).await?;
     Ok(there.and_then(|run| run.status?.plan).map(|plan| plan.changes).unwrap_or_default())
 }
 
@@ -195,7 +200,7 @@ where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let patch = serde_json::from_value(patch).map_err(|source| Error::Encode { what, source })?;
-    ctx.call(what, api.patch_metadata(name, &params(), &Patch::Json::<()>(patch))).await.map(drop)
+    ctx.cluster.call(what, api.patch_metadata(name, &params(), &Patch::Json::<()>(patch))).await.map(drop)
 }
 
 pub(super) fn params() -> PatchParams {
@@ -207,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_written_and_source_never() {
+    fn changed_fields_are_written_but_never_source() {
         let of = |value: Value| serde_json::from_value::<TerraformLayerStatus>(value).unwrap();
         let source = |revision: &str| json!({"of": "main\n.\n", "revision": revision, "content": "c"});
         let before = of(json!({"state": "Idle", "waitsFor": "x", "source": source("a"),

@@ -2,165 +2,105 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::channel::mpsc::UnboundedSender;
-use kube::{
-    ResourceExt,
-    runtime::{reflector::ObjectRef, watcher::Event},
-};
+use kube::ResourceExt;
+use watching::{Index, Key, Listings, name_of};
 
 use crds::{TerraformLayer, TerraformRepository};
 
 use super::{
     cached_run::LayerRun,
     run_summary::RunSummary,
-    store::{Store, key, run_key, small},
+    store::{Store, small},
 };
-use crate::{
-    cluster::index::{Feed, Feeds},
-    metrics::Metrics,
-    settings::Settings,
-};
+use crate::{cluster::watch::Wakers, metrics::Metrics, settings::Settings};
 
 pub struct Layers {
     inner: Mutex<Store>,
-    feeds: Feeds,
+    /// The watches that a reconcile of a layer waits for.
+    pub listings: Listings,
+    /// Receivers of the layers to reconcile.
+    pub wakers: Arc<Wakers>,
     metrics: Arc<Metrics>,
+}
+
+impl Index<TerraformLayer> for Layers {
+    fn apply(&self, key: &Key, layer: &TerraformLayer) {
+        let state = layer.status.as_ref().and_then(|status| status.state);
+        let mut inner = self.lock();
+        let old = inner.put(key, layer, state);
+        inner.states(key);
+        self.metrics.layer_moved(old, state);
+    }
+
+    fn delete(&self, key: &Key) {
+        let old = self.lock().remove(key);
+        self.metrics.layer_moved(old, None);
+    }
+}
+
+/// Wakes the layers of a repository if the relevant part changed.
+impl Index<TerraformRepository> for Layers {
+    fn apply(&self, key: &Key, repository: &TerraformRepository) {
+        let mut inner = self.lock();
+        let small = Arc::new(small(repository));
+        if inner.repositories.insert(key.clone(), small.clone()).as_ref() != Some(&small) {
+            inner.changed(key);
+        }
+    }
+
+    fn delete(&self, key: &Key) {
+        let mut inner = self.lock();
+        inner.repositories.remove(key);
+        inner.changed(key);
+    }
 }
 
 impl Layers {
     pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
-        let inner = Store::new(settings);
-        Self { inner: Mutex::new(inner), feeds: Feeds::default(), metrics }
-    }
-
-    /// Adds a watch of one of the three kinds.
-    pub fn feed(&self) -> Feed {
-        self.feeds.add()
-    }
-
-    /// `wake` receives the layers of a namespace, or of all, that have to be reconciled.
-    pub fn wakes(&self, scope: Option<String>, wake: UnboundedSender<ObjectRef<TerraformLayer>>) {
-        self.lock().wakers.push((scope, wake));
+        let wakers = Arc::<Wakers>::default();
+        Self { inner: Mutex::new(Store::new(settings, wakers.clone())), listings: Listings::default(), wakers, metrics }
     }
 
     /// Wakes the layers of a namespace.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
-        inner.layers.iter().map(|(key, _)| key).filter(|key| *key.0 == *namespace).for_each(|key| inner.wake(key));
+        inner.layers.keys().filter(|key| *key.0 == *namespace).for_each(|key| inner.wake(key));
     }
 
-    /// Waits until every watch has listed once: a run that the index does not know would be created twice.
-    pub async fn ready(&self) {
-        self.feeds.ready().await;
+    /// A watch shows a run of a layer.
+    pub fn apply_run(&self, key: &Key, run: LayerRun) {
+        self.lock().put_run(key, &run.layer, run.kept);
     }
 
-    pub fn layer(&self, feed: &mut Feed, event: &Event<TerraformLayer>) {
-        feed.hears(event);
-        let mut inner = self.lock();
-        match event {
-            Event::Apply(layer) | Event::InitApply(layer) => {
-                let (key, before) = (key(layer), layer.status.as_ref().and_then(|status| status.state));
-                let old = inner.put(feed, layer, before);
-                inner.states(&key);
-                self.metrics.layer_moved(old, before);
-            }
-            Event::Delete(layer) => {
-                let old = inner.remove(&key(layer));
-                self.metrics.layer_moved(old, None);
-            }
-            Event::Init => {}
-            Event::InitDone => {
-                for (key, entry) in inner.layers.end_listing(feed.seen()) {
-                    inner.forget(&key, &entry);
-                    self.metrics.layer_moved(entry.state, None);
-                }
-                self.listed(feed, &mut inner);
-            }
-        }
-    }
-
-    /// Takes an event of a watch of repositories. Wakes their layers if the relevant part changed.
-    pub fn repository(&self, feed: &mut Feed, event: &Event<TerraformRepository>) {
-        feed.hears(event);
-        let mut inner = self.lock();
-        match event {
-            Event::Apply(repository) | Event::InitApply(repository) => {
-                let key = key(repository);
-                let small = Arc::new(small(repository));
-                if inner.repositories.put(feed.seen(), key.clone(), small.clone()).as_ref() != Some(&small) {
-                    inner.changed(&key);
-                }
-            }
-            Event::Delete(repository) => {
-                let key = key(repository);
-                inner.repositories.remove(&key);
-                inner.changed(&key);
-            }
-            Event::Init => {}
-            Event::InitDone => {
-                for (key, _) in inner.repositories.end_listing(feed.seen()) {
-                    inner.changed(&key);
-                }
-                self.listed(feed, &mut inner);
-            }
-        }
-    }
-
-    /// Takes an event of a watch of runs. `of` is the cached form of its run, if that belongs to a layer.
-    pub fn run<K>(&self, feed: &mut Feed, event: &Event<K>, of: Option<LayerRun>) {
-        feed.hears(event);
-        let mut inner = self.lock();
-        match event {
-            Event::Apply(_) | Event::InitApply(_) => {
-                let Some(LayerRun { layer, run, kept }) = of else { return };
-                let (key, said) = (run_key(&layer, &run), kept.clone());
-                if inner.runs.put(feed.seen(), key, kept).is_none_or(|before| !before.says(&said)) {
-                    inner.run_changed(&key.0);
-                }
-            }
-            Event::Delete(_) => {
-                let Some(LayerRun { layer, run, .. }) = of else { return };
-                let key = run_key(&layer, &run);
-                inner.runs.remove(&key);
-                inner.run_changed(&key.0);
-            }
-            Event::Init => {}
-            Event::InitDone => {
-                for ((layer, _), _) in inner.runs.end_listing(feed.seen()) {
-                    inner.run_changed(&layer);
-                }
-                self.listed(feed, &mut inner);
-            }
-        }
+    /// A run was deleted.
+    pub fn delete_run(&self, key: &Key) {
+        self.lock().remove_run(key);
     }
 
     /// The layer's repository, and its runs, oldest first.
     pub fn of(&self, layer: &TerraformLayer) -> (Option<Arc<TerraformRepository>>, Vec<RunSummary>) {
         let inner = self.lock();
-        let uid = layer.uid().unwrap_or_default();
         let (namespace, name) = layer.repository_key();
-        (inner.repositories.get(&(namespace.into(), name.into())).cloned(), inner.runs_of(&uid))
+        let runs = inner.runs_of(&layer.uid().unwrap_or_default());
+        (inner.repositories.get(&(namespace.into(), name.into())).cloned(), runs)
     }
 
     /// Namespace and name of the oldest layer with the same state, if that is another layer.
     pub fn owner(&self, layer: &TerraformLayer) -> Option<(String, String)> {
         let inner = self.lock();
-        let entry = inner.layers.get(&key(layer))?;
+        let entry = inner.layers.get(&name_of(layer))?;
         let (rank, first) = entry.states.iter().filter_map(|state| inner.owners.get(state)?.first()).min()?;
         (*rank < entry.rank).then(|| (first.0.to_string(), first.1.to_string()))
     }
 
-    /// A watch has listed. After the last one, the states of all layers are computed.
-    fn listed(&self, feed: &mut Feed, inner: &mut Store) {
-        self.feeds.listed(feed);
-        if self.feeds.is_ready() {
-            inner.settle();
-        }
-    }
-
+    /// Computes the states of all layers when every watch has listed.
     fn lock(&self) -> MutexGuard<'_, Store> {
         // Each event leaves it complete, so a poisoned lock does no harm.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inner.settled && self.listings.is_ready() {
+            inner.settle();
+        }
+        inner
     }
 }
 

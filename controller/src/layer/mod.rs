@@ -17,7 +17,7 @@
 //! | [`execute`] | writes the status and carries out actions | yes |
 //! | [`revoke`] | marks layers whose author is unverified | yes |
 //! | [`reconcile`](mod@reconcile) | reconciles one layer | yes |
-//! | [`watch`] | the watch of layers, and the loop that reconciles on events | yes |
+//! | [`watch`] | the indexes that a watch of layers fills, and the loop that reconciles layers | yes |
 
 mod cached_run;
 mod conditions;

@@ -27,8 +27,8 @@ const ERRORS: Backoff = Backoff { base: Duration::from_secs(1), cap: Duration::f
 
 /// Reconciles a layer. Returns when to reconcile again without an event.
 pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<Duration> {
-    ctx.layers.ready().await;
-    ctx.freezes.ready().await;
+    // Before, a run may be unknown, and would be created twice.
+    ctx.layers.listings.ready().await;
     let span = tracing::info_span!(
         "layer",
         layer.namespace = layer.namespace().unwrap_or_default(),
@@ -43,8 +43,8 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<
             Some(CACHE_LAG)
         }
         Ok(again) => {
-            if ctx.notes(&uid).errors > 0 {
-                ctx.remember(&uid, |notes| notes.errors = 0);
+            if ctx.memory.get(&uid).errors > 0 {
+                ctx.memory.update(&uid, |notes| notes.errors = 0);
             }
             again
         }
@@ -54,26 +54,26 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<
 
 async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Duration>, Error> {
     let uid = layer.uid().unwrap_or_default();
-    let notes = ctx.notes(&uid);
+    let notes = ctx.memory.get(&uid);
     if version(&layer.metadata) < notes.version {
         return Ok(Some(CACHE_LAG));
     }
     let (repository, runs) = ctx.layers.of(&layer);
-    if let Some((run, is_recent)) = notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.now()) {
+    if let Some((run, is_recent)) = notes.awaits(|run| runs.iter().any(|there| *there.name == *run), ctx.cluster.now()) {
         // Its event wakes the layer.
         if is_recent || execute::is_there(&layer, run, ctx).await? {
             return Ok(Some(if is_recent { Duration::from_secs(1) } else { SILENCE }));
         }
     }
     if notes.made.is_some() {
-        ctx.remember(&uid, |notes| notes.made = None);
+        ctx.memory.update(&uid, |notes| notes.made = None);
     }
     let mut seen = Observed {
         layer: layer.clone(),
         repository,
         runs,
         owner: ctx.layers.owner(&layer),
-        namespace: ctx.freezes.of(&layer.namespace().unwrap_or_default()).map_or(Namespace::Stays, Namespace::Frozen),
+        namespace: ctx.cluster.freezes.of(&layer.namespace().unwrap_or_default()).map_or(Namespace::Stays, Namespace::Frozen),
         started: ctx.started,
         refused: notes.refused.clone().map(|(refused, _)| refused),
         changes: None,
@@ -82,7 +82,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         seen.namespace = Namespace::Goes;
     }
     for _ in 0..MAX_STEPS {
-        let decision = decide(&seen, ctx.now());
+        let decision = decide(&seen, ctx.cluster.now());
         if let [Action::Read { run }] = decision.actions.as_slice() {
             seen.changes = Some((run.clone(), execute::changes(&layer, run, ctx).await?));
             continue;
@@ -90,7 +90,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
         if seen.status() != decision.status {
             let written = execute::write(&layer, &decision.status, ctx).await?;
             let version = version(&written.metadata);
-            ctx.remember(&uid, |notes| notes.version = version);
+            ctx.memory.update(&uid, |notes| notes.version = version);
             ctx.events.publish(&*layer, decision.notes);
             layer = Arc::new(written);
             seen.layer = layer.clone();
@@ -113,11 +113,11 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
 
 /// When to reconcile again after an error: after 1, 2, 4, … 60 s, and not before an overloaded API server accepts requests again.
 fn failed(layer: &TerraformLayer, error: &Error, ctx: &Context) -> Duration {
-    let errors = ctx.remember(&layer.uid().unwrap_or_default(), |notes| {
+    let errors = ctx.memory.update(&layer.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });
-    let wait = ERRORS.after(errors).max(ctx.clock.busy_for());
+    let wait = ERRORS.after(errors).max(ctx.cluster.clock.busy_for());
     tracing::warn!(
         layer.namespace = layer.namespace().unwrap_or_default(),
         layer.name = layer.name_any(),

@@ -25,11 +25,11 @@ const TRIES: u32 = 20;
 /// # Errors
 /// If a request fails. The layers before it are marked then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
-    let api: Api<DeserializeGuard<TerraformLayer>> = ctx.scoped(scope);
+    let api: Api<DeserializeGuard<TerraformLayer>> = ctx.cluster.scoped(scope);
     let mut next = Some(ListParams::default().limit(PAGE));
     while let Some(params) = next {
         // Without the CRD there are no layers.
-        let Some(page) = ctx.call_opt("list layers", api.list(&params)).await? else { return Ok(()) };
+        let Some(page) = ctx.cluster.call_opt("list layers", api.list(&params)).await? else { return Ok(()) };
         next = after(&params, &page.metadata);
         for layer in page.items {
             match layer.0 {
@@ -51,13 +51,13 @@ pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
 
 /// Has no resourceVersion precondition, so a client that writes constantly cannot prevent the mark.
 async fn mark(layer: &ObjectMeta, ctx: &Context) -> Result<(), Error> {
-    let api: Api<TerraformLayer> = ctx.api(layer.namespace.as_deref().unwrap_or_default());
+    let api: Api<TerraformLayer> = ctx.cluster.api(layer.namespace.as_deref().unwrap_or_default());
     let patch = Patch::Merge(json!({"metadata": {"uid": layer.uid, "annotations": {names::UNVERIFIED: UNVERIFIED}}}));
     let (name, params) = (layer.name.as_deref().unwrap_or_default(), params());
     let mut tries = 0;
     loop {
         tries += 1;
-        match ctx.call_opt("mark a layer as unverified", api.patch_metadata(name, &params, &patch)).await {
+        match ctx.cluster.call_opt("mark a layer as unverified", api.patch_metadata(name, &params, &patch)).await {
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {}
             answer => return answer.map(drop),
         }

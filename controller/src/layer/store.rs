@@ -7,48 +7,45 @@ use std::{
     sync::Arc,
 };
 
-use futures::channel::mpsc::UnboundedSender;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use kube::ResourceExt;
 use serde_json::Map;
 use sha2::{Digest, Sha256};
+use watching::{Key, Name};
 
 use crds::{LayerState, RunTemplate, TerraformLayer, TerraformRepository};
 
 use super::{cached_run::CachedLayerRun, run_summary::RunSummary, template::expected_state};
 use crate::{
-    cluster::index::{Feed, Index},
+    cluster::watch::Wakers,
     settings::{Settings, sharing::SharedStates},
 };
 
-/// Namespace and name.
-pub(super) type Key = (Box<str>, Box<str>);
 /// The first half of a SHA-256 digest.
 type Hash = [u8; 16];
-/// Hashes of the layer's UID and of the run's name.
-type RunKey = (Hash, Hash);
 /// Creation time in seconds and UID; older layers sort first.
 type Rank = (i64, Arc<str>);
-type Layer = ObjectRef<TerraformLayer>;
 
 pub(super) struct Store {
-    pub(super) layers: Index<Arc<Key>, Entry>,
-    by_uid: HashMap<Hash, Arc<Key>>,
-    pub(super) repositories: Index<Key, Arc<TerraformRepository>>,
-    of_repository: BTreeMap<Arc<Key>, BTreeSet<Arc<Key>>>,
-    pub(super) runs: Index<RunKey, CachedLayerRun>,
+    pub(super) layers: BTreeMap<Key, Entry>,
+    by_uid: HashMap<Hash, Key>,
+    pub(super) repositories: BTreeMap<Key, Arc<TerraformRepository>>,
+    of_repository: BTreeMap<Key, BTreeSet<Key>>,
+    /// Each with the hash of its layer's UID.
+    pub(super) runs: BTreeMap<Key, (Hash, CachedLayerRun)>,
+    of_layer: BTreeSet<(Hash, Key)>,
     /// By the name of the Lease on a state: its layers, oldest first. Almost always one.
-    pub(super) owners: BTreeMap<Arc<str>, Vec<(Rank, Arc<Key>)>>,
-    pub(super) wakers: Vec<(Option<String>, UnboundedSender<Layer>)>,
+    pub(super) owners: BTreeMap<Arc<str>, Vec<(Rank, Key)>>,
+    wakers: Arc<Wakers>,
     shared: SharedStates,
     has_datastore: bool,
     /// Every watch has listed once. Until then no states are computed: nothing reads them, and each listed run would change them.
-    settled: bool,
+    pub(super) settled: bool,
 }
 
 /// The cached part of a layer: enough to compute its states.
 pub(super) struct Entry {
     pub(super) rank: Rank,
-    repository: Arc<Key>,
+    repository: Key,
     path: Box<str>,
     template: Option<Box<RunTemplate>>,
     /// Names of the Leases on its states: the expected one, and the one of its last plan.
@@ -57,15 +54,16 @@ pub(super) struct Entry {
 }
 
 impl Store {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, wakers: Arc<Wakers>) -> Self {
         Self {
-            layers: Index::default(),
+            layers: BTreeMap::new(),
             by_uid: HashMap::new(),
-            repositories: Index::default(),
+            repositories: BTreeMap::new(),
             of_repository: BTreeMap::new(),
-            runs: Index::default(),
+            runs: BTreeMap::new(),
+            of_layer: BTreeSet::new(),
             owners: BTreeMap::new(),
-            wakers: Vec::new(),
+            wakers,
             shared: settings.shared_states.clone(),
             has_datastore: settings.has_datastore(),
             settled: false,
@@ -73,29 +71,29 @@ impl Store {
     }
 
     /// Returns the state that the layer was counted with in the metrics.
-    pub(super) fn put(&mut self, feed: &Feed, layer: &TerraformLayer, state: Option<LayerState>) -> Option<LayerState> {
+    pub(super) fn put(&mut self, key: &Key, layer: &TerraformLayer, state: Option<LayerState>) -> Option<LayerState> {
         let (namespace, name) = layer.repository_key();
-        let (key, repository) = (key(layer), (namespace.into(), name.into()));
+        let repository: Name = (namespace.into(), name.into());
         let uid = layer.uid().unwrap_or_default();
         let created = layer.creation_timestamp().map_or(0, |at| at.0.as_second());
         let rank = (created, Arc::from(&*uid));
-        let (key, old) = self.layers.remove_entry(&key).map_or_else(|| (Arc::new(key), None), |(key, old)| (key, Some(old)));
+        let old = self.layers.remove(key);
         let same = old.as_ref().filter(|old| old.rank == rank && *old.repository == repository);
-        // Another layer of that name, whose predecessor's deletion no watch showed, or the same with another repository.
+        // It has another repository now.
         if let (Some(old), None) = (&old, same) {
-            self.forget(&key, old);
+            self.forget(key, old);
         }
         let states = same.map(|old| old.states.clone()).unwrap_or_default();
         let rank = same.map_or(rank, |old| old.rank.clone());
         self.by_uid.insert(hash(&uid), key.clone());
-        let of = self.of_repository.get_key_value(&repository).map_or_else(|| Arc::new(repository), |(of, _)| of.clone());
+        let of = self.of_repository.get_key_value(&repository).map_or_else(|| Key::new(repository), |(of, _)| of.clone());
         self.of_repository.entry(of.clone()).or_default().insert(key.clone());
         let fields =
             layer.spec.template.0.iter().filter(|(field, _)| matches!(field.as_str(), "stack" | "workspace" | "backend"));
         let fields: Map<_, _> = fields.map(|(field, value)| (field.clone(), value.clone())).collect();
         let template = (!fields.is_empty()).then(|| Box::new(RunTemplate(fields)));
         let entry = Entry { rank, repository: of, path: layer.spec.path.as_str().into(), template, states, state };
-        self.layers.put(feed.seen(), key, entry);
+        self.layers.insert(key.clone(), entry);
         old.and_then(|old| old.state)
     }
 
@@ -106,7 +104,7 @@ impl Store {
     }
 
     /// Removes the entries of a layer from every other map.
-    pub(super) fn forget(&mut self, key: &Key, entry: &Entry) {
+    fn forget(&mut self, key: &Key, entry: &Entry) {
         self.by_uid.remove(&hash(&entry.rank.1));
         if let Some(layers) = self.of_repository.get_mut(&entry.repository) {
             layers.remove(key);
@@ -122,7 +120,7 @@ impl Store {
     fn leave(&mut self, state: &str, rank: &Rank) {
         let Some(owners) = self.owners.get_mut(state) else { return };
         owners.retain(|(of, _)| of != rank);
-        let others: Vec<Arc<Key>> = owners.iter().map(|(_, key)| key.clone()).collect();
+        let others: Vec<Key> = owners.iter().map(|(_, key)| key.clone()).collect();
         if others.is_empty() {
             self.owners.remove(state);
         }
@@ -134,7 +132,7 @@ impl Store {
     /// Every watch has listed once: computes the states of all layers.
     pub(super) fn settle(&mut self) {
         if !std::mem::replace(&mut self.settled, true) {
-            let layers: Vec<Arc<Key>> = self.layers.iter().map(|(key, _)| key.clone()).collect();
+            let layers: Vec<Key> = self.layers.keys().cloned().collect();
             for key in &layers {
                 self.states(key);
             }
@@ -145,7 +143,7 @@ impl Store {
     pub(super) fn states(&mut self, key: &Key) {
         let Some((key, entry)) = self.layers.get_key_value(key).filter(|_| self.settled) else { return };
         let (key, rank, before) = (key.clone(), entry.rank.clone(), entry.states.clone());
-        let repository = self.repositories.get(&*entry.repository);
+        let repository = self.repositories.get(&entry.repository);
         let none = RunTemplate::default();
         let template = entry.template.as_deref().unwrap_or(&none);
         let expected = repository.and_then(|found| expected_state(&key.0, &entry.path, template, found, self.has_datastore));
@@ -161,14 +159,14 @@ impl Store {
         }
         for new in states.iter().filter(|state| !before.contains(state)) {
             let owners = self.owners.entry(new.clone()).or_default();
-            let others: Vec<Arc<Key>> = owners.iter().map(|(_, key)| key.clone()).collect();
+            let others: Vec<Key> = owners.iter().map(|(_, key)| key.clone()).collect();
             owners.reserve_exact(1);
             owners.insert(owners.partition_point(|(of, _)| *of < rank), (rank.clone(), key.clone()));
             for other in &others {
                 self.wake(other);
             }
         }
-        if let Some(entry) = self.layers.get_mut(&*key) {
+        if let Some(entry) = self.layers.get_mut(&key) {
             entry.states = states;
         }
         self.wake(&key);
@@ -181,14 +179,34 @@ impl Store {
 
     /// A repository changed, so the states and the wanted settings of its layers may have changed.
     pub(super) fn changed(&mut self, repository: &Key) {
-        let layers: Vec<Arc<Key>> = self.of_repository.get(repository).into_iter().flatten().cloned().collect();
+        let layers: Vec<Key> = self.of_repository.get(repository).into_iter().flatten().cloned().collect();
         for key in layers {
             self.states(&key);
             self.wake(&key);
         }
     }
 
-    pub(super) fn run_changed(&mut self, layer: &Hash) {
+    /// Stores a run of a layer. Wakes the layer if the run changed.
+    pub(super) fn put_run(&mut self, key: &Key, layer: &str, run: CachedLayerRun) {
+        let layer = hash(layer);
+        if self.runs.get(key).is_some_and(|(before, _)| *before != layer) {
+            self.remove_run(key);
+        }
+        self.of_layer.insert((layer, key.clone()));
+        let said = run.clone();
+        if self.runs.insert(key.clone(), (layer, run)).is_none_or(|(_, before)| !before.says(&said)) {
+            self.run_changed(&layer);
+        }
+    }
+
+    pub(super) fn remove_run(&mut self, key: &Key) {
+        if let Some((layer, _)) = self.runs.remove(key) {
+            self.of_layer.remove(&(layer, key.clone()));
+            self.run_changed(&layer);
+        }
+    }
+
+    fn run_changed(&mut self, layer: &Hash) {
         let Some(key) = self.by_uid.get(layer).cloned() else { return };
         self.states(&key);
         self.wake(&key);
@@ -197,32 +215,18 @@ impl Store {
     /// The runs of a layer, oldest first.
     pub(super) fn runs_of(&self, uid: &str) -> Vec<RunSummary> {
         let layer = hash(uid);
-        let runs = self.runs.range((layer, Hash::default())..).take_while(|((of, _), _)| *of == layer);
-        let mut runs: Vec<_> = runs.filter_map(|(_, run)| run.run()).collect();
+        let keys = self.of_layer.range((layer, Key::default())..).take_while(|(of, _)| *of == layer);
+        let mut runs: Vec<_> = keys.filter_map(|(_, key)| self.runs.get(key)?.1.run()).collect();
         runs.sort_by(|a, b| a.age().cmp(&b.age()));
         runs
     }
 
     /// Wakes a layer. Does nothing before the first listings end: each listed layer is reconciled anyway.
-    pub(super) fn wake(&self, (namespace, name): &Key) {
-        if !self.settled {
-            return;
-        }
-        let scopes = self.wakers.iter().filter(|(scope, _)| scope.as_deref().is_none_or(|scope| *scope == **namespace));
-        for (_, wake) in scopes {
-            // The receiver is gone when the controller stops.
-            let _ = wake.unbounded_send(ObjectRef::new(name).within(namespace));
+    pub(super) fn wake(&self, layer: &Key) {
+        if self.settled {
+            self.wakers.send(&layer.0, &layer.1);
         }
     }
-}
-
-pub(super) fn key(object: &impl ResourceExt) -> Key {
-    (object.namespace().unwrap_or_default().into(), object.name_any().into())
-}
-
-/// The key of a run of the layer with that UID.
-pub(super) fn run_key(layer: &str, run: &str) -> RunKey {
-    (hash(layer), hash(run))
 }
 
 fn hash(text: &str) -> Hash {

@@ -5,61 +5,58 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, TryStreamExt, channel::mpsc, stream};
-use kube::{
-    Resource, ResourceExt,
-    runtime::{WatchStreamExt, reflector, watcher},
-};
+use futures::channel::mpsc::UnboundedReceiver;
+use kube::{Resource, ResourceExt};
 use tokio::sync::watch;
+use watching::{Index, Indexes, Key};
 
 use crds::TerraformLayer;
 
 use super::{context::Context, index::trim, reconcile::reconcile};
 use crate::cluster::{
-    cached::{Cached, Heard, in_cache},
-    index::mapped,
+    cached::{Cached, Store},
     packed::Alike,
-    watch::understood,
     work_queue::work,
 };
 
 /// The preset dictionary of packed layers. Every layer is packed, since most are idle.
 static LAYERS: Alike = Alike::new();
 
-type CachedLayer = Cached<TerraformLayer>;
-
-/// Reconciles the layers of one namespace, or of all, until `stop` turns true. Reconciles in progress are completed.
-pub async fn run(scope: Option<String>, ctx: Arc<Context>, stop: watch::Receiver<bool>) {
-    let (reader, writer) = reflector::store::<CachedLayer>();
-    let (wake, woken) = mpsc::unbounded();
-    ctx.layers.wakes(scope.clone(), wake);
-    let (layers_ctx, mut feed) = (ctx.clone(), ctx.layers.feed());
-    let layers = understood::<TerraformLayer>("layers", ctx.scoped(scope.as_deref()))
-        .map(Ok)
-        .inspect_ok(move |event| {
-            layers_ctx.layers.layer(&mut feed, event);
-            match event {
-                watcher::Event::Apply(layer) => layers_ctx.shown(layer),
-                watcher::Event::Delete(layer) => layers_ctx.forget(&layer.uid().unwrap_or_default()),
-                watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::InitDone => {}
-            }
-        })
-        .map_ok(|event| mapped(event, kept))
-        .reflect(writer)
-        .flat_map({
-            let mut heard = Heard::default();
-            move |event| stream::iter(event.map(|event| heard.news(event)).unwrap_or_default())
-        });
-
-    let wakes = stream::select(layers, woken.map(|layer| in_cache(&layer)));
-    work(reader, wakes, ctx.settings.concurrency, stop, |_| false, |layer| reconcile(layer, ctx.clone())).await;
+/// The indexes that a watch of layers fills. From the call on, layers wait for its first listing.
+pub fn indexes(ctx: &Arc<Context>, store: &Arc<Store<TerraformLayer>>) -> Indexes<TerraformLayer> {
+    vec![ctx.layers.clone(), Arc::new(Shown { ctx: ctx.clone(), store: store.clone() }), ctx.layers.listings.add(false)]
 }
 
-/// The cached form of a layer.
-fn kept(mut layer: TerraformLayer) -> CachedLayer {
-    trim(&mut layer);
-    let wakes = wake_hash(&layer);
-    Cached::packed(layer, &(), &LAYERS, wakes)
+/// Reconciles the layers of a store until `stop` turns true. Reconciles in progress are completed.
+pub async fn run(
+    store: Arc<Store<TerraformLayer>>,
+    woken: UnboundedReceiver<Key>,
+    ctx: Arc<Context>,
+    stop: watch::Receiver<bool>,
+) {
+    work(store, woken, ctx.cluster.settings.concurrency, stop, |_| false, |layer| reconcile(layer, ctx.clone())).await;
+}
+
+/// Fills the store, and ends what this process remembers of its own writes once a watch shows them.
+struct Shown {
+    ctx: Arc<Context>,
+    store: Arc<Store<TerraformLayer>>,
+}
+
+impl Index<TerraformLayer> for Shown {
+    fn apply(&self, key: &Key, layer: &TerraformLayer) {
+        self.ctx.shown(layer);
+        let mut layer = layer.clone();
+        trim(&mut layer);
+        let wakes = wake_hash(&layer);
+        self.store.put(key, Cached::packed(layer, &(), &LAYERS, wakes));
+    }
+
+    fn delete(&self, key: &Key) {
+        if let Some(layer) = self.store.remove(key) {
+            self.ctx.memory.forget(&layer.uid().unwrap_or_default());
+        }
+    }
 }
 
 /// A hash of what decisions depend on. Our own status writes do not change it, and so wake nothing.
@@ -79,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_layer_says_itself_is_no_reason_to_look() {
+    fn own_status_write_causes_no_reconcile() {
         let of = |status| {
             serde_json::from_value::<TerraformLayer>(json!({"metadata": {"name": "a", "uid": "u", "generation": 1},
                 "spec": {"repository": {"name": "r"}}, "status": status}))

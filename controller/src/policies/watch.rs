@@ -1,99 +1,99 @@
 //! The watches of policies and bindings.
 
-use std::{future::ready, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use futures::StreamExt;
+use futures::future::join;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use kube::{Api, runtime::watcher};
+use kube::{Api, runtime::watcher::Config};
 use tokio::sync::watch;
+use watching::{Index, Key, follow};
 
 use super::{
     Prober,
     installed::{Identity, Policies, of_binding, of_policy},
 };
-use crate::cluster::{
-    Cluster,
-    watch::{objects, stopped},
-};
+use crate::cluster::{Cluster, watch::until};
+
+/// Passes every change of a policy or a binding to the prober, once both are listed.
+pub struct Watched {
+    prober: Arc<Prober>,
+    shown: Mutex<[Shown; 2]>,
+}
 
 /// The state that one watch shows.
 #[derive(Default)]
 struct Shown {
-    /// `None` before the first listing.
-    now: Option<Policies>,
-    listing: Policies,
-}
-
-impl Shown {
-    fn apply<K>(&mut self, event: watcher::Event<K>, entry: fn(&K) -> Option<(String, Identity)>) {
-        let now = &mut self.now;
-        match event {
-            watcher::Event::Init => self.listing = Policies::default(),
-            watcher::Event::InitApply(object) => self.listing.0.extend(entry(&object)),
-            watcher::Event::InitDone => *now = Some(std::mem::take(&mut self.listing)),
-            watcher::Event::Apply(object) => now.iter_mut().for_each(|now| now.0.extend(entry(&object))),
-            watcher::Event::Delete(object) => {
-                if let Some((now, (name, _))) = now.as_mut().zip(entry(&object)) {
-                    now.0.remove(&name);
-                }
-            }
-        }
-    }
-}
-
-/// The state that both watches show.
-#[derive(Default)]
-pub struct Watched {
-    policies: Shown,
-    bindings: Shown,
+    listed: bool,
+    now: BTreeMap<Key, (String, Identity)>,
 }
 
 impl Watched {
-    pub fn policy(&mut self, event: watcher::Event<ValidatingAdmissionPolicy>, prober: &Prober) {
-        self.policies.apply(event, of_policy);
-        self.tell(prober);
+    pub fn new(prober: Arc<Prober>) -> Arc<Self> {
+        Arc::new(Self { prober, shown: Mutex::default() })
     }
 
-    pub fn binding(&mut self, event: watcher::Event<ValidatingAdmissionPolicyBinding>, prober: &Prober) {
-        self.bindings.apply(event, of_binding);
-        self.tell(prober);
-    }
-
-    fn tell(&self, prober: &Prober) {
-        if let Some((policies, bindings)) = self.policies.now.as_ref().zip(self.bindings.now.as_ref()) {
-            prober.show(Policies(policies.0.iter().chain(&bindings.0).map(|(name, is)| (name.clone(), is.clone())).collect()));
+    fn change(&self, watch: usize, change: impl FnOnce(&mut Shown)) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut shown[watch]);
+        if shown.iter().all(|shown| shown.listed) {
+            self.prober.show(Policies(shown.iter().flat_map(|shown| shown.now.values().cloned()).collect()));
         }
     }
+
+    fn show(&self, watch: usize, key: &Key, entry: Option<(String, Identity)>) {
+        self.change(watch, |shown| {
+            shown.now.remove(key);
+            shown.now.extend(entry.map(|entry| (key.clone(), entry)));
+        });
+    }
 }
 
-enum Seen {
-    Policy(watcher::Event<ValidatingAdmissionPolicy>),
-    Binding(watcher::Event<ValidatingAdmissionPolicyBinding>),
+impl Index<ValidatingAdmissionPolicy> for Watched {
+    fn apply(&self, key: &Key, policy: &ValidatingAdmissionPolicy) {
+        self.show(0, key, of_policy(policy));
+    }
+
+    fn delete(&self, key: &Key) {
+        self.show(0, key, None);
+    }
+
+    fn reset(&self) {
+        self.change(0, |shown| shown.listed = true);
+    }
 }
 
-/// Passes every change of a policy or a binding to the prober, until `stop` turns true.
+impl Index<ValidatingAdmissionPolicyBinding> for Watched {
+    fn apply(&self, key: &Key, binding: &ValidatingAdmissionPolicyBinding) {
+        self.show(1, key, of_binding(binding));
+    }
+
+    fn delete(&self, key: &Key) {
+        self.show(1, key, None);
+    }
+
+    fn reset(&self) {
+        self.change(1, |shown| shown.listed = true);
+    }
+}
+
+/// Watches policies and bindings until `stop` turns true.
 pub async fn run(ctx: Arc<Cluster>, prober: Arc<Prober>, stop: watch::Receiver<bool>) {
-    let policies = objects("admission policies", Api::all(ctx.client.clone()), watcher::Config::default());
-    let bindings = objects("bindings of admission policies", Api::all(ctx.client.clone()), watcher::Config::default());
-    let mut watched = Watched::default();
-    let events = futures::stream::select(policies.map(Seen::Policy), bindings.map(Seen::Binding));
-    let watching = events.for_each(|event| {
-        match event {
-            Seen::Policy(event) => watched.policy(event, &prober),
-            Seen::Binding(event) => watched.binding(event, &prober),
-        }
-        ready(())
-    });
-    tokio::select! {
-        () = watching => {}
-        () = stopped(stop) => {}
-    }
+    let watched = Watched::new(prober);
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(ctx.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(ctx.client.clone());
+    let policies = follow("admission policies", policies, Config::default(), watched.clone());
+    let bindings = follow("bindings of admission policies", bindings, Config::default(), watched);
+    until(stop, join(policies, bindings)).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+    use kube::runtime::watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+    use watching::Feed;
 
     fn policy(name: &str, uid: &str, generation: i64) -> ValidatingAdmissionPolicy {
         let json = serde_json::json!({"metadata": {"name": name, "uid": uid, "generation": generation}});
@@ -101,21 +101,22 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_of_our_policies_are_told() {
+    fn only_changes_of_our_policies_notify() {
         let ours = crds::names::POLICY_STATUS;
-        let prober = Prober::default();
+        let prober = Arc::new(Prober::default());
         let mut changes = prober.changes();
-        let mut watched = Watched::default();
-        watched.policy(Init, &prober);
-        watched.policy(InitApply(policy(ours, "a", 1)), &prober);
-        watched.policy(InitDone, &prober);
+        let (watched, mut policies, mut bindings) = (Watched::new(prober), Feed::default(), Feed::default());
+        for event in [Init, InitApply(policy(ours, "a", 1)), InitDone] {
+            policies.event(&event, &watched);
+        }
         assert!(!changes.has_changed().unwrap(), "the bindings are not listed yet");
-        watched.binding(Init, &prober);
-        watched.binding(InitDone, &prober);
+        for event in [Init::<ValidatingAdmissionPolicyBinding>, InitDone] {
+            bindings.event(&event, &watched);
+        }
         assert!(changes.has_changed().unwrap());
         changes.borrow_and_update();
         let mut told = |event| {
-            watched.policy(event, &prober);
+            policies.event(&event, &watched);
             let told = changes.has_changed().unwrap();
             changes.borrow_and_update();
             told

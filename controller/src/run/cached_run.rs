@@ -1,185 +1,97 @@
-//! The cached form of a run: the object itself while the run may still change, packed text once it is finished.
+//! The part of a run that is cached, and the part whose change causes a reconcile.
 
-use crds::{TerraformRun, conditions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::{
-    cluster::{cached::Cached, packed::Alike},
-    gc::ttl,
-    layer::LayerRun,
-    settings::Settings,
-};
+use kube::Resource;
 
-/// Packs finished runs, each with the summary that its layer reads.
-static FINISHED: Alike = Alike::new();
+use crds::{TerraformRun, fields, names};
 
-/// Caches a trimmed run. `wakes` is a hash of the fields whose change causes a reconcile. A finished run and its layer's summary share one
-/// packed text.
-pub(super) fn kept(
-    run: TerraformRun,
-    of: Option<LayerRun>,
-    wakes: u64,
-    settings: &Settings,
-) -> (Cached<TerraformRun>, Option<LayerRun>) {
-    if !is_finished(&run) {
-        return (Cached::whole(run, wakes), of);
+use crate::gc::ttl;
+
+/// Removes the fields that only live reads use; those of the status are in [`fields::FIELDS`]. A finished run retains little more than its
+/// name.
+pub fn trim(run: &mut TerraformRun) {
+    let meta = run.meta_mut();
+    meta.managed_fields = None;
+    if let Some(labels) = &mut meta.labels {
+        labels.retain(|key, _| ttl::KEPT_BY.contains(&key.as_str()));
+        if labels.is_empty() {
+            meta.labels = None;
+        }
     }
-    let status = run.status.as_ref();
-    let ended = status.and_then(|status| status.completion_time.as_ref());
-    let result = status.and_then(|status| status.result);
-    let due = ttl::due(&run, run.spec.ttl_seconds_after_finished, ended, result, settings);
-    let seen = of.as_ref().and_then(|of| of.kept.at_hand());
-    let cached = Cached::packed(run, &seen, &FINISHED, wakes).until(due);
-    let of = of.map(|of| match cached.text() {
-        Some(text) => of.within(text),
-        None => of,
-    });
-    (cached, of)
+    meta.generate_name = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.retain(|key, _| key.starts_with("pawl.run/") || ttl::KEPT_BY.contains(&key.as_str()));
+        if annotations.is_empty() {
+            meta.annotations = None;
+        }
+    }
+    let spec = &mut run.spec;
+    spec.source = crds::Source::default();
+    spec.variables = Vec::new();
+    spec.env = Vec::new();
+    spec.credentials = crds::Credentials::default();
+    spec.backend = None;
+    // Retain an unknown value: a decision on the cached run must notice it.
+    spec.tool = crds::Tool { name: spec.tool.name.filter(|name| *name == crds::ToolName::Unknown), version: None };
+    spec.workspace = String::new();
+    spec.stack = None;
+    spec.runner = crds::Runner { image: spec.runner.image.take(), ..crds::Runner::default() };
+    if run.status.as_mut().is_some_and(fields::trim) {
+        run.spec.runner.image = None;
+        run.metadata.owner_references = None;
+        if let Some(annotations) = &mut run.metadata.annotations {
+            // Annotations of the layer, which reads them from its summary.
+            annotations.retain(|key, _| ![names::CONTENT, names::SETTINGS].contains(&key.as_str()));
+        }
+    }
 }
 
-/// Whether the run changes no more until it is deleted.
-fn is_finished(run: &TerraformRun) -> bool {
-    let Some(status) = &run.status else { return false };
-    let open = status.attempt.as_ref().is_some_and(|attempt| attempt.open);
-    let told = conditions::status(&status.conditions, conditions::FINISHED) == Some(true);
-    status.is_terminal() && !open && told && status.lease.is_none() && run.unknown_word().is_none()
+/// A hash of the fields that decisions depend on. Progress, steps and the controller's own conditions cause no reconcile.
+pub fn wake_hash(run: &TerraformRun) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let meta = run.meta();
+    (meta.uid.as_deref(), meta.generation, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+    (&meta.finalizers, &meta.annotations).hash(&mut hasher);
+    if let Some(status) = &run.status {
+        fields::hash_what_wakes(status, &mut hasher);
+    }
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        layer::{CachedLayerRun, RunSummary},
-        run::watch::trim,
-        testing,
-    };
-    use crds::names;
-    use kube::ResourceExt;
-    use serde_json::json;
-    use sha2::{Digest as _, Sha256};
+    use crate::testing;
+    use crds::{Phase, Progress, RunResult, TerraformRunStatus, conditions};
 
-    /// A run of a layer that has ended, as the API server returns it.
-    fn ended(number: usize) -> TerraformRun {
-        let at = "2026-01-01T00:00:00Z";
-        // Hashes differ from run to run.
-        let hash = |what: &str| hex::encode(Sha256::digest(format!("{what} {number}")));
-        let sum = |what: &str| format!("sha256:{}", hash(what));
+    #[test]
+    fn progress_causes_no_reconcile() {
         let mut run = testing::run();
-        let meta = &mut run.metadata;
-        meta.name = Some(format!("layer-of-a-team-{number:05}-bcdfghjklm"));
-        let uid = hash("uid");
-        meta.uid = Some(format!("{}-{}-4c07-9d43-{}", &uid[..8], &uid[8..12], &uid[12..24]));
-        meta.resource_version = Some(format!("{}", 1_000_000 + number));
-        meta.creation_timestamp = Some(serde_json::from_value(json!(at)).unwrap());
-        meta.labels = Some(
-            [(names::LABEL_LAYER, "layer-of-a-team"), (names::LABEL_LAYER_UID, testing::UID)]
-                .map(|(k, v)| (k.into(), v.into()))
-                .into(),
-        );
-        meta.annotations = Some(
-            [
-                (names::TRIGGER, "Commit".to_owned()),
-                (names::CONTENT, sum("4")),
-                (names::SETTINGS, sum("5")),
-                (names::LIFE, meta.uid.clone().unwrap()),
-                (names::APPROVE, sum("1")),
-                (names::APPROVED_BY, "alice@example.com".to_owned()),
-            ]
-            .map(|(k, v)| (k.into(), v))
-            .into(),
-        );
-        let condition = |type_: &str, status: &str, reason: &str| json!({"type": type_, "status": status, "reason": reason, "message": "applied +1 ~0 -0", "lastTransitionTime": at});
-        let mut plan = serde_json::to_value(crds::PlanStatus::default()).unwrap();
-        let of_plan = json!({"checksum": sum("1"), "attempt": 1, "summary": "+1 ~0 -0", "stateKey": sum("3"), "bundle": sum("2"),
-            "createdAt": at, "add": 1, "tool": "OpenTofu 1.10.6"});
-        testing::merge(&mut plan, &of_plan);
-        run.status = serde_json::from_value(json!({
-            "phase": "Succeeded", "result": "Applied", "completionTime": at, "startTime": at, "message": "applied +1 ~0 -0",
-            "observedGeneration": 1, "history": ["00:00:00  Setup  a", "00:00:00  Plan  b"],
-            "attempt": {"number": 1, "podName": "p", "open": false, "openedAt": at, "closedAt": at, "tries": 1, "image": "i",
-                "nodeName": "node-1"},
-            "adopted": {"attempt": 1, "podUID": testing::POD, "nonce": testing::NONCE},
-            "claim": {"checksum": sum("1"), "attempt": 1, "podUID": testing::POD, "nonce": testing::NONCE, "at": at},
-            "approval": {"checksum": sum("1"), "by": "alice@example.com", "at": at},
-            "plan": plan,
-            "conditions": [condition("Planned", "True", "Planned"), condition("Approved", "True", "Approved"),
-                condition("Succeeded", "True", "Applied"), condition("Finished", "True", "Applied")]}))
-        .unwrap();
-        run
-    }
-
-    fn trimmed(number: usize) -> TerraformRun {
-        let mut run = ended(number);
-        trim(&mut run);
-        run
-    }
-
-    /// The cached form, made as the watch makes it.
-    fn cached(number: usize, settings: &Settings) -> (Cached<TerraformRun>, Option<LayerRun>) {
-        kept(trimmed(number), LayerRun::of(&ended(number)), 0, settings)
+        run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
+        let before = wake_hash(&run);
+        run.status.as_mut().unwrap().progress = Some(Progress { done: 3, total: 7, current: None, quiet_since: None });
+        assert_eq!(wake_hash(&run), before);
+        run.metadata.annotations = Some([(names::CANCEL.into(), "why".into())].into());
+        assert_ne!(wake_hash(&run), before);
     }
 
     #[test]
-    fn a_finished_run_is_read_as_it_was_kept() {
-        let (kept, of) = cached(1, &Settings::default());
-        assert!(kept.at_hand().is_none());
-        assert_eq!(serde_json::to_value(&*kept.object().unwrap()).unwrap(), serde_json::to_value(trimmed(1)).unwrap());
-        for kept in [&kept, &kept.clone()] {
-            assert_eq!((kept.name_any(), kept.namespace()), (trimmed(1).name_any(), trimmed(1).namespace()));
-        }
-        let (of, seen) = (of.unwrap().kept, RunSummary::of(&ended(1)).unwrap().1);
-        assert_eq!((of.at_hand(), of.run()), (None, Some(seen)), "within that text");
-    }
-
-    #[test]
-    fn one_that_goes_is_known_by_its_time_and_a_layers_is_its_history() {
-        let settings = Settings { default_ttl_seconds: Some(60), ..Settings::default() };
-        let due = |layer: bool, settings: &Settings| {
-            let mut run = trimmed(1);
-            run.annotations_mut().retain(|key, _| layer || key != names::TRIGGER);
-            kept(run, None, 0, settings).0.due()
+    fn trimmed_finished_run_is_small() {
+        let mut run = testing::run();
+        let mut status = TerraformRunStatus {
+            phase: Some(Phase::Succeeded),
+            result: Some(RunResult::Applied),
+            history: vec!["x".repeat(200); 40],
+            ..TerraformRunStatus::default()
         };
-        assert_eq!(due(false, &settings), Some("2026-01-01T00:01:00Z".parse().unwrap()));
-        assert_eq!(due(false, &Settings::default()), None);
-        assert_eq!(due(true, &settings), None, "each look to see whether it goes would read it");
-    }
-
-    #[test]
-    fn of_what_may_still_become_something_nothing_is_made_text() {
-        let changes: [fn(&mut TerraformRun); 4] = [
-            |run| run.status = None,
-            |run| run.status.as_mut().unwrap().attempt.as_mut().unwrap().open = true,
-            |run| run.status.as_mut().unwrap().conditions.clear(),
-            |run| {
-                let lease = json!({"stateKey": "k", "name": "n", "at": "2026-01-01T00:00:00Z"});
-                run.status.as_mut().unwrap().lease = serde_json::from_value(lease).unwrap();
-            },
-        ];
-        for change in changes {
-            let mut run = trimmed(1);
-            change(&mut run);
-            assert!(kept(run, None, 0, &Settings::default()).0.at_hand().is_some());
+        for type_ in conditions::ALL {
+            conditions::set(&mut status.conditions, type_, Some(true), "Applied", "text", None, testing::t0());
         }
-    }
-
-    /// Counts the key of kube's store, which repeats name and namespace, and the entry of the layer.
-    #[test]
-    fn a_finished_run_costs_little() {
-        const RUNS: usize = 2_000;
-        const BOUND: usize = 1_000;
-        let of = |text: usize| text.next_multiple_of(16) + 16;
-        // A clone, as the store holds it.
-        let kept: Vec<_> = (0..RUNS).map(|number| cached(number, &Settings::default()).0.clone()).collect();
-        let texts = kept.iter().map(|run| run.text().unwrap().size()).sum::<usize>() / RUNS;
-        let (run, layer) = (trimmed(0), size_of::<CachedLayerRun>() + 40);
-        let key = size_of::<kube::runtime::reflector::ObjectRef<Cached<TerraformRun>>>() + size_of::<usize>() + 1;
-        // A hash table is 7/16 to 7/8 full, a tree node half.
-        let tables = key * 16 / 10 + layer * 2;
-        let bytes = of(size_of::<Cached<TerraformRun>>()) + of(texts) + of(run.name_any().len()) + of(4) + tables;
-        println!("{bytes} bytes for each, {texts} of them text");
-        assert!(
-            bytes < BOUND,
-            "{bytes} bytes, {texts} of them of {}",
-            serde_json::to_string(&(run, RunSummary::of(&ended(0)))).unwrap()
-        );
+        run.status = Some(status);
+        run.metadata.annotations = Some([("kubectl.kubernetes.io/last-applied-configuration".into(), "x".repeat(9000))].into());
+        trim(&mut run);
+        assert!(serde_json::to_vec(&run).unwrap().len() < 1200, "{}", serde_json::to_string(&run).unwrap());
+        assert_eq!(conditions::status(&run.status.unwrap().conditions, conditions::FINISHED), Some(true));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    ops::Deref,
     sync::{Arc, Mutex},
 };
 
@@ -12,7 +11,6 @@ use super::expectations::Memory;
 use crate::{
     cluster::Cluster,
     events::Events,
-    layer::Layers,
     policies::Prober,
     slots::Slots,
     state_queue::{newer_plans::NewerPlans, queue::Queue},
@@ -24,11 +22,9 @@ pub struct Context {
     /// Probes whether the admission policies are enforced.
     pub policies: Arc<Prober>,
     /// Runs that have made their plan, by workspace.
-    pub newer_plans: NewerPlans,
+    pub newer_plans: Arc<NewerPlans>,
     /// Runs by the state that they apply to.
-    pub queue: Queue,
-    /// Layers and their runs.
-    pub layers: Arc<Layers>,
+    pub queue: Arc<Queue>,
     pub slots: Arc<Slots>,
     /// Locks that runs were told to release.
     pub released: Released,
@@ -38,26 +34,18 @@ pub struct Context {
 
 impl Context {
     pub fn new(cluster: Cluster, datastore: Option<Datastore>) -> Self {
+        let wakers = &cluster.wakers;
         Self {
             memory: Memory::default(),
             policies: Arc::default(),
-            newer_plans: NewerPlans::default(),
-            queue: Queue::new(&cluster.settings),
-            layers: Arc::new(Layers::new(&cluster.settings, cluster.metrics.clone())),
-            slots: Arc::new(Slots::new(&cluster.settings)),
+            newer_plans: Arc::new(NewerPlans::new(wakers.clone())),
+            queue: Arc::new(Queue::new(&cluster.settings, wakers.clone())),
+            slots: Arc::new(Slots::new(&cluster.settings, wakers.clone())),
             released: Released::default(),
             datastore: datastore.map(Arc::new),
             events: Events::new(cluster.client.clone()),
             cluster: Arc::new(cluster),
         }
-    }
-}
-
-impl Deref for Context {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.cluster
     }
 }
 

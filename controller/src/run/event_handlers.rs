@@ -1,118 +1,78 @@
-//! Handles watch events of runs and pods outside the reconcile loop: updates the indexes, and releases held pods that no reconcile of a run
-//! will release. A relist hides what happened before it, including ends of runs and pods.
+//! Handles watch events of runs and pods outside the reconcile loop: releases held pods that no reconcile of a run will release, and wakes
+//! the runs of pods. A relist hides what happened before it, including ends of runs and pods.
 
 use std::sync::Arc;
 
-use futures::channel::mpsc::UnboundedSender;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt,
-    runtime::{
-        reflector::ObjectRef,
-        watcher::Event::{self, Apply, Delete, InitApply},
-    },
-};
+use watching::{Index, Key, Name};
 
 use crds::TerraformRun;
 
 use super::context::Context;
 use crate::{
-    cluster::index::Feed,
-    gc::pods::{is_left, left_by, let_go},
+    cluster::cached::Store,
+    gc::pods::{is_left, let_go},
     runner_pod::status::PodView,
 };
 
-/// The channel of runs to reconcile.
-pub type Wake = UnboundedSender<ObjectRef<TerraformRun>>;
-type Known = Option<Arc<TerraformRun>>;
+/// Releases the held pods of deleted runs and of replaced attempts: a pod's creation may be seen before the end of its attempt.
+pub struct LeftPods(pub Arc<Context>);
 
-/// The handler of one watch of runs.
-pub struct Runs {
-    ctx: Arc<Context>,
-    wake: Wake,
-    plans: Feed,
-    line: Feed,
-    slots: Feed,
-}
-
-impl Runs {
-    /// For a watch of one namespace, or of all (`None`).
-    pub fn new(scope: Option<String>, wake: &Wake, ctx: &Arc<Context>) -> Self {
-        ctx.nodes.wakes(scope.clone(), wake.clone());
-        Self {
-            plans: ctx.newer_plans.feed(),
-            line: ctx.queue.feed(scope.clone(), wake.clone()),
-            slots: ctx.slots.feed(scope, wake.clone()),
-            wake: wake.clone(),
-            ctx: ctx.clone(),
-        }
-    }
-
-    /// Handles an event with the untrimmed run.
-    pub fn handle(&mut self, event: &Event<TerraformRun>) {
-        let ctx = &self.ctx;
-        ctx.queue.apply(&mut self.line, event);
-        ctx.slots.apply(&mut self.slots, event);
-        if let Apply(run) | Delete(run) = event
-            && let Some(pod) = left_by(run, matches!(event, Delete(_)), ctx)
-        {
-            let_go(run.namespace().unwrap_or_default(), pod, ctx.cluster.clone());
-        }
-        for older in ctx.newer_plans.apply(&mut self.plans, event) {
-            // The receiver is gone once the controller stops.
-            let _ = self.wake.unbounded_send(older);
+impl LeftPods {
+    fn check(&self, name: &Name, run: Option<&TerraformRun>) {
+        for pod in self.0.cluster.pods.of_run(name) {
+            release_if_left(&name.0, pod, run, &self.0);
         }
     }
 }
 
-/// The cache is complete after a listing of runs: releases held pods whose run is gone or has a later attempt.
-pub fn listed(scope: Option<&str>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known, ctx: &Context) {
-    for (namespace, pod) in ctx.pods.held(scope) {
-        orphaned(namespace, pod, &known, ctx);
+impl Index<TerraformRun> for LeftPods {
+    fn apply(&self, key: &Key, run: &TerraformRun) {
+        self.check(key, Some(run));
+    }
+
+    fn delete(&self, key: &Key) {
+        self.check(key, None);
     }
 }
 
-/// The handler of one watch of pods.
+/// Fills the cache of pods, and wakes their runs.
 pub struct Pods {
-    ctx: Arc<Context>,
-    wake: Wake,
-    feed: Feed,
+    pub ctx: Arc<Context>,
+    pub runs: Arc<Store<TerraformRun>>,
 }
 
-impl Pods {
-    /// For a watch of one namespace, or of all.
-    pub fn new(wake: &Wake, ctx: &Arc<Context>) -> Self {
-        Self { feed: ctx.pods.feed(), wake: wake.clone(), ctx: ctx.clone() }
+impl Index<Pod> for Pods {
+    fn apply(&self, key: &Key, pod: &Pod) {
+        let view = PodView::of(pod);
+        self.ctx.cluster.pods.put(key, view.clone());
+        let Some(view) = view else { return };
+        let run = Key::new((key.0.clone(), view.run.as_str().into()));
+        release_if_left(&key.0, view, self.runs.get(&run).as_deref(), &self.ctx);
+        self.runs.wake(&run);
     }
 
-    /// Handles an event. Returns whether it filled the cache for the first time.
-    pub fn handle(&mut self, event: &Event<Pod>, known: impl Fn(&ObjectRef<TerraformRun>) -> Known) -> bool {
-        let filled = self.ctx.pods.apply(&mut self.feed, event);
-        if let Apply(pod) | InitApply(pod) = event
-            && let (Some(namespace), Some(view)) = (pod.namespace(), PodView::of(pod))
-        {
-            orphaned(namespace, view, known, &self.ctx);
+    fn delete(&self, key: &Key) {
+        if let Some(view) = self.ctx.cluster.pods.remove(key) {
+            self.runs.wake(&Key::new((key.0.clone(), view.run.as_str().into())));
         }
-        filled
     }
 
-    /// After a listing of pods: reconciles those of these runs whose pod is missing. The pod may have come and gone while no watch was
-    /// open, without an event.
-    pub fn listed<'a>(&self, known: impl IntoIterator<Item = &'a TerraformRun>) {
-        for run in known {
-            let (namespace, attempt) =
-                (run.namespace().unwrap_or_default(), run.status.as_ref().and_then(|s| s.attempt.as_ref()));
-            if attempt.is_some_and(|attempt| self.ctx.pods.get(&namespace, &attempt.pod_name).is_none()) {
-                let _ = self.wake.unbounded_send(ObjectRef::from_obj(run));
-            }
+    /// Wakes the runs whose pod is missing: it may have come and gone while no watch was open, without an event.
+    fn reset(&self) {
+        let pod =
+            |run: &TerraformRun| Some((run.metadata.namespace.clone()?, run.status.as_ref()?.attempt.as_ref()?.pod_name.clone()));
+        let pods = &self.ctx.cluster.pods;
+        let is_missing = |run: &TerraformRun| pod(run).is_some_and(|(namespace, name)| pods.get(&namespace, &name).is_none());
+        for run in self.runs.all(|run| run.at_hand().is_some_and(is_missing)) {
+            self.runs.wake(&run);
         }
     }
 }
 
-/// Releases a pod whose run is not in the cache or has a later attempt.
-fn orphaned(namespace: String, pod: PodView, known: impl Fn(&ObjectRef<TerraformRun>) -> Known, ctx: &Context) {
-    let run = known(&ObjectRef::new(&pod.run).within(&namespace));
-    if is_left(&pod, run.as_deref()) {
-        let_go(namespace, pod, ctx.cluster.clone());
+/// Releases a pod whose run is gone or has a later attempt.
+fn release_if_left(namespace: &str, pod: PodView, run: Option<&TerraformRun>, ctx: &Context) {
+    if is_left(&pod, run) {
+        let_go(namespace.to_owned(), pod, ctx.cluster.clone());
     }
 }

@@ -1,10 +1,5 @@
 //! In-memory notes on active runs.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
-
 use jiff::Timestamp;
 
 use crds::Journal;
@@ -90,24 +85,4 @@ impl Notes {
 }
 
 /// Notes on active runs, by UID.
-#[derive(Default)]
-pub struct Memory(Mutex<HashMap<String, Notes>>);
-
-impl Memory {
-    pub fn get(&self, uid: &str) -> Notes {
-        self.lock().get(uid).cloned().unwrap_or_default()
-    }
-
-    pub fn update<T>(&self, uid: &str, change: impl FnOnce(&mut Notes) -> T) -> T {
-        change(self.lock().entry(uid.to_owned()).or_default())
-    }
-
-    pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Notes>> {
-        // Notes are consistent at every moment, so a panic elsewhere corrupts nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub type Memory = crate::cluster::memory::Memory<Notes>;

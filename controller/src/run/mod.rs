@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`timing`] | delays, timeouts and backoffs | no |
 //! | [`run_view`] | the fields of a run that decisions read, cached or whole | no |
-//! | [`cached_run`] | the cached form of a run | no |
+//! | [`cached_run`] | the part of a run that is cached | no |
 //! | [`expectations`], [`context`] | in-memory notes on runs, and the reconciler's context | no |
 //! | [`observed`], [`decision`] | observations and possible decisions: plain values | no |
 //! | [`situation`] | the input of decisions in one typed view | no |
@@ -15,8 +15,8 @@
 //! | [`execute`] | executes decided actions | yes |
 //! | [`revoke`] | revokes annotations that were set while the admission policies were not enforced | yes |
 //! | [`reconcile`](mod@reconcile) | one reconcile of a run | yes |
-//! | [`event_handlers`] | updates indexes and releases left pods on watch events | yes |
-//! | [`watch`] | watches of runs and pods, and the loop that turns their events into reconciles | yes |
+//! | [`event_handlers`] | releases left pods and wakes the runs of pods on watch events | yes |
+//! | [`work`] | the loop that reconciles runs | yes |
 
 pub mod cached_run;
 mod context;
@@ -36,7 +36,7 @@ mod situation;
 #[cfg(test)]
 mod tests;
 mod timing;
-pub mod watch;
+pub mod work;
 
 pub use context::Context;
 pub use decide::decide;

@@ -30,15 +30,15 @@ pub(super) fn cached(run: &TerraformRun, ctx: &Context) -> Option<Observed> {
     let (attempt, adopted) = attempt(run);
     let pod = match attempt {
         None => PodState::Absent,
-        Some(attempt) => match ctx.pods.get(&run.namespace().unwrap_or_default(), &attempt.pod_name) {
+        Some(attempt) => match ctx.cluster.pods.get(&run.namespace().unwrap_or_default(), &attempt.pod_name) {
             Some(view) => PodState::Present(view),
-            None if attempt.open && notes.just_created(attempt.number, ctx.now()) => PodState::Unknown,
+            None if attempt.open && notes.just_created(attempt.number, ctx.cluster.now()) => PodState::Unknown,
             None => PodState::Absent,
         },
     };
     let own = own_pod(adopted, &pod);
     let notes = placed(notes, run, own, ctx);
-    let node = node_name(attempt, adopted, own, &notes).map_or(NodeState::Unknown, |name| ctx.nodes.get(name));
+    let node = node_name(attempt, adopted, own, &notes).map_or(NodeState::Unknown, |name| ctx.cluster.nodes.get(name));
     // Without a plan the spec names the run's state, and the cache drops that part.
     let planned = run.status.as_ref().and_then(|status| status.plan.as_ref()).is_some_and(|plan| plan.state_key.is_some());
     let ahead = if planned { ahead(run, ctx) } else { None };
@@ -50,14 +50,16 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     let (uid, namespace) = (run.uid().unwrap_or_default(), run.namespace().unwrap_or_default());
     // Before the read: a revocation that ends meanwhile may have changed the run.
     let policies = policies(run, ctx);
-    let Some(fresh) = ctx.call_opt("read run", ctx.runs(&namespace).get(&run.name_any())).await? else { return Ok(None) };
+    let Some(fresh) = ctx.cluster.call_opt("read run", ctx.cluster.runs(&namespace).get(&run.name_any())).await? else {
+        return Ok(None);
+    };
     if fresh.uid().unwrap_or_default() != uid {
         return Ok(None);
     }
     let (attempt, adopted) = attempt(&fresh);
     let pod = match attempt {
         None => PodState::Absent,
-        Some(attempt) => match ctx.call_opt("read pod", ctx.pod_api(&namespace).get(&attempt.pod_name)).await? {
+        Some(attempt) => match ctx.cluster.call_opt("read pod", ctx.cluster.pod_api(&namespace).get(&attempt.pod_name)).await? {
             Some(pod) if account::belongs(&pod.metadata, &uid, attempt.number) => {
                 PodView::of(&pod).map_or(PodState::Absent, PodState::Present)
             }
@@ -70,7 +72,7 @@ pub(super) async fn live(run: &TerraformRun, ctx: &Context) -> Result<Option<Obs
     let matters =
         fresh.status.as_ref().is_some_and(|status| status.lease.is_some()) || attempt.is_some_and(|attempt| attempt.open);
     let node = match node_name(attempt, adopted, own, &notes).filter(|_| matters) {
-        Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), ctx).await?,
+        Some(name) => node_watch::live(name, attempt.and_then(|attempt| attempt.boot_id.as_deref()), &ctx.cluster).await?,
         None => NodeState::Unknown,
     };
     let (ahead, fresh) = (ahead(&fresh, ctx), Arc::new(fresh));
@@ -89,11 +91,11 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
     Observed {
         pod,
         notes,
-        newer: ctx.newer_plans.newer(&run.uid().unwrap_or_default()),
+        newer: ctx.newer_plans.newer(run),
         applied: ctx.queue.applied_since(run),
         slot,
         slot_wanted,
-        frozen: ctx.freezes.of(&run.namespace().unwrap_or_default()),
+        frozen: ctx.cluster.freezes.of(&run.namespace().unwrap_or_default()),
         node,
         ..Observed::of(view)
     }
@@ -101,12 +103,12 @@ fn observed(run: &TerraformRun, view: RunView, pod: PodState, notes: Notes, node
 
 /// Whether the policies are proven now.
 pub(super) fn policies(run: &TerraformRun, ctx: &Context) -> Enforcement {
-    ctx.policies.state(&run.namespace().unwrap_or_default(), ctx.now())
+    ctx.policies.state(&run.namespace().unwrap_or_default(), ctx.cluster.now())
 }
 
 /// The runs ahead of this one, if it needs a lease now or as soon as its approval is recorded.
 pub(super) fn ahead(run: &TerraformRun, ctx: &Context) -> Option<Ahead> {
-    requested_lease(run, true, ctx.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
+    requested_lease(run, true, ctx.cluster.settings.has_datastore()).and_then(|want| ctx.queue.ahead(run, &want))
 }
 
 /// Remembers the node of the pod, for after the pod is gone.
@@ -122,7 +124,7 @@ fn placed(mut notes: Notes, run: &TerraformRun, pod: Option<&PodView>, ctx: &Con
 
 /// The notes, with the time of a first observed request to end.
 fn notes(run: &TerraformRun, ctx: &Context) -> Notes {
-    let (uid, now) = (run.uid().unwrap_or_default(), ctx.now());
+    let (uid, now) = (run.uid().unwrap_or_default(), ctx.cluster.now());
     let ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
     if !ended && requests::asked(run).is_some() {
         return ctx.memory.update(&uid, |notes| {

@@ -30,10 +30,8 @@ const CACHE_LAG: Duration = Duration::from_millis(200);
 
 /// Reconciles a run. Returns when to reconcile again without an event.
 pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Duration> {
-    ctx.pods.ready().await;
-    ctx.queue.ready().await;
-    ctx.slots.ready().await;
-    ctx.freezes.ready().await;
+    // Before, an open attempt, the holder of a lease, a bound or a freeze may be unknown.
+    ctx.cluster.listings.ready().await;
     let attempt = run.status.as_ref().and_then(|status| status.attempt.as_ref()).map_or(0, |attempt| attempt.number);
     let span = tracing::info_span!(
         "run",
@@ -45,10 +43,10 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Dura
     let begun = Instant::now();
     let again = Box::pin(work(run.clone(), &ctx)).instrument(span).await.unwrap_or_else(|error| {
         // Leave the line: the retry asks for a slot again, and others need not wait behind this run until then.
-        ctx.slots.looked(&run.uid().unwrap_or_default(), false, ctx.now());
+        ctx.slots.looked(&*run, false, ctx.cluster.now());
         Some(failed(&run, &error, &ctx))
     });
-    ctx.metrics.reconciled(begun.elapsed().as_secs_f64());
+    ctx.cluster.metrics.reconciled(begun.elapsed().as_secs_f64());
     again
 }
 
@@ -64,10 +62,10 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         if policies != Enforcement::Enforced {
             seen.policies = policies;
         }
-        let decision = decide(&seen, &ctx.settings, ctx.now());
+        let decision = decide(&seen, &ctx.cluster.settings, ctx.cluster.now());
         if decision.actions.is_empty() {
             rest(&uid, &seen, ctx, decision.requeue);
-            let kept = ctx.slots.looked(&uid, matches!(seen.slot, Slot::Full(_)), ctx.now());
+            let kept = ctx.slots.looked(&*run, matches!(seen.slot, Slot::Full(_)), ctx.cluster.now());
             return Ok(decision.requeue.into_iter().chain(kept).min());
         }
         if decision.needs_live() && !seen.is_live() {
@@ -121,7 +119,7 @@ fn failed(run: &TerraformRun, error: &Error, ctx: &Context) -> Duration {
         notes.errors = notes.errors.saturating_add(1);
         notes.errors
     });
-    let wait = CALLS.after(errors).max(ctx.clock.busy_for()).max(error.after());
+    let wait = CALLS.after(errors).max(ctx.cluster.clock.busy_for()).max(error.after());
     tracing::warn!(
         run.namespace = run.namespace().unwrap_or_default(),
         run.name = run.name_any(),

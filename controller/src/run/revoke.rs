@@ -38,10 +38,10 @@ const ORDERS: [&str; 2] = [names::RERUN, names::RECOVER];
 /// # Errors
 /// A request failed. The runs before it are done then.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
-    let api: Api<DeserializeGuard<TerraformRun>> = ctx.scoped(scope);
+    let api: Api<DeserializeGuard<TerraformRun>> = ctx.cluster.scoped(scope);
     let mut next = Some(ListParams::default().limit(PAGE));
     while let Some(params) = next {
-        let page = ctx.call("list runs", api.list(&params)).await?;
+        let page = ctx.cluster.call("list runs", api.list(&params)).await?;
         next = after(&params, &page.metadata);
         for run in page.items {
             match run.0 {
@@ -131,13 +131,13 @@ fn asks_for_rights(run: &TerraformRun) -> Option<&'static str> {
 
 /// Writes the outcome to the run, unless the run claimed or ended meanwhile.
 async fn tell(run: &TerraformRun, outcome: &Outcome, ctx: &Context) -> Result<(), Error> {
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
     let mut basis = Basis::Fields;
     for _ in 0..TRIES {
-        let fresh = ctx.call_opt("read run", api.get(&run.name_any())).await?;
+        let fresh = ctx.cluster.call_opt("read run", api.get(&run.name_any())).await?;
         let Some(fresh) = fresh.filter(|fresh| fresh.uid() == run.uid() && !is_decided(fresh)) else { break };
         let view = RunView::live(Arc::new(fresh));
-        let Some(write) = say::write(&view, ctx.now(), outcome) else { break };
+        let Some(write) = say::write(&view, ctx.cluster.now(), outcome) else { break };
         match status::write(&view, &write, basis, ctx).await {
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::NotFound) => {
                 basis = Basis::after(error.kind());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn revoked_approval_is_said_with_its_author() {
+    fn revoked_approval_names_its_author() {
         let run = with(&APPROVALS, |_, _| {});
         let outcome = Outcome::ApprovalRevoked { by: Some("alice".into()) };
         let write = say::write(&RunView::live(Arc::new(run)), testing::t0(), &outcome).unwrap();

@@ -37,14 +37,15 @@ use std::{future::ready, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, response::Response, routing::get};
-use futures::{StreamExt as _, stream};
-use kube::{Api, Client};
+use futures::stream;
+use kube::{Api, Client, core::DeserializeGuard, runtime::watcher::Config};
 use serde_json::json;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+use watching::{Indexes, follow, scoped};
 
 use crds::{TerraformRepository, clock::ServerClock};
 use serving::{
@@ -53,7 +54,7 @@ use serving::{
     health, problem, tls,
 };
 
-use crate::{cluster::watch::understood, settings::scopes};
+use crate::settings::scopes;
 
 use receiver::Receiver;
 use settings::Settings;
@@ -104,23 +105,19 @@ pub async fn run(settings: Settings, client: Client, clock: ServerClock) -> anyh
 /// Watches the repositories in these namespaces, forever.
 pub fn watch_repositories(receiver: &Arc<Receiver>, client: &Client, namespaces: &[String]) {
     for scope in scopes(namespaces) {
-        let receiver = receiver.clone();
-        let mut feed = receiver.repositories.feed();
-        let api = scope.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), &namespace));
-        tokio::spawn(async move {
-            let mut events = std::pin::pin!(understood::<TerraformRepository>("repositories", api));
-            while let Some(event) = events.next().await {
-                receiver.repositories.apply(&mut feed, &event);
-            }
-        });
+        let repositories = &receiver.repositories;
+        let indexes: Indexes<TerraformRepository> = vec![repositories.clone(), repositories.listings.add(false)];
+        let api: Api<DeserializeGuard<TerraformRepository>> = scoped(client, scope.as_deref());
+        tokio::spawn(follow("repositories", api, Config::default(), indexes));
     }
 }
 
 /// The router for clients within the cluster.
 pub fn admin(receiver: Arc<Receiver>) -> Router {
     let (counted, listed) = (receiver.clone(), receiver.clone());
-    let is_listed =
-        move || ready(listed.repositories.is_listed().then_some(()).ok_or("the repositories are being listed".to_owned()));
+    let is_listed = move || {
+        ready(listed.repositories.listings.is_ready().then_some(()).ok_or("the repositories are being listed".to_owned()))
+    };
     health::router(move || counted.metrics.exposition(), is_listed).merge(
         Router::new()
             .route("/api/v1/namespaces/{namespace}/repositories/{name}/deliveries", get(deliveries_json))

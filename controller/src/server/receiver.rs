@@ -35,7 +35,7 @@ use super::{
 pub const AUDIENCE: &str = "pawl-server";
 
 pub struct Receiver {
-    pub repositories: Repositories,
+    pub repositories: Arc<Repositories>,
     pub deliveries: Deliveries,
     pub metrics: Metrics,
     /// Notified when a repository is to be reconciled.
@@ -55,7 +55,7 @@ impl Authenticates for Receiver {
 impl Receiver {
     pub fn new(client: Client, clock: ServerClock) -> Self {
         Self {
-            repositories: Repositories::default(),
+            repositories: Arc::default(),
             deliveries: Deliveries::default(),
             metrics: Metrics::new(),
             wanted: Notify::new(),
@@ -76,7 +76,7 @@ impl Receiver {
     /// # Errors
     /// When its sender is not authenticated.
     async fn judge(&self, uid: &str, headers: &HeaderMap, body: &mut Incoming) -> Result<Verdict, Refusal> {
-        let unknown = || if self.repositories.is_listed() { Refusal::Unknown } else { Refusal::Starting };
+        let unknown = || if self.repositories.listings.is_ready() { Refusal::Unknown } else { Refusal::Starting };
         let repository = self.repositories.get(uid).ok_or_else(unknown)?;
         let secret = repository.secret.as_deref().ok_or(Refusal::NoSecret)?;
         body.fits()?;

@@ -1,13 +1,15 @@
 //! The known repositories by UID, with only the fields that deliveries and requests need.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-use kube::{ResourceExt as _, runtime::watcher::Event};
+use kube::ResourceExt as _;
 use tokio::sync::Notify;
+use watching::{Index, Key, Listings};
 
 use crds::{TerraformRepository, names, version};
-
-use crate::cluster::index::{Feed, Feeds, Index};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repository {
@@ -44,71 +46,60 @@ impl Repository {
 
 #[derive(Default)]
 pub struct Repositories {
-    by_uid: Mutex<Index<String, Repository>>,
-    feeds: Feeds,
+    by_uid: Mutex<BTreeMap<String, Known>>,
+    /// The watches whose first listing is awaited.
+    pub listings: Listings,
     /// Notified when a repository was observed.
     pub changed: Notify,
 }
 
-impl Repositories {
-    /// Registers a watch of one namespace or of all.
-    pub fn feed(&self) -> Feed {
-        self.feeds.add()
+struct Known {
+    shown: Repository,
+    /// The response to our last write, which may be ahead of the watch.
+    written: Option<Repository>,
+}
+
+impl Index<TerraformRepository> for Repositories {
+    fn apply(&self, _: &Key, repository: &TerraformRepository) {
+        let (mut by_uid, uid) = (self.lock(), repository.uid().unwrap_or_default());
+        let written = by_uid.remove(&uid).and_then(|known| known.written);
+        by_uid.insert(uid, Known { shown: Repository::of(repository), written });
+        self.changed.notify_one();
     }
 
-    /// The repository with this UID, according to the watches.
+    fn delete(&self, key: &Key) {
+        self.lock().retain(|_, Known { shown, .. }| (&*shown.namespace, &*shown.name) != (&*key.0, &*key.1));
+        self.changed.notify_one();
+    }
+
+    /// A listing counts more than earlier responses: the cluster may have been restored.
+    fn reset(&self) {
+        self.lock().values_mut().for_each(|known| known.written = None);
+        self.changed.notify_one();
+    }
+}
+
+impl Repositories {
+    /// The repository with this UID, according to the watches and our own writes.
     pub fn get(&self, uid: &str) -> Option<Repository> {
-        self.lock().get(uid).cloned()
+        let by_uid = self.lock();
+        let Known { shown, written } = by_uid.get(uid)?;
+        Some(written.as_ref().filter(|written| written.version > shown.version).unwrap_or(shown).clone())
     }
 
     /// Whether a repository with this name exists, according to the watches.
     pub fn has(&self, namespace: &str, name: &str) -> bool {
-        self.lock().iter().any(|(_, known)| known.namespace == namespace && known.name == name)
-    }
-
-    /// Whether every watch has listed once, so that unknown repositories do not exist.
-    pub fn is_listed(&self) -> bool {
-        self.feeds.is_ready()
-    }
-
-    /// Applies an event of a watch. Returns whether it completed the first listing.
-    pub fn apply(&self, feed: &mut Feed, event: &Event<TerraformRepository>) -> bool {
-        feed.hears(event);
-        let mut first = false;
-        let mut by_uid = self.lock();
-        match event {
-            Event::Apply(repository) | Event::InitApply(repository) => {
-                let (uid, seen) = (repository.uid().unwrap_or_default(), Repository::of(repository));
-                // The response to our own write may be ahead of the watch. A listing always counts: the cluster may
-                // have been restored.
-                let is_behind = by_uid.get(&uid).is_some_and(|known| known.version > seen.version);
-                if !is_behind || matches!(event, Event::InitApply(_)) {
-                    by_uid.put(feed.seen(), uid, seen);
-                }
-            }
-            Event::Delete(repository) => drop(by_uid.remove(&repository.uid().unwrap_or_default())),
-            Event::Init => {}
-            Event::InitDone => {
-                by_uid.end_listing(feed.seen());
-                first = self.feeds.listed(feed);
-            }
-        }
-        drop(by_uid);
-        self.changed.notify_one();
-        first
+        self.lock().values().any(|known| known.shown.namespace == namespace && known.shown.name == name)
     }
 
     /// Applies the API server's response to a write, before the watch shows it.
     pub fn saw(&self, repository: &TerraformRepository) {
-        let seen = Repository::of(repository);
-        if let Some(known) = self.lock().get_mut(repository.uid().unwrap_or_default().as_str())
-            && known.version < seen.version
-        {
-            *known = seen;
+        if let Some(known) = self.lock().get_mut(repository.uid().unwrap_or_default().as_str()) {
+            known.written = Some(Repository::of(repository));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Index<String, Repository>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         // Consistent between any two events, so a poisoned lock still holds a valid value.
         self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,6 +107,9 @@ impl Repositories {
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher::Event;
+    use watching::Feed;
+
     use super::*;
 
     fn repository(uid: &str, version: u64, request: Option<&str>, answered: Option<&str>) -> TerraformRepository {
@@ -147,20 +141,24 @@ mod tests {
     #[test]
     fn own_write_is_known_before_the_watch_shows_it() {
         let repositories = Repositories::default();
-        let mut feed = repositories.feed();
-        repositories.apply(&mut feed, &Event::Init);
-        repositories.apply(&mut feed, &Event::InitApply(repository("a", 5, None, None)));
-        assert!(!repositories.is_listed(), "what it does not know may be there");
-        assert!(repositories.apply(&mut feed, &Event::InitDone) && repositories.is_listed());
+        let mut feed = Feed::default();
+        for event in [Event::Init, Event::InitApply(repository("a", 5, None, None)), Event::InitDone] {
+            feed.event(&event, &repositories);
+        }
         repositories.saw(&repository("a", 9, Some("p"), None));
         let request = || repositories.get("a").and_then(|known| known.request);
         assert_eq!(request().as_deref(), Some("p"));
-        repositories.apply(&mut feed, &Event::Apply(repository("a", 7, None, None)));
+        feed.event(&Event::Apply(repository("a", 7, None, None)), &repositories);
         assert_eq!(request().as_deref(), Some("p"), "the watch is behind");
-        repositories.apply(&mut feed, &Event::Apply(repository("a", 10, Some("p"), Some("p"))));
+        feed.event(&Event::Apply(repository("a", 10, Some("p"), Some("p"))), &repositories);
         repositories.saw(&repository("a", 9, Some("p"), None));
         assert!(!repositories.get("a").unwrap().is_requested(), "nor is a late answer taken for the newest");
-        repositories.apply(&mut feed, &Event::Delete(repository("a", 11, None, None)));
+        repositories.saw(&repository("a", 20, None, None));
+        for event in [Event::Init, Event::InitApply(repository("a", 8, Some("old"), None)), Event::InitDone] {
+            feed.event(&event, &repositories);
+        }
+        assert_eq!(repositories.get("a").and_then(|known| known.request).as_deref(), Some("old"), "the cluster was restored");
+        feed.event(&Event::Delete(repository("a", 11, None, None)), &repositories);
         repositories.saw(&repository("a", 12, None, None));
         assert_eq!(repositories.get("a"), None);
     }
@@ -168,11 +166,11 @@ mod tests {
     #[test]
     fn recreated_repository_has_another_address() {
         let repositories = Repositories::default();
-        let mut feed = repositories.feed();
-        repositories.apply(&mut feed, &Event::Apply(repository("a", 1, None, None)));
-        repositories.apply(&mut feed, &Event::Init);
-        repositories.apply(&mut feed, &Event::InitApply(repository("b", 2, None, None)));
-        repositories.apply(&mut feed, &Event::InitDone);
+        let mut feed = Feed::default();
+        let [a, b] = [("a", 1), ("b", 2)].map(|(uid, version)| repository(uid, version, None, None));
+        for event in [Event::Apply(a), Event::Init, Event::InitApply(b), Event::InitDone] {
+            feed.event(&event, &repositories);
+        }
         assert!(repositories.get("a").is_none() && repositories.get("b").is_some());
         assert!(repositories.has("team", "net") && !repositories.has("team", "other") && !repositories.has("other", "net"));
     }

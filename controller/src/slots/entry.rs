@@ -10,8 +10,6 @@ use crate::requests;
 /// A run as a watch showed it last.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    pub(super) namespace: Box<str>,
-    pub(super) name: Box<str>,
     /// The scopes that its attempts count in.
     pub(super) scopes: Box<[Scope]>,
     /// Number of its open attempt.
@@ -57,8 +55,7 @@ impl Entry {
         let waits = place.filter(|place| says_so && (!open || place.class == Class::Apply));
         let held = open && is_held(run);
         let open = if open { class(run) } else { None };
-        let (namespace, name) = (run.namespace().unwrap_or_default().into(), run.name_any().into());
-        Some(Self { namespace, name, scopes: scopes(run), attempt, open, held, waits, kept: None })
+        Some(Self { scopes: scopes(run), attempt, open, held, waits, kept: None })
     }
 
     /// Keeps the class of the previous entry of the same attempt. An attempt that counts as an apply, or has returned its slot, is not
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attempt_counts_as() {
+    fn attempt_counts_as_plan_or_apply() {
         let attempt = json!({"number": 1, "podName": "p", "open": true});
         let at = "2026-01-01T00:00:00Z";
         let mut plan = plan();
@@ -195,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_where() {
+    fn place_has_class_and_rank_of_the_run() {
         let mut fresh = testing::run();
         assert_eq!(place(&fresh).map(|place| (place.class, place.rank)), Some((Class::Plan, Rank::Person)));
         for (word, rank) in
@@ -212,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_is_that_of_the_source() {
+    fn repository_scope_follows_the_source() {
         let mut run = testing::run();
         let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
         run.spec.source = serde_json::from_value(source).unwrap();

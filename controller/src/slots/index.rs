@@ -6,103 +6,68 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use crds::{TerraformRepository, TerraformRun};
-use futures::channel::mpsc::UnboundedSender;
 use jiff::{SignedDuration, Timestamp};
-use kube::{ResourceExt, runtime::watcher};
+use kube::ResourceExt;
+use watching::{Index, Key, name_of};
 
 use super::{
     admission::{Bounds, Class, Place, Slot, wanted},
-    allocations::{Allocations, Repository, Run},
+    allocations::Allocations,
     entry::{Kept, Until, place},
 };
-use crate::{
-    cluster::index::{Feed, Feeds},
-    settings::Settings,
-};
+use crate::{cluster::watch::Wakers, settings::Settings};
 
 /// How long an unanswered write may still be carried out: longer than any request takes.
 const LANDS: SignedDuration = SignedDuration::from_secs(120);
 
-#[derive(Default)]
-pub struct Slots {
-    inner: Mutex<Allocations>,
-    feeds: Feeds,
+pub struct Slots(Mutex<Allocations>);
+
+impl Index<TerraformRun> for Slots {
+    fn apply(&self, key: &Key, run: &TerraformRun) {
+        self.lock().put(key, run);
+    }
+
+    fn delete(&self, key: &Key) {
+        self.lock().remove(key);
+    }
+}
+
+/// The bounds of repositories.
+impl Index<TerraformRepository> for Slots {
+    fn apply(&self, key: &Key, of: &TerraformRepository) {
+        let mut inner = self.lock();
+        let repositories = &mut inner.bounds.repositories;
+        let before = match of.spec.max_concurrent_runs {
+            Some(bound) => repositories.insert((**key).clone(), bound),
+            None => repositories.remove(&**key),
+        };
+        if before != of.spec.max_concurrent_runs {
+            inner.serve();
+        }
+    }
+
+    fn delete(&self, key: &Key) {
+        let mut inner = self.lock();
+        if inner.bounds.repositories.remove(&**key).is_some() {
+            inner.serve();
+        }
+    }
 }
 
 impl Slots {
-    /// Slots within the bounds of the settings. The bounds of repositories come from a feed.
-    pub fn new(settings: &Settings) -> Self {
+    /// Slots within the bounds of the settings. The bounds of repositories come from a watch.
+    pub fn new(settings: &Settings, wakers: Arc<Wakers>) -> Self {
         let bounds = Bounds {
             whole: settings.max_concurrent_runs,
             per_namespace: settings.max_concurrent_runs_per_namespace,
             repositories: BTreeMap::new(),
         };
-        Self { inner: Mutex::new(Allocations { bounds, ..Allocations::default() }), feeds: Feeds::default() }
-    }
-
-    /// Adds a watch of runs, of one namespace or of all; `wake` receives the runs to reconcile.
-    pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
-        self.lock().wakers.push((scope, wake));
-        self.feeds.add()
-    }
-
-    pub fn repository_feed(&self) -> Feed {
-        self.feeds.add()
-    }
-
-    /// Waits until every watch has listed once: then every open attempt is counted, and every bound is known.
-    pub async fn ready(&self) {
-        self.feeds.ready().await;
-    }
-
-    /// This watch is not available (no rights), and nothing waits for its listing.
-    pub fn does_without(&self, feed: &mut Feed) {
-        self.feeds.listed(feed);
-    }
-
-    /// Takes an event of a watch, with the untrimmed run.
-    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) {
-        feed.hears(event);
-        let mut inner = self.lock();
-        match event {
-            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => inner.put(feed.seen(), run),
-            watcher::Event::Delete(run) => inner.remove(&run.uid().unwrap_or_default()),
-            watcher::Event::Init => {}
-            watcher::Event::InitDone => {
-                for (uid, gone) in inner.runs.end_listing(feed.seen()) {
-                    inner.forget(&uid, &gone);
-                }
-                self.feeds.listed(feed);
-                inner.serve();
-            }
-        }
-    }
-
-    pub fn apply_repository(&self, feed: &mut Feed, event: &watcher::Event<TerraformRepository>) {
-        feed.hears(event);
-        let key = |of: &TerraformRepository| -> Repository { (of.namespace().unwrap_or_default().into(), of.name_any().into()) };
-        let mut inner = self.lock();
-        match event {
-            watcher::Event::Apply(of) | watcher::Event::InitApply(of) => match of.spec.max_concurrent_runs {
-                Some(bound) => drop(inner.repositories.put(feed.seen(), key(of), bound)),
-                None => drop(inner.repositories.remove(&key(of))),
-            },
-            watcher::Event::Delete(of) => drop(inner.repositories.remove(&key(of))),
-            watcher::Event::Init => return,
-            watcher::Event::InitDone => {
-                drop(inner.repositories.end_listing(feed.seen()));
-                self.feeds.listed(feed);
-            }
-        }
-        let bounds = inner.repositories.iter().map(|(key, bound)| (key.clone(), *bound)).collect();
-        if std::mem::replace(&mut inner.bounds.repositories, bounds) != inner.bounds.repositories {
-            inner.serve();
-        }
+        Self(Mutex::new(Allocations { bounds, wakers, ..Allocations::default() }))
     }
 
     /// The slot of a run, without a new request; and whether other runs wait for the slot of its held pod.
@@ -111,7 +76,7 @@ impl Slots {
         if inner.bounds == Bounds::default() {
             return (Slot::Free, false);
         }
-        let Some(entry) = inner.runs.get(&*run.uid().unwrap_or_default()) else { return (Slot::Unasked, false) };
+        let Some(entry) = inner.runs.get(&name_of(run)) else { return (Slot::Unasked, false) };
         let is_wanted =
             entry.held && entry.open.is_some_and(|class| wanted(class, &entry.scopes, &inner.line, &inner.open, &inner.bounds));
         let slot = match (entry.kept, &entry.waits) {
@@ -128,9 +93,9 @@ impl Slots {
     /// what is full.
     pub fn take(&self, run: &TerraformRun, class: Class) -> Slot {
         let mut inner = self.lock();
-        let uid: Box<str> = run.uid().unwrap_or_default().into();
+        let key = Key::new(name_of(run));
         // The watch shows a run before its reconcile, so the run is gone.
-        let Some(mut entry) = inner.runs.get(&*uid).cloned() else { return Slot::Free };
+        let Some(mut entry) = inner.runs.get(&key).cloned() else { return Slot::Free };
         if entry.counts().any(|counted| counted == class) {
             return Slot::Taken(class);
         }
@@ -139,36 +104,34 @@ impl Slots {
             Ok(()) => {
                 entry.kept = Some(Kept { class, until: Until::Look });
                 entry.waits = None;
-                inner.change(&uid, entry);
+                inner.change(&key, entry);
                 Slot::Taken(class)
             }
             Err(full) => {
-                let held: Vec<_> = inner.holds(&full);
+                inner.wake_held(&full);
                 entry.waits = Some(place);
-                inner.change(&uid, entry);
-                for (namespace, name) in held {
-                    inner.send(&namespace, &name);
-                }
+                inner.change(&key, entry);
                 Slot::Full(full)
             }
         }
     }
 
     /// A write that uses the reserved slot is being sent.
-    pub fn sends(&self, uid: &str, now: Timestamp) {
-        self.lock().keeps(uid, |until| if matches!(until, Until::Seen(_)) { until } else { Until::Heard(now) });
+    pub fn sends(&self, run: &impl ResourceExt, now: Timestamp) {
+        self.lock()
+            .keeps(&Key::new(name_of(run)), |until| if matches!(until, Until::Seen(_)) { until } else { Until::Heard(now) });
     }
 
     /// That write was carried out, as this version, or was refused (`None`).
-    pub fn heard(&self, uid: &str, version: Option<u64>) {
-        self.lock().keeps(uid, |_| version.map_or(Until::Look, Until::Seen));
+    pub fn heard(&self, run: &impl ResourceExt, version: Option<u64>) {
+        self.lock().keeps(&Key::new(name_of(run)), |_| version.map_or(Until::Look, Until::Seen));
     }
 
     /// A reconcile of a run has ended: returns a reserved slot that it did not use, and removes the run from the line unless it `waits`.
     /// Returns when to reconcile again while an unanswered write may still be carried out.
-    pub fn looked(&self, uid: &str, waits: bool, now: Timestamp) -> Option<Duration> {
-        let mut inner = self.lock();
-        let mut entry = inner.runs.get(uid)?.clone();
+    pub fn looked(&self, run: &impl ResourceExt, waits: bool, now: Timestamp) -> Option<Duration> {
+        let (mut inner, key) = (self.lock(), Key::new(name_of(run)));
+        let mut entry = inner.runs.get(&key)?.clone();
         let due = match entry.kept.map(|kept| kept.until) {
             Some(Until::Heard(at)) => Some(at.checked_add(LANDS).unwrap_or(Timestamp::MAX)).filter(|due| now < *due),
             Some(Until::Look | Until::Seen(_)) | None => None,
@@ -181,7 +144,7 @@ impl Slots {
             entry.kept = None;
         }
         if entry != before {
-            inner.change(uid, entry);
+            inner.change(&key, entry);
             inner.serve();
         }
         due.map(|due| due.duration_since(now).unsigned_abs())
@@ -190,14 +153,14 @@ impl Slots {
     /// Wakes the runs of a namespace that have not ended.
     pub fn wake(&self, namespace: &str) {
         let inner = self.lock();
-        for (_, entry) in inner.runs.iter().filter(|(_, entry)| &*entry.namespace == namespace) {
-            inner.send(namespace, &entry.name);
+        for key in inner.runs.keys().filter(|key| &*key.0 == namespace) {
+            inner.wakers.send(namespace, &key.1);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Allocations> {
         // Each event leaves it complete, so a poisoned lock does no harm.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -209,16 +172,11 @@ mod tests {
         testing,
     };
     use crds::{Attempt, Phase, TerraformRunStatus, conditions, names, reason, whole_seconds};
-    use futures::{
-        FutureExt,
-        channel::mpsc::{UnboundedReceiver, unbounded},
-    };
-    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+    use futures::channel::mpsc::{UnboundedReceiver, unbounded};
 
     struct Rig {
         slots: Slots,
-        feed: Feed,
-        woken: UnboundedReceiver<Run>,
+        woken: UnboundedReceiver<Key>,
         version: u64,
     }
 
@@ -226,21 +184,20 @@ mod tests {
         fn new(whole: Option<u32>, per_namespace: Option<u32>) -> Self {
             let settings =
                 Settings { max_concurrent_runs: whole, max_concurrent_runs_per_namespace: per_namespace, ..Settings::default() };
-            let (sender, woken) = unbounded();
-            let slots = Slots::new(&settings);
-            let feed = slots.feed(None, sender);
-            Self { slots, feed, woken, version: 1 }
+            let ((wake, woken), wakers) = (unbounded(), Arc::new(Wakers::default()));
+            wakers.add(None, wake);
+            Self { slots: Slots::new(&settings, wakers), woken, version: 1 }
         }
 
         fn sees(&mut self, run: &mut TerraformRun) -> u64 {
             self.version += 1;
             run.metadata.resource_version = Some(self.version.to_string());
-            self.slots.apply(&mut self.feed, &Apply(run.clone()));
+            self.slots.apply(&key(run), run);
             self.version
         }
 
         fn woken(&mut self) -> Vec<String> {
-            let mut all: Vec<_> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|run| run.name).collect();
+            let mut all: Vec<_> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|run| run.1.to_string()).collect();
             all.dedup();
             all
         }
@@ -250,21 +207,23 @@ mod tests {
             let slot = self.slots.take(run, Class::Plan);
             let taken = matches!(slot, Slot::Taken(_));
             if taken {
-                self.slots.sends(&run.uid().unwrap(), testing::t0());
-                self.slots.heard(&run.uid().unwrap(), Some(self.version + 1));
+                self.slots.sends(run, testing::t0());
+                self.slots.heard(run, Some(self.version + 1));
                 open(run, true);
             } else if let Slot::Full(full) = &slot {
                 says(run, &full.to_string());
             }
-            self.slots.looked(&run.uid().unwrap(), !taken, testing::t0());
+            self.slots.looked(run, !taken, testing::t0());
             taken
         }
     }
 
+    fn key(object: &impl ResourceExt) -> Key {
+        Key::new(name_of(object))
+    }
+
     fn run(name: &str, second: i64) -> TerraformRun {
-        let mut run = testing::run();
-        (run.metadata.name, run.metadata.uid) = (Some(name.into()), Some(format!("uid-{name}")));
-        run.metadata.creation_timestamp = Some(whole_seconds(Timestamp::from_second(second).unwrap()));
+        let mut run = testing::named("team", name, second);
         run.status = Some(TerraformRunStatus { phase: Some(Phase::Pending), ..TerraformRunStatus::default() });
         run
     }
@@ -281,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_opened_counts_before_the_watch_shows_it() {
+    fn own_attempt_counts_before_the_watch_shows_it() {
         let mut rig = Rig::new(Some(2), None);
         let mut runs: Vec<_> = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
         for run in &mut runs {
@@ -304,20 +263,19 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_answered_keeps_its_slot_until_it_cannot_be_carried_out_any_more() {
+    fn unanswered_write_reserves_its_slot_until_it_cannot_land() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         rig.sees(&mut a);
         rig.sees(&mut b);
-        let (now, uid) = (testing::t0(), a.uid().unwrap());
+        let now = testing::t0();
         assert_eq!(rig.slots.take(&a, Class::Plan), Slot::Taken(Class::Plan));
-        rig.slots.sends(&uid, now);
-        let later = |seconds: i64| now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
-        assert_eq!(rig.slots.looked(&uid, false, later(20)), Some(Duration::from_secs(100)));
+        rig.slots.sends(&a, now);
+        assert_eq!(rig.slots.looked(&a, false, testing::at(20)), Some(Duration::from_secs(100)));
         rig.sees(&mut a);
         assert!(!rig.opens(&mut b));
         rig.sees(&mut b);
-        assert_eq!((rig.slots.looked(&uid, false, later(120)), rig.woken()), (None, vec!["b".to_owned()]));
+        assert_eq!((rig.slots.looked(&a, false, testing::at(120)), rig.woken()), (None, vec!["b".to_owned()]));
         assert!(rig.opens(&mut b));
         // A refused write returns its slot at the end of the reconcile.
         let mut rig = Rig::new(Some(1), None);
@@ -325,14 +283,14 @@ mod tests {
         rig.sees(&mut a);
         rig.sees(&mut b);
         assert_eq!(rig.slots.take(&a, Class::Plan), Slot::Taken(Class::Plan));
-        rig.slots.sends(&uid, now);
-        rig.slots.heard(&uid, None);
-        rig.slots.looked(&uid, false, now);
+        rig.slots.sends(&a, now);
+        rig.slots.heard(&a, None);
+        rig.slots.looked(&a, false, now);
         assert_eq!(rig.slots.take(&b, Class::Plan), Slot::Taken(Class::Plan));
     }
 
     #[test]
-    fn one_that_needs_no_slot_now_holds_up_nobody() {
+    fn run_that_needs_no_slot_blocks_no_other() {
         let mut rig = Rig::new(Some(1), None);
         let mut runs: Vec<_> = ["a", "b", "c"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
         for run in &mut runs {
@@ -341,13 +299,10 @@ mod tests {
             rig.sees(run);
         }
         drop(rig.woken());
-        let mut gone = runs.remove(0);
-        rig.version += 1;
-        gone.metadata.resource_version = Some(rig.version.to_string());
-        rig.slots.apply(&mut rig.feed, &Delete(gone));
+        Index::<TerraformRun>::delete(&rig.slots, &key(&runs.remove(0)));
         assert_eq!(rig.woken(), ["b"]);
         // Its reconcile ends with an error, or waits for something else.
-        rig.slots.looked("uid-b", false, testing::t0());
+        rig.slots.looked(&runs[0], false, testing::t0());
         assert_eq!(rig.woken(), ["c"]);
         runs[1].metadata.annotations = Some([(names::CANCEL.to_owned(), "x".to_owned())].into());
         rig.sees(&mut runs[1]);
@@ -356,33 +311,30 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_finds_the_line_as_it_was() {
+    fn restart_restores_the_line() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b, mut c) = (run("a", 1), run("b", 2), run("c", 3));
         open(&mut a, true);
         says(&mut b, "waits");
         says(&mut c, "waits");
-        rig.slots.apply(&mut rig.feed, &Init);
         for run in [&a, &c, &b] {
-            rig.slots.apply(&mut rig.feed, &InitApply(run.clone()));
+            rig.slots.apply(&key(run), run);
         }
-        assert!(rig.slots.ready().now_or_never().is_none(), "nothing is decided before all is counted");
-        rig.slots.apply(&mut rig.feed, &InitDone);
-        assert!(rig.slots.ready().now_or_never().is_some());
         assert!(rig.woken().is_empty());
         assert!(matches!(rig.slots.look(&c).0, Slot::Full(Full { before: 1, .. })));
         open(&mut a, false);
         rig.sees(&mut a);
         assert_eq!(rig.slots.look(&b).0, Slot::Unasked, "its turn");
         assert!(matches!(rig.slots.take(&c, Class::Plan), Slot::Full(_)));
-        rig.slots.apply(&mut rig.feed, &Init);
-        rig.slots.apply(&mut rig.feed, &InitDone);
+        for run in [&a, &b, &c] {
+            Index::<TerraformRun>::delete(&rig.slots, &key(run));
+        }
         let inner = rig.slots.lock();
         assert!(inner.line.is_empty() && inner.runs.is_empty() && inner.open.is_empty());
     }
 
     #[test]
-    fn who_only_waits_with_a_pod_is_told_when_others_wait_for_its_slot() {
+    fn held_run_is_woken_when_others_want_its_slot() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         open(&mut a, true);
@@ -402,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_left_the_plans_does_not_come_back_to_them() {
+    fn attempt_never_counts_as_a_plan_again() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         open(&mut a, true);
@@ -430,7 +382,7 @@ mod tests {
             // And set again: the run does not wait for itself.
             rig.sees(&mut approved);
             assert_eq!(rig.slots.take(&approved, Class::Apply), Slot::Taken(Class::Apply));
-            rig.slots.looked("uid-a", false, testing::t0());
+            rig.slots.looked(&a, false, testing::t0());
             for run in [&mut a, &mut b] {
                 open(run, false);
                 rig.sees(run);
@@ -440,9 +392,8 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_has_a_bound_of_its_own() {
+    fn repository_bound_applies_at_once() {
         let mut rig = Rig::new(None, None);
-        let mut feed = rig.slots.repository_feed();
         let of = |bound: Option<u32>| -> TerraformRepository {
             let spec = serde_json::json!({"url": "https://git.example.com/a", "maxConcurrentRuns": bound});
             let metadata = serde_json::json!({"name": "infra", "namespace": "git"});
@@ -456,7 +407,7 @@ mod tests {
             rig.sees(run);
         }
         assert_eq!(rig.slots.look(&a).0, Slot::Free);
-        rig.slots.apply_repository(&mut feed, &Apply(of(Some(1))));
+        rig.slots.apply(&key(&of(None)), &of(Some(1)));
         assert!(rig.opens(&mut a) && !rig.opens(&mut b));
         rig.sees(&mut a);
         rig.sees(&mut b);
@@ -464,7 +415,7 @@ mod tests {
         let said = "waits for a slot, 0 before it when it began to wait: 1 of 1 attempts of repository git/infra are open";
         assert_eq!(text, said);
         drop(rig.woken());
-        rig.slots.apply_repository(&mut feed, &Apply(of(Some(2))));
+        rig.slots.apply(&key(&of(None)), &of(Some(2)));
         assert_eq!(rig.woken(), ["b"], "at once");
         assert!(rig.opens(&mut b));
     }

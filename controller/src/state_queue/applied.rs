@@ -2,17 +2,19 @@
 //!
 //! Part of the index of [`super::queue`], which the watches fill.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+    sync::Arc,
+};
 
 use jiff::Timestamp;
-use kube::ResourceExt;
+use watching::{Key, Name};
 
 use crds::{Changed, Phase, TerraformRun};
 
-use crate::cluster::index::{Index, Seen};
-
-/// A waiting plan: name of its state's Lease, namespace and name.
-type Place = (Box<str>, Box<str>, Box<str>);
+/// A waiting plan: name of its state's Lease, and the run.
+type Place = (Arc<str>, Key);
 
 /// An apply that may have changed a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,79 +28,62 @@ pub struct Applied {
 /// The last apply to each state, and the waiting plans.
 #[derive(Default)]
 pub(crate) struct Applies {
-    last: Index<Box<str>, Last>,
-    waits: Index<Box<str>, Place>,
+    last: BTreeMap<Arc<str>, (Key, Timestamp)>,
+    /// By run: the state that it was the last to apply to.
+    of: HashMap<Key, Arc<str>>,
+    waits: HashMap<Key, Place>,
     line: BTreeSet<Place>,
 }
 
-struct Last {
-    uid: Box<str>,
-    applied: Applied,
-}
-
 impl Applies {
-    /// Stores a run. Returns, by namespace and name, the runs whose plan is for a state that this run has applied to
-    /// since it was last seen. `named` gives the name of a state's Lease, which only namespaces that share states have
-    /// in common.
-    pub(crate) fn put(&mut self, seen: Seen, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Vec<(Box<str>, Box<str>)> {
-        let uid = run.uid().unwrap_or_default();
-        self.wait_no_more(&uid);
-        if let Some((key, _)) = waits(run) {
-            let place: Place = (named(key), run.namespace().unwrap_or_default().into(), run.name_any().into());
+    /// Stores a run. Returns the runs whose plan is for a state that this run has applied to since it was last seen.
+    /// `named` gives the name of a state's Lease, which only namespaces that share states have in common.
+    pub(crate) fn put(&mut self, key: &Key, run: &TerraformRun, named: impl Fn(&str) -> Arc<str>) -> Vec<Key> {
+        self.wait_no_more(key);
+        if let Some((state, _)) = waits(run) {
+            let place = (named(state), key.clone());
             self.line.insert(place.clone());
-            self.waits.put(seen, uid.as_str().into(), place);
+            self.waits.insert(key.clone(), place);
         }
-        let Some((key, at)) = applied(run) else { return Vec::new() };
-        let key = named(key);
-        let before = self.last.get(&key);
-        if before.is_some_and(|last| *last.uid != *uid && last.applied.at >= at) {
+        let Some((state, at)) = applied(run) else { return Vec::new() };
+        let state = named(state);
+        let before = self.last.get(&state).cloned();
+        if before.as_ref().is_some_and(|(last, before)| last != key && *before >= at) {
             return Vec::new();
         }
-        let is_news = before.is_none_or(|last| *last.uid != *uid);
-        let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
-        self.last.put(seen, key.clone(), Last { uid: uid.into(), applied: Applied { run: name, at } });
-        if !is_news {
-            return Vec::new();
+        self.last.insert(state.clone(), (key.clone(), at));
+        self.of.insert(key.clone(), state.clone());
+        match before {
+            Some((last, _)) if last == *key => return Vec::new(),
+            Some((last, _)) => drop(self.of.remove(&last)),
+            None => {}
         }
-        let first: Place = (key.clone(), Box::default(), Box::default());
-        let line = self.line.range((Bound::Included(first), Bound::Unbounded)).take_while(|(of, ..)| *of == key);
-        line.map(|(_, namespace, name)| (namespace.clone(), name.clone())).collect()
+        let line = self.line.range((Bound::Included((state.clone(), Key::default())), Bound::Unbounded));
+        line.take_while(|(of, _)| *of == state).map(|(_, key)| key.clone()).collect()
     }
 
-    pub(crate) fn remove(&mut self, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) {
-        let uid = run.uid().unwrap_or_default();
-        self.wait_no_more(&uid);
-        if let Some((key, _)) = applied(run)
-            && let key = named(key)
-            && self.last.get(&key).is_some_and(|last| *last.uid == *uid)
-        {
-            self.last.remove(&key);
-        }
-    }
-
-    /// Removes entries that a completed listing did not show.
-    pub(crate) fn end_listing(&mut self, ended: Seen) {
-        self.last.end_listing(ended);
-        for (_, place) in self.waits.end_listing(ended) {
-            self.line.remove(&place);
+    pub(crate) fn remove(&mut self, key: &Key) {
+        self.wait_no_more(key);
+        if let Some(state) = self.of.remove(key) {
+            self.last.remove(&state);
         }
     }
 
     /// The last apply by another run to the state of a waiting plan, if it came after the plan.
-    pub(crate) fn since(&self, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Option<Applied> {
-        let (key, made) = waits(run)?;
-        let last = self.last.get(&named(key))?;
+    pub(crate) fn since(&self, name: &Name, run: &TerraformRun, named: impl Fn(&str) -> Arc<str>) -> Option<Applied> {
+        let (state, made) = waits(run)?;
+        let (last, at) = self.last.get(&named(state))?;
         // Times have whole seconds; the order within a second is unknown.
-        (*last.uid != *run.uid()? && last.applied.at > made).then(|| last.applied.clone())
+        (**last != *name && *at > made).then(|| Applied { run: format!("{}/{}", last.0, last.1), at: *at })
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.last.is_empty() && self.waits.is_empty() && self.line.is_empty()
+        self.last.is_empty() && self.of.is_empty() && self.waits.is_empty() && self.line.is_empty()
     }
 
-    fn wait_no_more(&mut self, uid: &str) {
-        if let Some(place) = self.waits.remove(uid) {
+    fn wait_no_more(&mut self, key: &Key) {
+        if let Some(place) = self.waits.remove(key) {
             self.line.remove(&place);
         }
     }
@@ -125,25 +110,30 @@ fn applied(run: &TerraformRun) -> Option<(&str, Timestamp)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::testing::{self, at};
     use crds::{Claim, Failure, FailureClass, PlanStatus, RunResult, Step, TerraformRunStatus, whole_seconds};
 
-    const SEEN: Seen = Seen::of(1, 0);
-
     /// Every namespace shares its states.
-    fn own(key: &str) -> Box<str> {
+    fn own(key: &str) -> Arc<str> {
         key.into()
     }
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(testing::t0().as_second() + second).unwrap()
+    fn key(run: &TerraformRun) -> Key {
+        Key::new(watching::name_of(run))
+    }
+
+    /// Stores a run. Returns `NAMESPACE/NAME` of the runs whose plan is stale.
+    fn put(index: &mut Applies, run: &TerraformRun) -> Vec<String> {
+        index.put(&key(run), run, own).iter().map(|key| format!("{}/{}", key.0, key.1)).collect()
+    }
+
+    fn since(index: &Applies, run: &TerraformRun) -> Option<Applied> {
+        index.since(&key(run), run, own)
     }
 
     /// A run whose plan was made at this second.
     fn run(namespace: &str, name: &str, key: &str, second: i64) -> TerraformRun {
-        let mut run = testing::run();
-        (run.metadata.namespace, run.metadata.name) = (Some(namespace.into()), Some(name.into()));
-        run.metadata.uid = Some(format!("{namespace}-{name}"));
+        let mut run = testing::named(namespace, name, 0);
         let created_at = Some(whole_seconds(at(second)));
         let plan = PlanStatus { state_key: Some(key.into()), created_at, ..PlanStatus::default() };
         run.status =
@@ -177,62 +167,55 @@ mod tests {
         run
     }
 
-    fn woken(found: Vec<(Box<str>, Box<str>)>) -> Vec<String> {
-        found.into_iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect()
-    }
-
     #[test]
     fn waiting_plan_is_stale_after_a_later_apply() {
         let mut index = Applies::default();
         let (old, same, other) = (run("x", "old", "s", 10), run("x", "same", "s", 20), run("x", "other", "t", 10));
         for run in [&old, &same, &other] {
-            assert!(index.put(SEEN, run, own).is_empty());
-            assert_eq!(index.since(run, own), None);
+            assert!(put(&mut index, run).is_empty());
+            assert_eq!(since(&index, run), None);
         }
         let begun = |second| {
             let mut run = ended(run("y", "b", "s", 5), second);
             run.status.as_mut().unwrap().phase = Some(Phase::Apply);
             run
         };
-        assert!(index.put(SEEN, &begun(20), own).is_empty(), "it has not ended");
-        assert_eq!(woken(index.put(SEEN, &ended(run("y", "b", "s", 5), 20), own)), ["x/old", "x/same"], "across namespaces");
-        assert_eq!(index.since(&old, own), Some(Applied { run: "y/b".into(), at: at(20) }));
-        assert_eq!(index.since(&same, own), None, "made in the same second");
-        assert_eq!(index.since(&other, own), None, "another state");
-        assert!(index.put(SEEN, &ended(run("y", "b", "s", 5), 20), own).is_empty(), "said already");
-        assert!(index.put(SEEN, &ended(run("y", "a", "s", 5), 15), own).is_empty(), "the last one counts");
-        assert_eq!(index.since(&old, own).unwrap().run, "y/b");
-        assert_eq!(index.since(&ended(old, 30), own), None, "it waits no more");
+        assert!(put(&mut index, &begun(20)).is_empty(), "it has not ended");
+        assert_eq!(put(&mut index, &ended(run("y", "b", "s", 5), 20)), ["x/old", "x/same"], "across namespaces");
+        assert_eq!(since(&index, &old), Some(Applied { run: "y/b".into(), at: at(20) }));
+        assert_eq!(since(&index, &same), None, "made in the same second");
+        assert_eq!(since(&index, &other), None, "another state");
+        assert!(put(&mut index, &ended(run("y", "b", "s", 5), 20)).is_empty(), "said already");
+        assert!(put(&mut index, &ended(run("y", "a", "s", 5), 15)).is_empty(), "the last one counts");
+        assert_eq!(since(&index, &old).unwrap().run, "y/b");
+        assert_eq!(since(&index, &ended(old, 30)), None, "it waits no more");
     }
 
     #[test]
-    fn an_apply_that_changed_nothing_makes_no_plan_stale() {
+    fn apply_without_changes_makes_no_plan_stale() {
         for (changes, stale) in [(Changed::None, false), (Changed::Some, true), (Changed::Unknown, true)] {
             let (mut index, old) = (Applies::default(), run("x", "old", "s", 10));
-            index.put(SEEN, &failed(ended(run("y", "b", "s", 5), 20), changes), own);
-            assert_eq!(index.since(&old, own).is_some(), stale, "{changes:?}");
+            put(&mut index, &failed(ended(run("y", "b", "s", 5), 20), changes));
+            assert_eq!(since(&index, &old).is_some(), stale, "{changes:?}");
         }
         let mut unseen = ended(run("y", "b", "s", 5), 20);
         unseen.status.as_mut().unwrap().steps.clear();
         let mut index = Applies::default();
-        index.put(SEEN, &unseen, own);
-        assert_eq!(index.since(&run("x", "old", "s", 10), own).unwrap().at, at(15), "nobody saw its end: when it was claimed");
+        put(&mut index, &unseen);
+        assert_eq!(since(&index, &run("x", "old", "s", 10)).unwrap().at, at(15), "nobody saw its end: when it was claimed");
     }
 
     #[test]
     fn deleted_runs_are_dropped() {
         let (old, b) = (run("x", "old", "s", 10), ended(run("y", "b", "s", 5), 20));
         let mut index = Applies::default();
-        index.put(SEEN, &old, own);
-        index.put(Seen::of(2, 0), &b, own);
-        index.end_listing(Seen::of(1, 1));
-        assert!(index.put(Seen::of(2, 0), &ended(run("y", "c", "s", 5), 30), own).is_empty(), "nobody waits any more");
-        index.end_listing(Seen::of(2, 1));
-        assert!(index.is_empty());
-        index.put(SEEN, &old, own);
-        index.put(SEEN, &b, own);
-        index.remove(&old, own);
-        index.remove(&b, own);
+        put(&mut index, &old);
+        put(&mut index, &b);
+        index.remove(&key(&old));
+        assert!(put(&mut index, &ended(run("y", "c", "s", 5), 30)).is_empty(), "no plan waits any more");
+        index.remove(&key(&b));
+        assert_eq!(since(&index, &old).unwrap().run, "y/c", "a later one is the last");
+        index.remove(&key(&ended(run("y", "c", "s", 5), 30)));
         assert!(index.is_empty());
     }
 }

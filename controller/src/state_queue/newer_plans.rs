@@ -4,77 +4,74 @@
 //! Filled by the watches before runs are trimmed. Makes no requests.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ops::Bound,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use kube::{
-    ResourceExt,
-    runtime::{reflector::ObjectRef, watcher},
-};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use watching::{Index, Key, name_of};
 
 use crds::{
     Operation, Phase, RunResult, TerraformRun, TerraformRunStatus, backend::BackendType, datastore::StateId, state_key,
     text::without_userinfo,
 };
 
-use crate::cluster::index::{Feed, Feeds, Index, Seen};
+use crate::cluster::watch::Wakers;
 
 /// A workspace: half of a hash of namespace, stack or backend, and workspace.
 type Workspace = u128;
 /// A run within its workspace, sorted by age, oldest first.
-type Rank = (Workspace, i64, Box<str>);
+type Rank = (Workspace, i64, Key);
 
 /// The state of a run that has made its plan.
-enum Stands {
-    /// It waits for an approval: its namespace and UID.
-    Waits(Box<(Box<str>, Box<str>)>),
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It waits for an approval.
+    Waits,
     Works,
     Ended,
 }
 
 /// The runs that have made their plan, by workspace.
-#[derive(Default)]
 pub struct NewerPlans {
     inner: Mutex<Inner>,
-    feeds: Feeds,
+    wakers: Arc<Wakers>,
 }
 
 #[derive(Default)]
 struct Inner {
     /// Of the ended runs, only the newest and those that a waiting run may report.
-    planned: Index<Rank, Stands>,
-    /// Runs that wait for an approval, by UID.
-    waiting: HashMap<Box<str>, Rank>,
+    planned: BTreeMap<Rank, Stage>,
+    ranks: HashMap<Key, Rank>,
+}
+
+/// Wakes older waiting runs.
+impl Index<TerraformRun> for NewerPlans {
+    fn apply(&self, key: &Key, run: &TerraformRun) {
+        let older = self.lock().put(key, run);
+        self.wakers.send_all(&older);
+    }
+
+    fn delete(&self, key: &Key) {
+        self.lock().remove(key);
+    }
 }
 
 impl NewerPlans {
-    pub fn feed(&self) -> Feed {
-        self.feeds.add()
-    }
-
-    /// Applies an event of a watch, with the untrimmed object. Returns the older waiting runs to reconcile.
-    pub fn apply(&self, feed: &mut Feed, event: &watcher::Event<TerraformRun>) -> Vec<ObjectRef<TerraformRun>> {
-        feed.hears(event);
-        match event {
-            watcher::Event::Apply(run) | watcher::Event::InitApply(run) => return self.lock().put(feed.seen(), run),
-            watcher::Event::Delete(run) => self.lock().remove(run),
-            watcher::Event::Init => {}
-            watcher::Event::InitDone => self.lock().end_listing(feed.seen()),
-        }
-        Vec::new()
+    pub fn new(wakers: Arc<Wakers>) -> Self {
+        Self { inner: Mutex::default(), wakers }
     }
 
     /// The newest run that has made its plan and is newer than this waiting run, in the same workspace.
-    pub fn newer(&self, uid: &str) -> Option<String> {
+    pub fn newer(&self, run: &TerraformRun) -> Option<String> {
         let inner = self.lock();
-        let rank = inner.waiting.get(uid)?;
-        let end = (rank.0, i64::MAX, Box::default());
-        let mut newer = inner.planned.range((Bound::Excluded(rank.clone()), Bound::Excluded(end)));
-        newer.next_back().map(|((_, _, name), _)| name.to_string())
+        let rank = inner.ranks.get(&name_of(run)).filter(|rank| inner.planned.get(*rank) == Some(&Stage::Waits))?;
+        let newer = inner.planned.range::<Rank, _>((Bound::Excluded(rank), Bound::Unbounded));
+        let (newest, _) = newer.take_while(|((workspace, ..), _)| *workspace == rank.0).last()?;
+        Some(newest.2.1.to_string())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -84,61 +81,42 @@ impl NewerPlans {
 }
 
 impl Inner {
-    fn put(&mut self, seen: Seen, run: &TerraformRun) -> Vec<ObjectRef<TerraformRun>> {
+    /// Stores a run. Returns the older waiting runs of its workspace if it has just made its plan.
+    fn put(&mut self, key: &Key, run: &TerraformRun) -> Vec<Key> {
         if !has_planned(run) {
             return Vec::new();
         }
-        let (rank, uid) = (rank(run), Box::<str>::from(run.uid().unwrap_or_default()));
+        let created = run.metadata.creation_timestamp.as_ref().map_or(0, |at| at.0.as_second());
+        let rank = (workspace(run), created, key.clone());
         let status = run.status.as_ref();
-        let stands = if status.is_some_and(|status| status.phase == Some(Phase::AwaitingApproval)) {
-            self.waiting.insert(uid.clone(), rank.clone());
-            Stands::Waits(Box::new((run.namespace().unwrap_or_default().into(), uid)))
+        let stage = if status.is_some_and(|status| status.phase == Some(Phase::AwaitingApproval)) {
+            Stage::Waits
+        } else if status.is_some_and(TerraformRunStatus::is_terminal) {
+            Stage::Ended
         } else {
-            self.waiting.remove(&uid);
-            if status.is_some_and(TerraformRunStatus::is_terminal) { Stands::Ended } else { Stands::Works }
+            Stage::Works
         };
-        let is_news = self.planned.put(seen, rank.clone(), stands).is_none();
-        let oldest = (rank.0, i64::MIN, Box::default());
-        let older = self.planned.range(oldest..rank.clone()).filter(|_| is_news);
-        let woken = older.filter_map(|((_, _, name), stands)| match stands {
-            Stands::Waits(waits) => Some(ObjectRef::new(name).within(&waits.0)),
-            Stands::Works | Stands::Ended => None,
-        });
-        let woken = woken.collect();
+        self.ranks.insert(key.clone(), rank.clone());
+        let is_news = self.planned.insert(rank.clone(), stage).is_none();
+        let older = self.planned.range((rank.0, i64::MIN, Key::default())..rank.clone()).filter(|_| is_news);
+        let woken = older.filter(|(_, stage)| **stage == Stage::Waits).map(|(older, _)| older.2.clone()).collect();
         self.prune(rank.0);
         woken
     }
 
     /// Removes ended runs that no waiting run reports. A waiting run reports the newest one, and another only after that is deleted.
     fn prune(&mut self, workspace: Workspace) {
-        let of = || (workspace, i64::MIN, Box::default())..(workspace, i64::MAX, Box::default());
-        let mut ended = Vec::new();
-        for (rank, stands) in self.planned.range(of()) {
-            match stands {
-                Stands::Waits(_) => break,
-                Stands::Works => {}
-                Stands::Ended => ended.push(rank.clone()),
-            }
-        }
-        let newest = self.planned.range(of()).next_back().map(|(rank, _)| rank.clone());
-        for rank in ended.iter().filter(|rank| newest.as_ref() != Some(rank)) {
-            self.planned.remove(rank);
+        let all = self.planned.range((workspace, i64::MIN, Key::default())..).take_while(|((of, ..), _)| *of == workspace);
+        let mut all: Vec<_> = all.map(|((.., key), stage)| (key.clone(), *stage)).collect();
+        all.pop();
+        for (key, _) in all.iter().take_while(|(_, stage)| *stage != Stage::Waits).filter(|(_, stage)| *stage == Stage::Ended) {
+            self.remove(key);
         }
     }
 
-    fn remove(&mut self, run: &TerraformRun) {
-        self.waiting.remove(run.uid().unwrap_or_default().as_str());
-        if has_planned(run) {
-            self.planned.remove(&rank(run));
-        }
-    }
-
-    /// Removes entries that a completed listing did not show.
-    fn end_listing(&mut self, ended: Seen) {
-        for (_, stands) in self.planned.end_listing(ended) {
-            if let Stands::Waits(waits) = stands {
-                self.waiting.remove(&waits.1);
-            }
+    fn remove(&mut self, key: &Key) {
+        if let Some(rank) = self.ranks.remove(key) {
+            self.planned.remove(&rank);
         }
     }
 }
@@ -154,11 +132,6 @@ fn has_planned(run: &TerraformRun) -> bool {
             let done = matches!(status.result, Some(RunResult::NoChanges | RunResult::Applied | RunResult::Destroyed));
             done || status.plan.is_some()
         })
-}
-
-fn rank(run: &TerraformRun) -> Rank {
-    let created = run.metadata.creation_timestamp.as_ref().map_or(0, |at| at.0.as_second());
-    (workspace(run), created, run.name_any().into())
 }
 
 /// Backend arguments for credentials or access. All other arguments count as identifying the state: confusing two
@@ -222,72 +195,83 @@ fn without_user(value: &Value) -> Value {
 mod tests {
     use super::*;
     use crate::testing;
-    use crds::{Backend, PlanStatus, TerraformRunStatus, whole_seconds};
-    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+    use crds::{Backend, PlanStatus, TerraformRunStatus};
+    use futures::channel::mpsc::unbounded;
 
     /// A run of a stack, created at this second, in a phase, with a plan.
     fn run(name: &str, second: i64, phase: Phase) -> TerraformRun {
-        let mut run = testing::run();
-        run.metadata.name = Some(name.into());
-        run.metadata.uid = Some(name.into());
-        run.metadata.creation_timestamp =
-            Some(whole_seconds(jiff::Timestamp::from_second(testing::t0().as_second() + second).unwrap()));
+        let mut run = testing::named("team", name, second);
         run.spec.stack = Some("net".into());
         run.status = Some(TerraformRunStatus { phase: Some(phase), plan: Some(PlanStatus::default()), ..Default::default() });
         run
     }
 
-    fn names(woken: Vec<ObjectRef<TerraformRun>>) -> Vec<String> {
-        woken.into_iter().map(|run| format!("{}/{}", run.namespace.unwrap_or_default(), run.name)).collect()
+    /// An index, and a function that stores a run and returns the runs that were woken.
+    fn index() -> (NewerPlans, impl FnMut(&NewerPlans, &TerraformRun) -> Vec<String>) {
+        let ((wake, mut woken), wakers) = (unbounded(), Arc::new(Wakers::default()));
+        wakers.add(None, wake);
+        let put = move |index: &NewerPlans, run: &TerraformRun| {
+            index.apply(&Key::new(name_of(run)), run);
+            std::iter::from_fn(|| woken.try_recv().ok()).map(|run| format!("{}/{}", run.0, run.1)).collect()
+        };
+        (NewerPlans::new(wakers), put)
+    }
+
+    fn newer(index: &NewerPlans, name: &str) -> Option<String> {
+        index.newer(&run(name, 0, Phase::Plan))
+    }
+
+    fn delete(index: &NewerPlans, name: &str) {
+        index.delete(&Key::new(("team".into(), name.into())));
     }
 
     #[test]
     fn superseded_run_is_woken_once_with_the_newer_run() {
-        let (index, old) = (NewerPlans::default(), run("b", 0, Phase::AwaitingApproval));
-        let mut feed = index.feed();
-        assert!(names(index.apply(&mut feed, &Apply(old.clone()))).is_empty());
-        assert_eq!(index.newer("b"), None, "it is the newest");
+        let (index, mut put) = index();
+        assert!(put(&index, &run("b", 0, Phase::AwaitingApproval)).is_empty());
+        assert_eq!(newer(&index, "b"), None, "it is the newest");
         let mut early = run("c", 9, Phase::Plan);
         early.status.as_mut().unwrap().plan = None;
-        assert!(names(index.apply(&mut feed, &Apply(early))).is_empty(), "it has made no plan yet");
-        assert_eq!(names(index.apply(&mut feed, &Apply(run("c", 9, Phase::AwaitingApproval)))), ["team/b"]);
-        assert!(names(index.apply(&mut feed, &Apply(run("c", 9, Phase::Apply)))).is_empty(), "said already");
-        assert_eq!(index.newer("b").as_deref(), Some("c"));
-        assert_eq!(index.newer("c"), None);
-        index.apply(&mut feed, &Apply(run("d", 12, Phase::Apply)));
-        assert_eq!(index.newer("b").as_deref(), Some("d"), "the newest is named");
-        index.apply(&mut feed, &Apply(run("b", 0, Phase::Apply)));
-        assert_eq!(index.newer("b"), None, "it waits no more");
+        assert!(put(&index, &early).is_empty(), "it has made no plan yet");
+        assert_eq!(put(&index, &run("c", 9, Phase::AwaitingApproval)), ["team/b"]);
+        assert!(put(&index, &run("c", 9, Phase::Apply)).is_empty(), "said already");
+        assert_eq!((newer(&index, "b").as_deref(), newer(&index, "c")), (Some("c"), None));
+        put(&index, &run("d", 12, Phase::Apply));
+        assert_eq!(newer(&index, "b").as_deref(), Some("d"), "the newest is named");
+        put(&index, &run("b", 0, Phase::Apply));
+        assert_eq!(newer(&index, "b"), None, "it waits no more");
     }
 
     #[test]
     fn only_relevant_ended_runs_are_retained() {
-        let index = NewerPlans::default();
-        let mut feed = index.feed();
-        let kept = || index.lock().planned.iter().map(|((_, _, name), _)| name.to_string()).collect::<Vec<_>>();
+        let (index, mut put) = index();
+        let kept = || index.lock().planned.keys().map(|(.., key)| key.1.to_string()).collect::<Vec<_>>();
         for (name, second) in [("c", 3), ("a", 1), ("b", 2)] {
-            index.apply(&mut feed, &Apply(run(name, second, Phase::Succeeded)));
+            put(&index, &run(name, second, Phase::Succeeded));
         }
         assert_eq!(kept(), ["c"]);
-        index.apply(&mut feed, &Apply(run("d", 4, Phase::AwaitingApproval)));
+        put(&index, &run("d", 4, Phase::AwaitingApproval));
         assert_eq!(kept(), ["d"]);
         for (name, second) in [("e", 5), ("f", 6)] {
-            index.apply(&mut feed, &Apply(run(name, second, Phase::Succeeded)));
+            put(&index, &run(name, second, Phase::Succeeded));
         }
-        assert_eq!((kept(), index.newer("d").as_deref()), (vec!["d".into(), "e".into(), "f".into()], Some("f")));
-        index.apply(&mut feed, &Delete(run("f", 6, Phase::Succeeded)));
-        assert_eq!(index.newer("d").as_deref(), Some("e"), "the newest is deleted");
-        index.apply(&mut feed, &Apply(run("d", 4, Phase::Canceled)));
+        assert_eq!((kept(), newer(&index, "d").as_deref()), (vec!["d".into(), "e".into(), "f".into()], Some("f")));
+        delete(&index, "f");
+        assert_eq!(newer(&index, "d").as_deref(), Some("e"), "the newest is deleted");
+        put(&index, &run("d", 4, Phase::Canceled));
         assert_eq!(kept(), ["e"]);
+        delete(&index, "e");
+        let inner = index.lock();
+        assert!(inner.planned.is_empty() && inner.ranks.is_empty());
     }
 
     #[test]
     fn name_breaks_ties_within_a_second() {
-        let index = NewerPlans::default();
-        let mut feed = index.feed();
-        index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
-        index.apply(&mut feed, &Apply(run("b", 0, Phase::AwaitingApproval)));
-        assert_eq!((index.newer("a").as_deref(), index.newer("b")), (Some("b"), None));
+        let (index, mut put) = index();
+        for name in ["a", "b"] {
+            put(&index, &run(name, 0, Phase::AwaitingApproval));
+        }
+        assert_eq!((newer(&index, "a").as_deref(), newer(&index, "b")), (Some("b"), None));
     }
 
     #[test]
@@ -310,12 +294,11 @@ mod tests {
             ("inline without a stack", other(|run| run.spec.stack = None), false),
             ("destroys", other(|run| run.spec.operation = Operation::Destroy), true),
         ];
-        for (what, newer, takes) in cases {
-            let index = NewerPlans::default();
-            let mut feed = index.feed();
-            index.apply(&mut feed, &Apply(run("a", 0, Phase::AwaitingApproval)));
-            index.apply(&mut feed, &Apply(newer));
-            assert_eq!(index.newer("a").is_some(), takes, "{what}");
+        for (what, other, takes) in cases {
+            let (index, mut put) = index();
+            put(&index, &run("a", 0, Phase::AwaitingApproval));
+            put(&index, &other);
+            assert_eq!(newer(&index, "a").is_some(), takes, "{what}");
         }
         let (mut one, mut two) = (run("a", 0, Phase::AwaitingApproval), run("z", 9, Phase::AwaitingApproval));
         (one.spec.backend, two.spec.backend) = (backend("x"), backend("x"));
@@ -356,30 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn restart_and_relisting_give_the_same_state() {
-        let index = NewerPlans::default();
-        let mut feed = index.feed();
+    fn restart_finds_the_newer_run_in_any_order() {
+        let (index, mut put) = index();
         let mut done = run("b", 9, Phase::Succeeded);
         (done.status.as_mut().unwrap().plan, done.status.as_mut().unwrap().result) = (None, Some(RunResult::Applied));
-        index.apply(&mut feed, &Init);
-        assert!(names(index.apply(&mut feed, &InitApply(done.clone()))).is_empty());
-        index.apply(&mut feed, &InitApply(run("a", 0, Phase::AwaitingApproval)));
-        index.apply(&mut feed, &InitDone);
-        assert_eq!(index.newer("a").as_deref(), Some("b"), "listed in whatever order");
-        index.apply(&mut feed, &Init);
-        index.apply(&mut feed, &InitApply(run("a", 0, Phase::AwaitingApproval)));
-        assert_eq!(index.newer("a").as_deref(), Some("b"), "until the listing is complete");
-        index.apply(&mut feed, &InitDone);
-        assert_eq!(index.newer("a"), None, "gone meanwhile");
-        let mut other = index.feed();
-        index.apply(&mut other, &Init);
-        index.apply(&mut other, &InitDone);
-        index.apply(&mut feed, &Apply(done.clone()));
-        assert_eq!(index.newer("a").as_deref(), Some("b"), "another watch's listing");
-        index.apply(&mut feed, &Delete(done));
-        assert_eq!(index.newer("a"), None);
-        index.apply(&mut feed, &Delete(run("a", 0, Phase::AwaitingApproval)));
-        let inner = index.lock();
-        assert!(inner.planned.is_empty() && inner.waiting.is_empty());
+        assert!(put(&index, &done).is_empty());
+        put(&index, &run("a", 0, Phase::AwaitingApproval));
+        assert_eq!(newer(&index, "a").as_deref(), Some("b"));
+        delete(&index, "b");
+        assert_eq!(newer(&index, "a"), None);
     }
 }

@@ -1,11 +1,11 @@
 //! The index of layers: which layers share a state, and which an event wakes.
 
-use futures::{FutureExt as _, channel::mpsc};
-use kube::runtime::{reflector::ObjectRef, watcher::Event};
+use futures::channel::mpsc;
+use kube::runtime::watcher::Event;
+use watching::{Feed, Index, Indexes, Key};
 
 use super::*;
 use crate::{
-    cluster::index::Feed,
     layer::{LayerRun, Layers},
     metrics::Metrics,
     settings::Settings,
@@ -13,52 +13,72 @@ use crate::{
 
 /// An index with three watches that have listed, and the layers that it woke.
 struct Shown {
-    layers: Layers,
+    layers: Arc<Layers>,
     feeds: [Feed; 3],
-    woken: mpsc::UnboundedReceiver<ObjectRef<TerraformLayer>>,
+    of_layers: Indexes<TerraformLayer>,
+    of_repositories: Indexes<TerraformRepository>,
+    of_runs: Indexes<TerraformRun>,
+    woken: mpsc::UnboundedReceiver<Key>,
     metrics: Arc<Metrics>,
+}
+
+/// The index of layers as a watch of runs fills it.
+struct Runs(Arc<Layers>);
+
+impl Index<TerraformRun> for Runs {
+    fn apply(&self, key: &Key, run: &TerraformRun) {
+        if let Some(of) = LayerRun::of(run) {
+            self.0.apply_run(key, of);
+        }
+    }
+
+    fn delete(&self, key: &Key) {
+        self.0.delete_run(key);
+    }
 }
 
 impl Shown {
     fn new() -> Self {
         let metrics = Arc::new(Metrics::new());
         let settings = Settings { datastore_url: Some("https://datastore".into()), ..Settings::default() };
-        let layers = Layers::new(&settings, metrics.clone());
+        let layers = Arc::new(Layers::new(&settings, metrics.clone()));
         let (wake, woken) = mpsc::unbounded();
-        layers.wakes(Some("team".into()), wake);
-        let feeds = [layers.feed(), layers.feed(), layers.feed()];
-        let mut shown = Self { layers, feeds, woken, metrics };
-        assert!(shown.layers.ready().now_or_never().is_none(), "a run that nobody knows of would be made twice");
+        layers.wakers.add(Some("team".into()), wake);
+        let mut shown = Self {
+            feeds: Default::default(),
+            of_layers: vec![layers.clone(), layers.listings.add(false)],
+            of_repositories: vec![layers.clone(), layers.listings.add(false)],
+            of_runs: vec![Arc::new(Runs(layers.clone())), layers.listings.add(false)],
+            layers,
+            woken,
+            metrics,
+        };
         shown.repository(&Event::Init);
         shown.repository(&Event::InitDone);
         shown.layer(&Event::Init);
         shown.layer(&Event::InitDone);
         shown.run(&Event::Init);
-        assert!(shown.layers.ready().now_or_never().is_none());
+        assert!(!shown.layers.listings.is_ready(), "an unknown run would be created twice");
         shown.run(&Event::InitDone);
-        assert!(shown.layers.ready().now_or_never().is_some());
+        assert!(shown.layers.listings.is_ready());
         shown
     }
 
     fn layer(&mut self, event: &Event<TerraformLayer>) {
-        self.layers.layer(&mut self.feeds[0], event);
+        self.feeds[0].event(event, &self.of_layers);
     }
 
     fn repository(&mut self, event: &Event<TerraformRepository>) {
-        self.layers.repository(&mut self.feeds[1], event);
+        self.feeds[1].event(event, &self.of_repositories);
     }
 
     fn run(&mut self, event: &Event<TerraformRun>) {
-        let of = match event {
-            Event::Apply(run) | Event::InitApply(run) | Event::Delete(run) => LayerRun::of(run),
-            Event::Init | Event::InitDone => None,
-        };
-        self.layers.run(&mut self.feeds[2], event, of);
+        self.feeds[2].event(event, &self.of_runs);
     }
 
     /// Names of the layers woken since the last call.
     fn woken(&mut self) -> Vec<String> {
-        let mut names: Vec<String> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|layer| layer.name).collect();
+        let mut names: Vec<String> = std::iter::from_fn(|| self.woken.try_recv().ok()).map(|layer| layer.1.to_string()).collect();
         names.sort();
         names.dedup();
         names
@@ -94,7 +114,7 @@ fn plan_of(state: &str) -> Value {
 }
 
 #[test]
-fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
+fn older_layer_owns_the_state_in_any_order() {
     let (older, younger) = (layer("older", 0, &json!({})), layer("younger", 1, &json!({})));
     for order in [[&older, &younger], [&younger, &older]] {
         for repository_first in [true, false] {
@@ -119,7 +139,7 @@ fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
 }
 
 #[test]
-fn layers_of_one_second_are_told_apart_by_their_uids() {
+fn uid_orders_layers_of_one_second() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     let (a, b) = (layer("a", 0, &json!({})), layer("b", 0, &json!({})));
@@ -129,7 +149,7 @@ fn layers_of_one_second_are_told_apart_by_their_uids() {
 }
 
 #[test]
-fn settings_and_runs_say_which_state_it_is() {
+fn settings_and_plans_determine_the_state() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     let older = layer("older", 0, &json!({}));
@@ -164,7 +184,7 @@ fn settings_and_runs_say_which_state_it_is() {
 
 /// Burrito 11.18: each step waited for the next poll.
 #[test]
-fn a_layer_is_woken_by_what_it_rests_on() {
+fn inputs_of_a_layer_wake_it() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
@@ -188,7 +208,7 @@ fn a_layer_is_woken_by_what_it_rests_on() {
 }
 
 #[test]
-fn runs_are_of_their_layer_older_ones_first() {
+fn runs_of_a_layer_are_sorted_by_age() {
     let mut shown = Shown::new();
     let mut second = run("a", "a-1", &Value::Null);
     second.metadata.creation_timestamp = serde_json::from_value(json!(t0() + SignedDuration::from_secs(1))).unwrap();
@@ -216,10 +236,10 @@ fn layers_are_counted_by_their_state() {
 }
 
 #[test]
-fn a_namespace_that_is_frozen_wakes_its_own_layers_only() {
+fn freeze_wakes_the_layers_of_its_namespace() {
     let mut shown = Shown::new();
     let (wake, mut of_all) = mpsc::unbounded();
-    shown.layers.wakes(None, wake);
+    shown.layers.wakers.add(None, wake);
     for namespace in ["team", "other"] {
         let mut layer = layer("net", 0, &json!({}));
         layer.metadata.namespace = Some(namespace.into());
@@ -230,6 +250,6 @@ fn a_namespace_that_is_frozen_wakes_its_own_layers_only() {
     shown.layers.wake("other");
     assert_eq!(shown.woken(), [""; 0], "of another namespace");
     let woken = of_all.try_recv().unwrap();
-    assert_eq!((woken.namespace.as_deref(), woken.name.as_str()), (Some("other"), "net"));
+    assert_eq!((&*woken.0, &*woken.1), ("other", "net"));
     assert!(of_all.try_recv().is_err(), "and nobody else");
 }

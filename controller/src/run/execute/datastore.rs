@@ -34,7 +34,7 @@ pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {
-        let asked = asked_again(notes.datastore_asked, ctx.now());
+        let asked = asked_again(notes.datastore_asked, ctx.cluster.now());
         notes.datastore_asked = Some(asked);
         asked
     });
@@ -48,7 +48,7 @@ pub(super) async fn release_lock(seen: &mut Observed, ctx: &Context) {
         Some(datastore) => datastore.release_lock(&namespace, &uid).await,
         None => Ok(()),
     };
-    let failed = released.err().map(|error| (ctx.now(), clip(&causes(&error), 200)));
+    let failed = released.err().map(|error| (ctx.cluster.now(), clip(&causes(&error), 200)));
     seen.lock_released = failed.is_none();
     ctx.memory.update(&uid, |notes| notes.unlock_failed.clone_from(&failed));
     seen.notes.unlock_failed = failed;

@@ -57,7 +57,7 @@ pub(super) async fn execute(
             Action::AddFinalizer { prove } => {
                 let run = seen.run.clone();
                 let (probed, added) = tokio::join!(
-                    async { if prove { Some(ctx.policies.prove(&namespace, ctx).await) } else { None } },
+                    async { if prove { Some(ctx.policies.prove(&namespace, &ctx.cluster).await) } else { None } },
                     add_finalizer(&run, ctx)
                 );
                 wrote(&mut seen, added?, ctx);
@@ -66,7 +66,7 @@ pub(super) async fn execute(
                 }
             }
             Action::ProbePolicies => {
-                seen.policies = ctx.policies.prove(&namespace, ctx).await?;
+                seen.policies = ctx.policies.prove(&namespace, &ctx.cluster).await?;
                 // A revocation may have changed the run meanwhile.
                 seen.run_live = false;
             }
@@ -112,34 +112,38 @@ pub(super) async fn execute(
             Action::CreatePod => pod::create(&mut seen, ctx).await?,
             Action::TakeOff(keys) => take_off(seen.run.meta(), keys, ctx).await?,
             Action::DeletePod { name, uid } => {
-                delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), ctx).await?;
+                delete::object::<Pod>("delete pod", &namespace, &name, Some(uid), &ctx.cluster).await?;
                 tracing::info!(pod = name, "pod deleted");
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.deleting = true;
                 }
             }
-            Action::DeleteAccount { name } => delete::account(&namespace, &name, ctx).await?,
+            Action::DeleteAccount { name } => delete::account(&namespace, &name, &ctx.cluster).await?,
             Action::ReleasePod { name, uid } => {
-                delete::release_pod(&namespace, &name, &uid, ctx).await?;
+                delete::release_pod(&namespace, &name, &uid, &ctx.cluster).await?;
                 if let PodState::Present(pod) = &mut seen.pod {
                     pod.held = false;
                 }
             }
             Action::Cleanup => {
                 let uid = seen.run.uid().unwrap_or_default();
-                let (cleaned, leases, ()) =
-                    tokio::join!(delete::all_of(&seen.run, ctx), lease::remove(&uid, ctx), datastore::forget(&seen.run, ctx));
+                let (cleaned, leases, ()) = tokio::join!(
+                    delete::all_of(&seen.run, &ctx.cluster),
+                    lease::remove(&uid, &ctx.cluster),
+                    datastore::forget(&seen.run, ctx)
+                );
                 cleaned?;
                 leases?;
             }
             Action::RemoveFinalizer => {
                 let rest: Vec<_> = seen.run.finalizers().iter().filter(|f| *f != names::RUN_FINALIZER).cloned().collect();
                 let patch = metadata_patch(&seen.run, json!({"finalizers": rest}));
-                ctx.call_opt(
-                    "remove finalizer",
-                    ctx.runs(&namespace).patch(&seen.run.name_any(), &params(), &Patch::Merge(patch)),
-                )
-                .await?;
+                ctx.cluster
+                    .call_opt(
+                        "remove finalizer",
+                        ctx.cluster.runs(&namespace).patch(&seen.run.name_any(), &params(), &Patch::Merge(patch)),
+                    )
+                    .await?;
                 return Ok(Executed::Gone);
             }
             Action::CreateRerun => runs::create(&seen.run, rerun::fresh_run, ctx).await?,
@@ -147,7 +151,7 @@ pub(super) async fn execute(
             Action::Prune => {
                 let preconditions = Preconditions { uid: seen.run.uid(), resource_version: seen.run.resource_version() };
                 let params = DeleteParams::background().preconditions(preconditions);
-                ctx.call_opt("delete run", ctx.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
+                ctx.cluster.call_opt("delete run", ctx.cluster.runs(&namespace).delete(&seen.run.name_any(), &params)).await?;
                 tracing::info!("run pruned");
                 ctx.events.pruned(&seen.run);
                 return Ok(Executed::Gone);
@@ -159,12 +163,11 @@ pub(super) async fn execute(
 
 /// Writes with the slot that is reserved for the run. An unanswered write may still be carried out.
 async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
-    let uid = run.uid().unwrap_or_default();
-    ctx.slots.sends(&uid, ctx.now());
+    ctx.slots.sends(run, ctx.cluster.now());
     let written = status::write(run, write, basis, ctx).await;
     match &written {
-        Ok(run) => ctx.slots.heard(&uid, Some(version(&run.metadata))),
-        Err(error) if error.kind().is_refusal() => ctx.slots.heard(&uid, None),
+        Ok(run) => ctx.slots.heard(run, Some(version(&run.metadata))),
+        Err(error) if error.kind().is_refusal() => ctx.slots.heard(run, None),
         Err(_) => {}
     }
     written
@@ -173,12 +176,12 @@ async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) ->
 /// Takes the lease. The result holds for the run as it was read, and is not remembered beyond that.
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
-    let name = ctx.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
-    let taken = lease::take(run, &name, ctx).await?;
+    let name = ctx.cluster.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);
+    let taken = lease::take(run, &name, &ctx.cluster).await?;
     if let Taken::Behind(holder) = &taken {
         ctx.queue.names(&name, holder);
     }
-    let waits = state_queue::refused(&taken, key.clone(), ctx.now());
+    let waits = state_queue::refused(&taken, key.clone(), ctx.cluster.now());
     seen.taken = waits.is_none().then_some((key, name));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.waits.clone_from(&waits));
     seen.notes.waits = waits;
@@ -187,10 +190,10 @@ async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(
 
 async fn ask_nodes(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
-    match lease::node(run, seen.node_name(), seen.status().attempt.as_ref(), ctx).await? {
+    match lease::node(run, seen.node_name(), seen.status().attempt.as_ref(), &ctx.cluster).await? {
         Ok(()) => seen.gone_pod_ended = true,
         Err(text) => {
-            let asked = Some((ctx.now(), text));
+            let asked = Some((ctx.cluster.now(), text));
             ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.nodes_asked.clone_from(&asked));
             seen.notes.nodes_asked = asked;
         }
@@ -204,7 +207,7 @@ async fn ask_lock(seen: &mut Observed, ctx: &Context) -> Result<(), Error> {
         Ok(holder) => seen.lock_holder = LockHolder::Ended(holder),
         Err(why) => tracing::info!(lock = lock.id, who = lock.who, why, "the lock stays"),
     }
-    let asked = Some((lock.id, ctx.now()));
+    let asked = Some((lock.id, ctx.cluster.now()));
     ctx.memory.update(&seen.run.uid().unwrap_or_default(), |notes| notes.lock_asked.clone_from(&asked));
     seen.notes.lock_asked = asked;
     Ok(())
@@ -227,6 +230,6 @@ async fn add_finalizer(run: &RunView, ctx: &Context) -> Result<TerraformRun, Err
     finalizers.push(names::RUN_FINALIZER.into());
     let life = json!({names::LIFE: run.uid()});
     let patch = metadata_patch(run, json!({"finalizers": finalizers, "annotations": life, "managedFields": [{}]}));
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
-    ctx.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
+    let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
+    ctx.cluster.call("add finalizer", api.patch(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }

@@ -47,15 +47,15 @@ pub(in crate::run) async fn take_off(run: &ObjectMeta, keys: &[&str], ctx: &Cont
 pub(in crate::run) async fn annotate(run: &ObjectMeta, changes: Map<String, Value>, ctx: &Context) -> Result<(), Error> {
     // No resourceVersion precondition, so a client that writes all the time cannot prevent it.
     let patch = Patch::Merge(json!({"metadata": {"uid": run.uid, "annotations": changes}}));
-    let (api, name) = (ctx.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
+    let (api, name) = (ctx.cluster.runs(run.namespace.as_deref().unwrap_or_default()), run.name.as_deref().unwrap_or_default());
     let params = params();
     let mut tries = 0;
     loop {
         tries += 1;
-        match ctx.call_opt("change annotations", api.patch_metadata(name, &params, &patch)).await {
+        match ctx.cluster.call_opt("change annotations", api.patch_metadata(name, &params, &patch)).await {
             // The API server gives up after five conflicting writes, and returns the same error if another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
-                let found = ctx.call_opt("read run", api.get_metadata(name)).await?;
+                let found = ctx.cluster.call_opt("read run", api.get_metadata(name)).await?;
                 if found.and_then(|found| found.metadata.uid) != run.uid {
                     return Ok(());
                 }

@@ -32,7 +32,7 @@ pub(super) async fn create(seen: &mut Observed, ctx: &Context) -> Result<(), Err
     match Box::pin(try_create(run, &attempt, ctx)).await {
         Ok(view) => {
             tracing::info!(pod = view.name, "pod created");
-            let created = Some((number, ctx.now()));
+            let created = Some((number, ctx.cluster.now()));
             ctx.memory.update(&uid, |notes| (notes.created, notes.refused) = (created, None));
             (seen.notes.created, seen.notes.refused) = (created, None);
             (seen.pod, seen.pod_live) = (PodState::Present(view), true);
@@ -43,7 +43,7 @@ pub(super) async fn create(seen: &mut Observed, ctx: &Context) -> Result<(), Err
             let Some(trouble) = refusal(&error, &run.namespace().unwrap_or_default(), named) else { return Err(error) };
             tracing::warn!(%error, "pod refused");
             let refused = ctx.memory.update(&uid, |notes| {
-                let refused = refused_again(notes.refused.as_ref(), number, trouble, ctx.now());
+                let refused = refused_again(notes.refused.as_ref(), number, trouble, ctx.cluster.now());
                 notes.refused = Some(refused.clone());
                 refused
             });
@@ -61,28 +61,28 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     let datastore = ctx.datastore.as_ref().map(|datastore| Handout::of(datastore)).transpose()?;
     let pod = async {
         if let Some(account) = &service_account {
-            let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), &namespace);
-            already(ctx.call("create ServiceAccount", api.create(&params, account)).await)?;
+            let api: Api<ServiceAccount> = Api::namespaced(ctx.cluster.client.clone(), &namespace);
+            already(ctx.cluster.call("create ServiceAccount", api.create(&params, account)).await)?;
         }
-        let api = ctx.pod_api(&namespace);
-        let mut wanted = runner_pod::runner_pod(run, attempt, &ctx.settings, datastore.as_ref());
-        let wished = &ctx.settings.runner_tools;
+        let api = ctx.cluster.pod_api(&namespace);
+        let mut wanted = runner_pod::runner_pod(run, attempt, &ctx.cluster.settings, datastore.as_ref());
+        let wished = &ctx.cluster.settings.runner_tools;
         let nodes = wished.cache.host_path.is_some() && {
-            let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
-            tools::may_mount_nodes(&ctx.call("read namespace", namespaces.get(&namespace)).await?)
+            let namespaces: Api<Namespace> = Api::all(ctx.cluster.client.clone());
+            tools::may_mount_nodes(&ctx.cluster.call("read namespace", namespaces.get(&namespace)).await?)
         };
         tools::equip(&mut wanted, wished, nodes);
-        match already(ctx.call("create pod", api.create(&params, &wanted)).await)? {
+        match already(ctx.cluster.call("create pod", api.create(&params, &wanted)).await)? {
             Some(pod) => Ok(pod),
-            None => ctx.call("read pod", api.get(&wanted.name_any())).await,
+            None => ctx.cluster.call("read pod", api.get(&wanted.name_any())).await,
         }
     };
     // The API server reads the Role before it admits a binding of it.
     let rights = async {
-        let roles: Api<Role> = Api::namespaced(ctx.client.clone(), &namespace);
-        let bindings: Api<RoleBinding> = Api::namespaced(ctx.client.clone(), &namespace);
-        already(ctx.call("create Role", roles.create(&params, &role)).await)?;
-        already(ctx.call("create RoleBinding", bindings.create(&params, &binding)).await)
+        let roles: Api<Role> = Api::namespaced(ctx.cluster.client.clone(), &namespace);
+        let bindings: Api<RoleBinding> = Api::namespaced(ctx.cluster.client.clone(), &namespace);
+        already(ctx.cluster.call("create Role", roles.create(&params, &role)).await)?;
+        already(ctx.cluster.call("create RoleBinding", bindings.create(&params, &binding)).await)
     };
     let (pod, rights) = tokio::join!(pod, rights);
     rights?;

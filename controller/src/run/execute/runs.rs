@@ -18,12 +18,13 @@ pub(super) async fn create(old: &RunView, fresh: fn(&TerraformRun) -> TerraformR
     let (what, fresh) = ("create run", fresh(old));
     let encode = |source| Error::Encode { what, source };
     let resource = ApiResource::erase::<TerraformRun>(&());
-    let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &fresh.namespace().unwrap_or_default(), &resource);
-    let whole = ctx.call("read run", api.get(&old.name_any())).await?;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(ctx.cluster.client.clone(), &fresh.namespace().unwrap_or_default(), &resource);
+    let whole = ctx.cluster.call("read run", api.get(&old.name_any())).await?;
     let mut wanted = serde_json::to_value(&fresh).map_err(encode)?;
     if whole.uid() == old.uid() {
         wanted["spec"] = rerun::carried(&whole.data["spec"], &old.spec, &fresh.spec).map_err(encode)?;
     }
     let wanted: DynamicObject = serde_json::from_value(wanted).map_err(encode)?;
-    already(ctx.call(what, api.create(&PostParams::default(), &wanted)).await).map(drop)
+    already(ctx.cluster.call(what, api.create(&PostParams::default(), &wanted)).await).map(drop)
 }

@@ -60,22 +60,22 @@ impl Basis {
 /// Writes the status on that basis. Fields that the cache drops cannot be tested, so a write that was decided on a cached run uses the
 /// version.
 pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
-    let api = ctx.runs(&run.namespace().unwrap_or_default());
+    let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
     if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
         let encode = |source| Error::Encode { what: "write status", source };
         let patch = serde_json::from_value(Value::Array(operations(run, write).map_err(encode)?)).map_err(encode)?;
-        return ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
+        return ctx.cluster.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Json::<()>(patch))).await;
     }
     let mut patch = metadata_patch(run, json!({}));
     patch["status"] = Value::Object(write.status.clone());
-    ctx.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
+    ctx.cluster.call("write status", api.patch_status(&run.name_any(), &params(), &Patch::Merge(patch))).await
 }
 
 /// Log, metrics and Events of a successful write.
 pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     match write.kind {
         Kind::Open => {
-            ctx.metrics.attempt_opened();
+            ctx.cluster.metrics.attempt_opened();
             tracing::info!("attempt opened");
         }
         Kind::Close => tracing::info!("attempt closed"),
@@ -87,7 +87,7 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
         }
     }
     if let Some((operation, result)) = write.finished {
-        ctx.metrics.run_finished(operation, result);
+        ctx.cluster.metrics.run_finished(operation, result);
         datastore::drop_bundles(run, ctx);
     }
     ctx.events.publish(run, write.notes);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_decision_rests_on_is_tested_and_what_others_write_is_not() {
+    fn patch_tests_what_was_read_but_not_what_others_write() {
         let status = json!({"approval": {"checksum": "sha256:1", "by": "alice", "comment": null},
             "attempt": {"open": false, "image": null}, "lease": null});
         let operations = operations(&waiting(), &write(Kind::Approval, &status)).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_recorded_with_its_approval_unless_another_run_took_it_meanwhile() {
+    fn approval_with_lease_tests_the_passed_over_count() {
         let status = json!({"approval": {"checksum": "sha256:1"}, "lease": {"stateKey": "k2", "name": "n"}});
         let mut run = waiting();
         run.status.as_mut().unwrap().attempt.as_mut().unwrap().passed_over = Some(2);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_status_gets_one() {
+    fn first_status_write_adds_the_status() {
         let operations = operations(&run(), &write(Kind::Open, &json!({"phase": "Pending", "failure": null}))).unwrap();
         let of_status: Vec<_> = operations.iter().filter(|o| o["path"].as_str().unwrap().starts_with("/status")).collect();
         let test = json!({"op": "test", "path": "/status", "value": null});
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_closed_under_what_its_agent_may_write() {
+    fn closing_write_tests_the_fields_of_the_agent() {
         let operations = operations(&waiting(), &write(Kind::Close, &json!({"attempt": {"open": false}}))).unwrap();
         for path in ["/status/adopted", "/status/claim", "/status/result", "/status/failure"] {
             assert!(operations.contains(&test(path, Value::Null)), "{path}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_lost_a_race_is_sent_again_under_its_fields_and_one_whose_test_failed_under_the_version() {
+    fn conflict_retries_with_field_tests_invalid_with_version() {
         assert_eq!((Basis::of(Kind::Approval), Basis::of(Kind::Close)), (Basis::Fields, Basis::Version));
         assert_eq!(Basis::after(ErrorKind::Conflict), Basis::Fields);
         assert_eq!(Basis::after(ErrorKind::Invalid), Basis::Version);

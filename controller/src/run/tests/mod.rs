@@ -204,7 +204,7 @@ impl World {
         let run = if self.o.run_live {
             RunView::live(Arc::from(run))
         } else {
-            watch::trim(&mut run);
+            cached_run::trim(&mut run);
             RunView::cached(&run)
         };
         let mut seen = Observed { run, ..(*self.o).clone() };

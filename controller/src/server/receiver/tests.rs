@@ -8,11 +8,11 @@ use std::{
 
 use axum::body::Body;
 use futures::stream;
-use kube::runtime::watcher::Event;
 use ring::hmac;
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 use tower::ServiceExt as _;
+use watching::Index as _;
 
 use super::*;
 use crate::server::{admin, notifier};
@@ -55,11 +55,9 @@ impl Lab {
         });
         let client = Client::new(service, "default");
         let receiver = Arc::new(Receiver::new(client.clone(), ServerClock::default()));
-        let mut feed = receiver.repositories.feed();
-        receiver.repositories.apply(&mut feed, &Event::Init);
-        receiver.repositories.apply(&mut feed, &Event::InitApply(repository(UID, Some("hook"), 1, None)));
-        receiver.repositories.apply(&mut feed, &Event::InitApply(repository("open", None, 1, None)));
-        receiver.repositories.apply(&mut feed, &Event::InitDone);
+        for (uid, secret) in [(UID, Some("hook")), ("open", None)] {
+            receiver.repositories.apply(&Arc::new(("team".into(), uid.into())), &repository(uid, secret, 1, None));
+        }
         Self { receiver, client, asked }
     }
 
@@ -251,7 +249,7 @@ async fn one_request_at_a_time_until_answered() {
         let request = lab.receiver.repositories.get(UID).unwrap().request;
         let mut answered = repository(UID, Some("hook"), version, request.as_deref());
         answered.status = Some(crds::TerraformRepositoryStatus { last_handled_reconcile: request, ..Default::default() });
-        lab.receiver.repositories.apply(&mut lab.receiver.repositories.feed(), &Event::Apply(answered));
+        lab.receiver.repositories.apply(&Arc::default(), &answered);
     };
     answer(500);
     wait(|| lab.asked("PATCH") == 2).await;
@@ -367,7 +365,7 @@ async fn unknown_address_is_not_found_without_requests() {
 async fn unlisted_repositories_give_starting_instead_of_unknown() {
     let client = Lab::new(Api::Answers).client;
     let receiver = Arc::new(Receiver::new(client.clone(), ServerClock::default()));
-    let _feed = receiver.repositories.feed();
+    let _unlisted = receiver.repositories.listings.add::<crds::TerraformRepository>(false);
     let lab = Lab { receiver, client, asked: Asked::default() };
     assert_eq!(lab.push(SECRET, "1", BODY).await.0, 503);
 }
