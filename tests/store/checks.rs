@@ -4,19 +4,16 @@ use std::{future::Future, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use crds::datastore::{LOCKED, ObjectKind, Problem, StateId, UNAVAILABLE, WRONG_DIGEST};
+use crds::datastore::{LOCKED, ObjectKind, Problem, UNAVAILABLE, WRONG_DIGEST};
 use datastore::{
     auth::lookup::Lookup,
-    blob::store::collect,
     cluster::RunView,
     names::{LogKey, RunKey, StateKey, below, top},
     objects::{Objects, Wrote},
     state::{States, lock::Holder},
-    testing::FakeCluster,
+    testing::{FakeCluster, collect, digest, noise, view},
 };
 use futures::{FutureExt as _, StreamExt as _, future::join_all, stream};
-use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
-use sha2::{Digest as _, Sha256};
 
 use crate::{Check, Place};
 
@@ -60,32 +57,7 @@ fn lookup() -> Lookup {
 }
 
 fn run() -> RunView {
-    RunView {
-        namespace: "team".into(),
-        name: "net".into(),
-        uid: "u1".into(),
-        attempt: Some((1, "net-abcde-a1".into(), true)),
-        adopted: None,
-        claim: None,
-        operation: crds::Operation::Apply,
-        terminal: false,
-        recovers: None,
-        outputs: None,
-        takes: Vec::new(),
-        source: None,
-        released: None,
-        state: StateId { stack: "net".into(), workspace: "default".into() },
-    }
-}
-
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
-}
-
-fn digest(bytes: &[u8]) -> String {
-    crds::datastore::hex_digest(&Sha256::digest(bytes))
+    view(1, true)
 }
 
 fn body(bytes: &[u8]) -> impl futures::Stream<Item = Result<Bytes, Problem>> + use<> {
