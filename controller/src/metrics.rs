@@ -122,7 +122,7 @@ mod tests {
     use serving::call::CallError;
 
     #[test]
-    fn what_was_counted_is_shown() {
+    fn exposition_has_every_counted_metric() {
         let metrics = Metrics::new();
         metrics.run_finished(Operation::Apply, RunResult::Applied);
         metrics.attempt_opened();

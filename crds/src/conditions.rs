@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_moves_with_the_status_only() {
+    fn transition_time_changes_only_with_the_status() {
         let (early, late) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(200).unwrap());
         let mut conditions = Vec::new();
         assert!(set(&mut conditions, STALLED, Some(false), "Progressing", "", None, early));

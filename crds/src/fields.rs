@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_every_field_once() {
+    fn field_table_has_every_field_once() {
         let schema = schema();
         let mut of_type: Vec<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut listed: Vec<_> = FIELDS.iter().map(|field| field.name).collect();

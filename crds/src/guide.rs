@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_pages_are_the_generated_ones() {
+    fn committed_pages_equal_the_generated_ones() {
         for (name, text) in [("fields.md", fields()), ("reasons.md", reasons())] {
             assert!(committed(name) == text, "run `cargo run --release --bin crdgen` and commit {name}");
         }

@@ -264,7 +264,7 @@ mod tests {
     const UID: &str = "0b9c1a4e-1f7e-4c07-9d43-2a1f35e3b8aa";
 
     #[test]
-    fn the_longest_name_makes_a_hostname() {
+    fn longest_pod_name_is_a_valid_hostname() {
         let name = attempt_name(&"n".repeat(MAX_RUN_NAME), UID, 999);
         assert!(name.len() <= 63, "{name}");
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rerun_has_a_legal_name_of_its_own() {
+    fn rerun_has_a_valid_name_of_its_own() {
         let name = rerun_name(&format!("{}.b", "n".repeat(45)), UID);
         assert!(name.len() <= MAX_RUN_NAME && !name.contains(".-"), "{name}");
         assert_ne!(rerun_name("a", UID), rerun_name("a", "other"));

@@ -10,7 +10,7 @@
 //! | Burrito: the end of any run frees the lock of another | `peers::burrito_who_*`, `leases::three_in_the_order_of_their_creation` |
 //! | Burrito: a commit during a plan is lost, or applied by another's plan | `peers::burrito_a_commit_*`, `stored::real_opentofu_applies_the_planned_bytes_whatever_moved` |
 //! | Tekton #4358: two pods of one attempt | `sim::tekton_4358_*`, `kills::a_second_process_of_the_pod_cannot_apply` |
-//! | Tekton #9467: a failure from a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::nothing_final_is_decided_on_the_cache` |
+//! | Tekton #9467: a failure from a stale cache is made final | `sim::tekton_9467_*`, `run::tests::steady::closing_or_ending_needs_a_live_read` |
 //! | Argo #13581: a drained node leaves workflows that never end | `peers::argo_13581_*`, `kills::a_pod_force_deleted_in_*` |
 //! | gardener #426: a second pod applies over the state of the first | `peers::gardener_426_*`, `kills::a_pod_force_deleted_in_apply_is_never_followed` |
 

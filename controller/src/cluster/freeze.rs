@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_freezes_its_namespace_until_it_is_gone() {
+    fn annotation_freezes_its_namespace_until_removed() {
         let freezes = Freezes::new(false);
         let mut feed = freezes.feed();
         let mut apply = |event| freezes.apply(&mut feed, &event);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_freezes_all() {
+    fn operator_setting_freezes_all_namespaces() {
         assert_eq!(Freezes::new(true).of("a"), Some(Frozen::Whole));
     }
 }

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_read() {
+    fn node_view_has_readiness_boot_id_and_taints() {
         let mut wanted = node("a", "Unknown", "boot");
         wanted.spec =
             serde_json::from_value(serde_json::json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]})).unwrap();

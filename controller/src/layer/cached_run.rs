@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_read_as_it_was_kept_and_what_stands_before_it_makes_it_no_other() {
+    fn cached_run_round_trips_with_any_dictionary() {
         let within = |before: &str, run: LayerRun| {
             let text = ALIKE.keep(&(before, run.kept.at_hand())).unwrap();
             run.within(&text).kept

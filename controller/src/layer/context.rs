@@ -104,7 +104,7 @@ mod tests {
     use crate::testing::t0;
 
     #[test]
-    fn a_cache_that_is_late_makes_no_second_run() {
+    fn created_run_missing_in_the_cache_is_awaited() {
         // Burrito 11.6: a pod that the cache did not show yet was created again.
         let notes = Notes { made: Some(("net-a".into(), t0())), ..Notes::default() };
         let after = |seconds| t0() + SignedDuration::from_secs(seconds);

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_is_written_and_source_never() {
+    fn status_patch_has_changed_fields_but_never_source() {
         let of = |value: Value| serde_json::from_value::<TerraformLayerStatus>(value).unwrap();
         let source = |revision: &str| json!({"of": "main\n.\n", "revision": revision, "content": "c"});
         let before = of(json!({"state": "Idle", "waitsFor": "x", "source": source("a"),

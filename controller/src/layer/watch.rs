@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_layer_says_itself_is_no_reason_to_look() {
+    fn own_status_write_wakes_no_layer() {
         let of = |status| {
             serde_json::from_value::<TerraformLayer>(json!({"metadata": {"name": "a", "uid": "u", "generation": 1},
                 "spec": {"repository": {"name": "r"}}, "status": status}))

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_of_our_policies_are_told() {
+    fn only_changes_of_our_policies_are_reported() {
         let ours = crds::names::POLICY_STATUS;
         let prober = Prober::default();
         let mut changes = prober.changes();

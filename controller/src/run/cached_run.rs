@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_run_is_read_as_it_was_kept() {
+    fn finished_run_round_trips_through_the_cache() {
         let (kept, of) = cached(1, &Settings::default());
         assert!(kept.at_hand().is_none());
         assert_eq!(serde_json::to_value(&*kept.object().unwrap()).unwrap(), serde_json::to_value(trimmed(1)).unwrap());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_goes_is_known_by_its_time_and_a_layers_is_its_history() {
+    fn packed_run_has_an_expiry_unless_of_a_layer() {
         let settings = Settings { default_ttl_seconds: Some(60), ..Settings::default() };
         let due = |layer: bool, settings: &Settings| {
             let mut run = trimmed(1);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_may_still_become_something_nothing_is_made_text() {
+    fn unfinished_runs_are_never_packed() {
         let changes: [fn(&mut TerraformRun); 4] = [
             |run| run.status = None,
             |run| run.status.as_mut().unwrap().attempt.as_mut().unwrap().open = true,
@@ -163,7 +163,7 @@ mod tests {
 
     /// Counts the key of kube's store, which repeats name and namespace, and the entry of the layer.
     #[test]
-    fn a_finished_run_costs_little() {
+    fn finished_run_takes_little_memory() {
         const RUNS: usize = 2_000;
         const BOUND: usize = 1_000;
         let of = |text: usize| text.next_multiple_of(16) + 16;

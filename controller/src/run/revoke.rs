@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn revoked_approval_is_said_with_its_author() {
+    fn revoked_approval_is_reported_with_its_author() {
         let run = with(&APPROVALS, |_, _| {});
         let outcome = Outcome::ApprovalRevoked { by: Some("alice".into()) };
         let write = say::write(&RunView::live(Arc::new(run)), testing::t0(), &outcome).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_revoked_until_it_is_answered() {
+    fn rerun_or_recovery_request_is_revoked_until_answered() {
         let asked = [names::RERUN, names::RECOVER];
         assert_eq!(orders(&with(&asked, |_, _| {})), asked);
         let answered = with(&asked, |_, status| (status.rerun, status.recovery) = (Some("x".into()), Some("y".into())));
@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn abandon_is_revoked_until_the_run_gave_its_lease_back() {
+    fn abandon_is_revoked_until_the_lease_is_returned() {
         assert_eq!(orders(&with(&ABANDONS, |_, status| claim(status))), ABANDONS);
         assert!(orders(&with(&ABANDONS, |_, status| status.phase = Some(Phase::Failed))).is_empty());
     }
 
     #[test]
-    fn run_that_asks_for_rights_is_canceled_until_it_begins() {
+    fn unstarted_run_that_needs_rights_is_canceled() {
         let automatic = |change: fn(&mut TerraformRun, &mut TerraformRunStatus)| {
             let mut run = with(&[], change);
             run.spec.approval.mode = ApprovalMode::Automatic;

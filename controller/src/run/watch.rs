@@ -213,7 +213,7 @@ mod tests {
     use crds::{Phase, Progress, RunResult, TerraformRunStatus};
 
     #[test]
-    fn progress_is_no_reason_to_look() {
+    fn progress_wakes_no_run() {
         let mut run = testing::run();
         run.status = Some(TerraformRunStatus { phase: Some(Phase::Apply), ..TerraformRunStatus::default() });
         let before = wake_hash(&run);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_that_wait_for_a_policy_are_woken_by_one() {
+    fn only_runs_that_miss_a_policy_wait_for_policies() {
         let mut run = testing::run();
         assert!(!waits_for_policies(&run));
         for (stalled, why, waits) in
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_finished_for_good_keeps_little() {
+    fn finished_run_is_trimmed_in_the_cache() {
         let mut run = testing::run();
         let mut status = TerraformRunStatus {
             phase: Some(Phase::Succeeded),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_belongs_to_the_run_of_its_label() {
+    fn pod_belongs_to_the_run_of_its_label() {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "team", "labels": {"pawl.run/run": "net"}}}))
         .unwrap();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_pod_security_restricted() {
+    fn runner_pod_passes_pod_security_restricted() {
         let mut run = testing::run();
         run.spec.runner.fs_group = Some(2000);
         let spec = spec_of(&run);
@@ -239,7 +239,7 @@ mod tests {
 
     /// Burrito 11.9: lists in a pod were ordered by a hash map, differently at each reconcile.
     #[test]
-    fn the_same_run_has_the_same_pod() {
+    fn equal_runs_give_equal_pods() {
         let mut run = testing::run();
         let secret = |name: String| crds::KeyRef { name, key: "value".into() };
         let of = |name: String| crds::ValueFrom { secret_key_ref: Some(secret(name)), ..crds::ValueFrom::default() };
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_is_requested_and_not_limited() {
+    fn disk_is_requested_and_not_limited() {
         let resources = |run: &TerraformRun, disk: Option<&str>| {
             let settings = Settings { runner_ephemeral_storage: disk.map(ToOwned::to_owned), ..Settings::default() };
             let pod = runner_pod(run, &Attempt { number: 1, ..Attempt::default() }, &settings, None);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_plan_runs_in_its_image_on_its_platform() {
+    fn restored_plan_runs_in_its_image_on_its_platform() {
         let mut run = testing::run();
         run.spec.runner.image = Some("moved".into());
         run.spec.runner.node_selector =

@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_running_pod_has_not_ended() {
+    fn running_pod_has_not_ended() {
         let view = pod(&runner(&serde_json::json!({"running": {}}))).unwrap();
         assert_eq!((view.attempt, view.held, view.deleting), (3, true, false));
         assert!(view.started && view.ended.is_none() && view.trouble.is_none());
     }
 
     #[test]
-    fn a_pod_has_started_when_its_node_says_so() {
+    fn pod_has_started_when_its_kubelet_reports_it() {
         let waits = serde_json::json!({"waiting": {"reason": "ImagePullBackOff"}});
         assert!(!pod(&runner(&waits)).unwrap().started);
         assert!(!pod(&serde_json::json!({})).unwrap().started, "no node has it yet");

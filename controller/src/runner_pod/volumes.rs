@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_datastore_has_a_token_of_its_own() {
+    fn datastore_gets_a_separate_projected_token() {
         let run = testing::run();
         assert!(spec_of(&run).volumes.unwrap().iter().all(|volume| volume.name != "datastore"));
         let handout = Handout { url: "https://datastore".into(), ca: "PEM".into() };

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn people_come_before_commits_before_schedules_and_then_the_oldest() {
+    fn admission_prefers_people_then_commits_then_the_oldest() {
         use Rank::{Commit, Person, Schedule};
         let line: Line = [
             (place(Class::Plan, Schedule, 1, "a", "drift"), scopes("a", None)),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_its_own_bound_keeps_out_holds_up_nobody_else() {
+    fn entry_over_its_own_bound_blocks_no_other() {
         let rank = Rank::Commit;
         let line: Line = [
             (place(Class::Plan, rank, 1, "a", "one"), scopes("a", Some("r"))),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_says_how_many_are_before_it_and_for_what() {
+    fn waiting_entry_reports_its_position_and_bound() {
         let rank = Rank::Commit;
         let mut line: Line = (1..=2).map(|n| (place(Class::Plan, rank, n, "a", "x"), scopes("a", None))).collect();
         line.insert(place(Class::Plan, Rank::Schedule, 0, "b", "y"), scopes("b", None));
@@ -309,7 +309,7 @@ mod tests {
 
     /// For random lines: no bound is exceeded, no run is passed over unless a bound of its own is full, and `ask` agrees with `admitted`.
     #[test]
-    fn whatever_the_line_is() {
+    fn random_queues_are_admitted_within_their_bounds() {
         for seed in 0..2_000 {
             let mut chance = seed;
             let mut below = |limit: u64| next(&mut chance) % limit;

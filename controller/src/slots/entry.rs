@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attempt_counts_as() {
+    fn attempt_counts_by_phase_approval_and_lease() {
         let attempt = json!({"number": 1, "podName": "p", "open": true});
         let at = "2026-01-01T00:00:00Z";
         let mut plan = plan();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_where() {
+    fn queue_class_and_rank_follow_trigger_and_phase() {
         let mut fresh = testing::run();
         assert_eq!(place(&fresh).map(|place| (place.class, place.rank)), Some((Class::Plan, Rank::Person)));
         for (word, rank) in
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_is_that_of_the_source() {
+    fn repository_of_a_run_is_its_source() {
         let mut run = testing::run();
         let source = json!({"repository": {"name": "infra", "revision": "a".repeat(40), "path": "."}});
         run.spec.source = serde_json::from_value(source).unwrap();

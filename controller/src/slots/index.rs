@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_opened_counts_before_the_watch_shows_it() {
+    fn own_write_occupies_a_slot_before_the_watch_shows_it() {
         let mut rig = Rig::new(Some(2), None);
         let mut runs: Vec<_> = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
         for run in &mut runs {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_nobody_answered_keeps_its_slot_until_it_cannot_be_carried_out_any_more() {
+    fn unanswered_write_holds_its_slot_until_it_cannot_land() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         rig.sees(&mut a);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_needs_no_slot_now_holds_up_nobody() {
+    fn run_that_requests_no_slot_blocks_no_other() {
         let mut rig = Rig::new(Some(1), None);
         let mut runs: Vec<_> = ["a", "b", "c"].iter().zip(1..).map(|(name, at)| run(name, at)).collect();
         for run in &mut runs {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_finds_the_line_as_it_was() {
+    fn restart_rebuilds_the_queue() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b, mut c) = (run("a", 1), run("b", 2), run("c", 3));
         open(&mut a, true);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_waits_with_a_pod_is_told_when_others_wait_for_its_slot() {
+    fn holding_run_is_woken_when_its_slot_is_wanted() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         open(&mut a, true);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_left_the_plans_does_not_come_back_to_them() {
+    fn attempt_that_left_the_plan_class_never_returns() {
         let mut rig = Rig::new(Some(1), None);
         let (mut a, mut b) = (run("a", 1), run("b", 2));
         open(&mut a, true);
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_has_a_bound_of_its_own() {
+    fn each_repository_has_its_own_bound() {
         let mut rig = Rig::new(None, None);
         let mut feed = rig.slots.repository_feed();
         let of = |bound: Option<u32>| -> TerraformRepository {

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_that_changed_nothing_makes_no_plan_stale() {
+    fn apply_without_changes_makes_no_plan_stale() {
         for (changes, stale) in [(Changed::None, false), (Changed::Some, true), (Changed::Unknown, true)] {
             let (mut index, old) = (Applies::default(), run("x", "old", "s", 10));
             index.put(SEEN, &failed(ended(run("y", "b", "s", 5), 20), changes), own);

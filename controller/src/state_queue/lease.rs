@@ -269,7 +269,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn a_lease_names_its_run() {
+    fn lease_names_its_run() {
         let run = testing::run();
         let lease = object(&run, "pawl-state-x", testing::t0());
         let identity = lease.spec.unwrap().holder_identity.unwrap();

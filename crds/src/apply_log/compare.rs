@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_is_two_objects() {
+    fn replacement_counts_as_two_objects() {
         let destroyed_first = ["start delete t.a 1", "complete delete t.a", "start create t.a", "complete create t.a 2"];
         is(said(&destroyed_first, &["t.a 2"]), 1, [&[], &[], &[]]);
         is(said(&destroyed_first, &["t.a 1"]), 0, [&["t.a id=2 (beside the one that the state has)"], &[], &["t.a id=1"]]);

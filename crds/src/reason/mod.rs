@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn words_do_not_change() {
+    fn published_reasons_do_not_change() {
         assert_eq!((WAITING, STATE_LOCKED, Reason::Unverified.as_str()), ("WaitingForApproval", "StateLocked", "Unverified"));
     }
 }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_named() {
+    fn next_step_names_the_missing_variables() {
         let named = |name: &str| Diagnostic { address: Some(name.into()), ..Diagnostic::default() };
         let failure = Failure {
             class: FailureClass::Configuration,

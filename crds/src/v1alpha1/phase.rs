@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_phase_has_no_successor() {
+    fn terminal_phase_has_no_successor() {
         for phase in Phase::ALL {
             assert_eq!(phase.is_terminal(), phase.successors().is_empty(), "{phase}");
         }

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_policy_of_the_chart_is_read_whole() {
+    fn every_policy_of_the_chart_is_parsed() {
         let policies = POLICIES.as_ref().unwrap();
         let mut names: Vec<_> = policies.iter().map(|policy| policy.name.as_str()).collect();
         names.sort_unstable();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_in_an_account_of_its_own_is_claimed_by_an_attempt_that_restores() {
+    fn apply_account_is_claimed_by_a_restoring_attempt_only() {
         let pod = User::pod("n", "a-1", "u1");
         let sum = "sha256:1";
         let claim = |spec: &Value, attempt: Value, number: u32| {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_asks_for_needs_the_rights_to_it() {
+    fn run_needs_its_creators_rights_to_what_it_uses() {
         let author = User::with("eva", &["create"]);
         let create = |user: &User, spec: &Value| said(admit(user, None, &run(&json!({}), spec, &Value::Null), false));
         let accounts = json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}});
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_a_layer_is_the_controllers_and_is_asked_for_nothing_more() {
+    fn only_the_controller_creates_or_changes_layer_runs() {
         let controller = User::with("c", &["create", names::VERB_CONTROL]);
         let spec = json!({"approval": {"mode": "Automatic"}, "runner": {"serviceAccountName": "writer"}, "outputs": {"secret": {"name": "net"}}});
         for (at, key) in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_layer_asks_for_needs_the_rights_to_it() {
+    fn layer_needs_its_authors_rights_to_what_it_uses() {
         let layer = |spec: &Value| json!({"metadata": {"name": "a", "namespace": "n"}, "spec": spec});
         let create = |verbs: &[&'static str], spec: &Value| said(admit_layer(&User::with("eva", verbs), None, &layer(spec)));
         assert_eq!(create(&["create"], &json!({})), "");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_datastore_writes_objects_with_outputs_of_one_stack_and_no_others() {
+    fn datastore_writes_only_output_objects_of_one_stack() {
         let policy = of_outputs();
         let object = |of: &str, kind: &str| {
             let mut object = json!({"metadata": {"labels": {"pawl.run/outputs": "true", "app.kubernetes.io/managed-by": "pawl"},

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_info_has_an_id() {
+    fn lock_info_without_an_id_is_rejected() {
         for bad in [b"".as_slice(), b"[]", b"{}", br#"{"ID": ""}"#, br#"{"ID": 1}"#, b"\xff"] {
             assert!(parse(bad).is_err());
         }

@@ -42,7 +42,7 @@ async fn with_state(lab: &Lab) {
 }
 
 #[tokio::test]
-async fn a_journal_is_compared_with_the_managed_state() {
+async fn journal_is_compared_with_the_managed_state() {
     let lab = Lab::claimed();
     with_state(&lab).await;
     assert_eq!(lab.put("log/journal?offset=0", &lines(true)).await.code, 200);

@@ -78,7 +78,7 @@ async fn concurrent_starts_create_one_key_in_an_empty_store() {
 }
 
 #[tokio::test]
-async fn a_store_with_content_never_gets_a_new_key() {
+async fn store_with_content_never_gets_a_new_key() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/plan", b"+ aws_vpc.main").await.code, 201);
     let (nothing, cluster) = (tempfile::tempdir().unwrap(), cluster());
@@ -140,7 +140,7 @@ async fn service_without_its_keys_is_alive_but_not_ready() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_made_once() {
+async fn certificate_is_created_once() {
     let cluster = cluster();
     let names: Vec<String> = ["datastore".to_owned(), "datastore.pawl.svc".to_owned()].into();
     let obtain = async || certificate::settle(&cluster, &secret(), &names).await.unwrap();

@@ -33,7 +33,7 @@ async fn objects_of_any_size_round_trip() {
 }
 
 #[tokio::test]
-async fn an_object_is_written_once() {
+async fn object_is_written_once() {
     let lab = Lab::new();
     let body = noise(300_000, 1);
     assert_eq!(lab.get("objects/bundle").await.reason(), NOT_FOUND);
@@ -59,7 +59,7 @@ async fn concurrent_writers_create_one_object() {
 }
 
 #[tokio::test]
-async fn a_wrong_digest_leaves_nothing() {
+async fn wrong_digest_stores_nothing() {
     let lab = Lab::new();
     let path = format!("{}/objects/bundle", attempt_path("team", "net", 1));
     let send = async |said: &str, body: Vec<u8>| {
@@ -78,7 +78,7 @@ async fn a_wrong_digest_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_over_its_limit_leaves_nothing() {
+async fn oversized_body_stores_nothing() {
     let lab = Lab::new();
     assert_eq!(lab.put("objects/result", &noise((64 << 10) + 1, 4)).await.reason(), TOO_LARGE);
     assert_eq!(lab.put("objects/result", &noise(64 << 10, 4)).await.code, 201);
@@ -87,7 +87,7 @@ async fn a_body_over_its_limit_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn truncated_body_leaves_nothing() {
+async fn truncated_body_stores_nothing() {
     let lab = Lab::new();
     let path = format!("{}/objects/bundle", attempt_path("team", "net", 1));
     let pieces = futures::stream::iter((0..40).map(|n| Ok(Bytes::from(noise(64 << 10, n)))));

@@ -48,7 +48,7 @@ async fn state_write_needs_the_lock() {
 }
 
 #[tokio::test]
-async fn a_state_of_a_hundred_mebibytes() {
+async fn state_of_100_mib_round_trips() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     let body = state(1, 100 << 20);
@@ -203,7 +203,7 @@ async fn state_with_a_wrong_digest_is_rejected() {
 }
 
 #[tokio::test]
-async fn the_last_versions_are_kept_and_old_ones_restored() {
+async fn last_versions_are_retained_and_can_be_restored() {
     let lab = Lab::claimed();
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);
     for serial in 1..=70 {
@@ -234,7 +234,7 @@ async fn the_last_versions_are_kept_and_old_ones_restored() {
 }
 
 #[tokio::test]
-async fn a_person_unlocks_with_a_reason() {
+async fn person_unlocks_with_a_reason() {
     let lab = Lab::claimed();
     assert_eq!(lab.of_person("POST", "states/net/unlock", br#"{"reason": "x"}"#).await.code, 404);
     assert_eq!(lab.put("lock", &lock("a")).await.code, 200);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_reviews_no_rights_grants_none() {
+    async fn service_without_access_review_grants_nothing() {
         let callers = Authenticator::new(Arc::new(Anyone));
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header::HeaderValue::from_static("Bearer ada"))]);
         let caller = callers.identify(&headers).await.unwrap();

@@ -314,7 +314,7 @@ async fn lost_mirror_and_force_push_lose_nothing() {
 
 /// Burrito 11.12: one failing ref was retried every ten seconds forever, and hid the others' errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_branch_does_not_stop_the_others() {
+async fn deleted_branch_does_not_stop_the_others() {
     let layers = [
         ("good", json!({"path": "stacks/app"})),
         ("gone", json!({"path": "stacks/app", "ref": "feature"})),

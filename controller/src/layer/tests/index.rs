@@ -94,7 +94,7 @@ fn plan_of(state: &str) -> Value {
 }
 
 #[test]
-fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
+fn older_layer_owns_the_state_in_any_order_of_events() {
     let (older, younger) = (layer("older", 0, &json!({})), layer("younger", 1, &json!({})));
     for order in [[&older, &younger], [&younger, &older]] {
         for repository_first in [true, false] {
@@ -119,7 +119,7 @@ fn the_older_of_two_layers_owns_their_state_in_whichever_order_they_are_seen() {
 }
 
 #[test]
-fn layers_of_one_second_are_told_apart_by_their_uids() {
+fn uid_breaks_ties_of_layers_within_a_second() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     let (a, b) = (layer("a", 0, &json!({})), layer("b", 0, &json!({})));
@@ -129,7 +129,7 @@ fn layers_of_one_second_are_told_apart_by_their_uids() {
 }
 
 #[test]
-fn settings_and_runs_say_which_state_it_is() {
+fn state_of_a_layer_follows_its_settings_and_runs() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     let older = layer("older", 0, &json!({}));
@@ -164,7 +164,7 @@ fn settings_and_runs_say_which_state_it_is() {
 
 /// Burrito 11.18: each step waited for the next poll.
 #[test]
-fn a_layer_is_woken_by_what_it_rests_on() {
+fn layer_is_woken_by_its_repository_and_its_runs() {
     let mut shown = Shown::new();
     shown.repository(&Event::Apply(repository(&json!({}))));
     shown.layer(&Event::Apply(layer("a", 0, &json!({}))));
@@ -188,7 +188,7 @@ fn a_layer_is_woken_by_what_it_rests_on() {
 }
 
 #[test]
-fn runs_are_of_their_layer_older_ones_first() {
+fn runs_of_a_layer_are_listed_oldest_first() {
     let mut shown = Shown::new();
     let mut second = run("a", "a-1", &Value::Null);
     second.metadata.creation_timestamp = serde_json::from_value(json!(t0() + SignedDuration::from_secs(1))).unwrap();
@@ -200,7 +200,7 @@ fn runs_are_of_their_layer_older_ones_first() {
 }
 
 #[test]
-fn layers_are_counted_by_their_state() {
+fn layers_are_counted_by_state() {
     let mut shown = Shown::new();
     let count =
         |shown: &Shown, state: &str| shown.metrics.exposition().1.contains(&format!("pawl_layers{{state=\"Idle\"}} {state}\n"));
@@ -216,7 +216,7 @@ fn layers_are_counted_by_their_state() {
 }
 
 #[test]
-fn a_namespace_that_is_frozen_wakes_its_own_layers_only() {
+fn freeze_wakes_only_layers_of_its_namespace() {
     let mut shown = Shown::new();
     let (wake, mut of_all) = mpsc::unbounded();
     shown.layers.wakes(None, wake);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_decision_rests_on_is_tested_and_what_others_write_is_not() {
+    fn status_patch_tests_only_the_fields_the_decision_read() {
         let status = json!({"approval": {"checksum": "sha256:1", "by": "alice", "comment": null},
             "attempt": {"open": false, "image": null}, "lease": null});
         let operations = operations(&waiting(), &write(Kind::Approval, &status)).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_recorded_with_its_approval_unless_another_run_took_it_meanwhile() {
+    fn lease_write_tests_that_it_was_not_passed_over() {
         let status = json!({"approval": {"checksum": "sha256:1"}, "lease": {"stateKey": "k2", "name": "n"}});
         let mut run = waiting();
         run.status.as_mut().unwrap().attempt.as_mut().unwrap().passed_over = Some(2);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_status_gets_one() {
+    fn first_write_creates_the_status() {
         let operations = operations(&run(), &write(Kind::Open, &json!({"phase": "Pending", "failure": null}))).unwrap();
         let of_status: Vec<_> = operations.iter().filter(|o| o["path"].as_str().unwrap().starts_with("/status")).collect();
         let test = json!({"op": "test", "path": "/status", "value": null});
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_closed_under_what_its_agent_may_write() {
+    fn closing_an_attempt_tests_the_agents_fields() {
         let operations = operations(&waiting(), &write(Kind::Close, &json!({"attempt": {"open": false}}))).unwrap();
         for path in ["/status/adopted", "/status/claim", "/status/result", "/status/failure"] {
             assert!(operations.contains(&test(path, Value::Null)), "{path}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_lost_a_race_is_sent_again_under_its_fields_and_one_whose_test_failed_under_the_version() {
+    fn conflict_retries_with_field_tests_invalid_with_version() {
         assert_eq!((Basis::of(Kind::Approval), Basis::of(Kind::Close)), (Basis::Fields, Basis::Version));
         assert_eq!(Basis::after(ErrorKind::Conflict), Basis::Fields);
         assert_eq!(Basis::after(ErrorKind::Invalid), Basis::Version);
