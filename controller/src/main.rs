@@ -131,7 +131,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let mut lost: Pin<Box<dyn Future<Output = String>>> = Box::pin(future::pending());
     if let Some(candidate) = &candidate {
         readiness.stands_by(true);
-        tracing::info!(identity = candidate.identity(), "stands by");
+        tracing::info!(identity = candidate.identity(), "standby");
         let (lease, since) = tokio::select! {
             won = candidate.wins() => won,
             served = &mut admin => return served,

@@ -75,7 +75,7 @@ fn plain(type_: &str, status: &str) -> &'static str {
         (STATE_LEASED, "True") => "it is this run's turn on the state",
         (STATE_LEASED, _) => "the run waits for its turn on the state",
         (STALLED, "True") => "the run is held up",
-        (STALLED, _) => "nothing holds the run up",
+        (STALLED, _) => "nothing blocks the run",
         (_, "True") => "the run has ended",
         (_, "False") if type_ == SUCCEEDED => "the run has ended without success",
         _ => "the run has not ended",

@@ -76,7 +76,7 @@ async fn what_is_handed_over_is_not_shown_however_early_it_was_printed() {
     for (script, code, said) in [
         ("set -x\nTOKEN=hunter22\nsleep 0.3\necho TOKEN=$TOKEN > \"$PAWL_HOOK_VALUES\"", 0, "+ echo (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
-        ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
+        ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "output is not shown"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
     ] {
         let mut a = start(&hooks(&[("BeforeInit", script), ("AfterApply", "echo has $TOKEN")]), &[], |_, _| {});
@@ -158,7 +158,7 @@ async fn one_that_fails_stops_its_phase_unless_it_may_go_on() {
         assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Configuration, reason::HOOK_FAILED), "{when}");
         assert_eq!((failure.message, failure.changes), (said.clone(), Changed::None));
         assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), when == "BeforeApply"));
-        assert!(status.next_step.unwrap().starts_with("see in the log what the hook printed"));
+        assert!(status.next_step.unwrap().starts_with("read the hook's output in the log"));
         assert_eq!(ran(&a), wanted);
 
         spec["hooks"][0]["onFailure"] = json!("Continue");
@@ -275,7 +275,7 @@ async fn what_a_hook_before_the_apply_leaves_and_nobody_can_end_lets_nothing_be_
     assert_eq!(failure.message, "what the hooks before the apply left does not end; nothing was applied");
     assert_eq!((status.result, status.claim.is_some(), a.ran("apply")), (Some(RunResult::Failed), true, 0));
     assert_eq!((a.ran("BeforeApply"), a.ran("Always")), (1, 1));
-    assert_eq!(left.await.unwrap().signal, Some(9), "it was told to end");
+    assert_eq!(left.await.unwrap().signal, Some(9), "it was asked to stop");
 }
 
 /// Code of the stack may change files, but a hook's script is fixed beforehand.

@@ -29,7 +29,7 @@ async fn a_tool_that_is_another_since_setup_is_not_started() {
             assert_eq!(a.end().await, 1, "{phase}");
             let failure = a.api.status().failure.unwrap();
             assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::TOOL_NOT_GENUINE), "{phase}");
-            assert!(failure.message.contains("OpenTofu 1.10.6 is not what it was at Setup"), "{}", failure.message);
+            assert!(failure.message.contains("OpenTofu 1.10.6 has changed since Setup"), "{}", failure.message);
             assert_eq!(a.ledger(), ran, "{phase} {mode}");
             assert!(a.api.status().claim.is_none());
         }

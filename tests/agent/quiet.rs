@@ -42,7 +42,7 @@ async fn silence_is_said_once_and_taken_back_when_something_happens() {
     let (status, seen) = (a.api.status(), jiff::Timestamp::now());
     std::fs::write(a.dir.path().join("ledger.heard"), "").unwrap();
     let message = status.message.unwrap();
-    assert!(message.starts_with("apply has said nothing new since ") && message.contains(", at a.b; "), "{message}");
+    assert!(message.starts_with("apply has printed nothing new since ") && message.contains(", at a.b; "), "{message}");
     assert!(message.contains("it ends at the deadline at "), "{message}");
     let progress = status.progress.unwrap();
     assert_eq!((progress.current.as_deref(), progress.done), (Some("a.b"), 0), "what it said before is kept");
@@ -74,7 +74,7 @@ async fn a_plan_that_hangs_is_seen_and_its_end_says_for_how_long() {
     });
     a.api.until("silence", is_quiet).await;
     let message = a.api.status().message.unwrap();
-    assert!(message.starts_with("plan has said nothing new since ") && message.contains("at the deadline at"), "{message}");
+    assert!(message.starts_with("plan has printed nothing new since ") && message.contains("at the deadline at"), "{message}");
     let status = a.ends(1).await;
     let failure = status.failure.clone().unwrap();
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Timeout, reason::DEADLINE_EXCEEDED));
@@ -97,7 +97,7 @@ async fn an_apply_that_was_told_to_end_says_when_what_holds_it_up_is_killed() {
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
     let says = |s: &TerraformRunStatus| {
-        s.message.as_deref().is_some_and(|m| m.contains("it was told to end, and what holds it up is killed at "))
+        s.message.as_deref().is_some_and(|m| m.contains("it was asked to stop, and the blocking process is killed at "))
     };
     a.api.until("that it is being ended", says).await;
     assert_eq!(a.end().await, 1);

@@ -296,7 +296,7 @@ async fn a_revision_that_is_not_to_be_had_says_why_and_nothing_runs() {
     let mut a = lab.run(&revision, &json!({}));
     let failure = a.fails(1).await;
     assert_eq!((failure.class, failure.reason.as_str()), (FailureClass::Integrity, reason::SOURCE_CORRUPT), "{failure:?}");
-    assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
+    assert!(failure.message.contains(&format!("the snapshot is of commit {other}")) && a.ledger().is_empty(), "{failure:?}");
     let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
     let mut a = start(&source, &[], |_, _| {});
     let failure = a.fails(1).await;

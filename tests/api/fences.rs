@@ -151,11 +151,11 @@ async fn settled(world: World) -> Result<()> {
     let proof = |result: &str| json!({"settled": {"result": result, "message": "done", "at": "2026-01-01T00:00:00Z"}});
     refused("while it runs", agent.status(&proof("Applied")).await, "settled")?;
     let early = scene.world.status(&scene.namespace, RUN, &proof("Applied")).await;
-    refused("while it runs, by the controller", early, "settled an Indeterminate run")?;
+    refused("while it runs, by the controller", early, "settled never changes")?;
     agent.status(&json!({"phase": "Failed", "result": "Indeterminate"})).await.context("the end")?;
     refused("by the agent", agent.status(&proof("Applied")).await, "written by the controller")?;
     scene.world.status(&scene.namespace, RUN, &proof("Applied")).await.context("by the controller")?;
-    let text = "what settled an Indeterminate run never changes";
+    let text = "settled never changes";
     refused("changed", scene.world.status(&scene.namespace, RUN, &proof("Failed")).await, text)?;
     refused("removed", scene.world.status(&scene.namespace, RUN, &json!({"settled": null})).await, text)
 }

@@ -35,7 +35,7 @@ async fn silent(scene: &Scene) -> Result<()> {
     ensure!((60..90).contains(&lasted), "said after {lasted} s");
     let describe = scene.kubectl(&["describe", "terraformrun", "a"])?;
     holds(&describe, "Quiet Since:")?;
-    let words = format!("apply has said nothing new since {}", since.strftime("%H:%M:%S"));
+    let words = format!("apply has printed nothing new since {}", since.strftime("%H:%M:%S"));
     [words.as_str(), ", at terraform_data.b; ", "it ends at the deadline at "].iter().try_for_each(|part| holds(&describe, part))
 }
 

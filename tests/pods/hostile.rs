@@ -284,7 +284,7 @@ async fn replaced(scene: Scene) -> Result<()> {
     run(&scene, &url, "a", json!({"approval": {"mode": "Automatic"}})).await?;
     let status = scene.fails("a", FailureClass::Integrity, reason::TOOL_NOT_GENUINE, LATER).await?;
     let message = status.failure.context("no failure")?.message;
-    holds(&message, "OpenTofu 1.10.6 is not what it was at Setup")?;
+    holds(&message, "OpenTofu 1.10.6 has changed since Setup")?;
     ensure!(status.claim.is_none() && !status.unconfined, "{:?}", status.history);
     Ok(())
 }
@@ -294,9 +294,13 @@ async fn replaced(scene: Scene) -> Result<()> {
 async fn handed_over(scene: Scene) -> Result<()> {
     let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
     let rows = [
-        ("link", format!("ln -sf {token} \"$PAWL_HOOK_VALUES\""), "hands over what cannot be read"),
-        ("pipe", "rm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over what cannot be read"),
-        ("flood", "head -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over what cannot be read"),
+        ("link", format!("ln -sf {token} \"$PAWL_HOOK_VALUES\""), "hands over values that cannot be read"),
+        ("pipe", "rm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"".to_owned(), "hands over values that cannot be read"),
+        (
+            "flood",
+            "head -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"".to_owned(),
+            "hands over values that cannot be read",
+        ),
         (
             "preload",
             "echo LD_PRELOAD=/tmp/evil.so > \"$PAWL_HOOK_VALUES\"".to_owned(),

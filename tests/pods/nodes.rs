@@ -76,7 +76,7 @@ async fn lost(scene: Scene) -> Result<()> {
     holds(&told, &command)?;
     scene.paste(&command)?;
     let status = scene.ends_within("applies", RunResult::Indeterminate, A_MINUTE).await?;
-    holds(status.message.as_deref().unwrap_or_default(), "gave it up: REASON")?;
+    holds(status.message.as_deref().unwrap_or_default(), "abandoned the apply: REASON")?;
     let free = |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.lease.is_none());
     scene.until("applies", "without its lease", A_MINUTE, free).await?;
 

@@ -378,7 +378,7 @@ async fn transient(scene: Scene) -> Result<()> {
     holds(&message, "2 created and recorded; state serial 1")?;
     // At once, and without a second attempt of the same plan.
     let next = status.next_step.context("no next step")?;
-    holds(&next, "see that the cluster can reach the host that the message names, then: ")?;
+    holds(&next, "make sure that the cluster can reach the host that the message names, then: ")?;
     ensure!(next.ends_with(&names::rerun_command(&scene.namespace, "a")), "{next}");
     ensure!(scene.starts("a", "apply") == 1 && status.attempt.context("no attempt")?.number == 1);
     Ok(())

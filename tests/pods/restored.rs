@@ -69,7 +69,7 @@ async fn etcd(scene: Scene) -> Result<()> {
     let restored = scene.status("a").await?;
     ensure!(restored.result.is_none() && restored.claim.is_none(), "{restored:?}");
     let status = scene.fails("a", FailureClass::Integrity, reason::ALREADY_CLAIMED, LATER).await?;
-    holds(&format!("{:?}", status.failure), "the cluster was restored from before that")?;
+    holds(&format!("{:?}", status.failure), "the cluster was restored to an earlier time")?;
     ensure!(status.claim.is_none() && scene.starts("a", "apply") == 1, "{status:?}");
     Ok(())
 }

@@ -119,7 +119,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
     if abandoned.is_some_and(|why| why != FORGED) && world.watcher.given_up.insert(uid.clone()) {
         world.watcher.endings.insert("given up");
     }
-    let by_forgery = is.message.as_ref().is_some_and(|message| message.contains(&format!("gave it up: {FORGED}")));
+    let by_forgery = is.message.as_ref().is_some_and(|message| message.contains(&format!("abandoned the apply: {FORGED}")));
     if by_forgery && !world.believes_forgeries() {
         world.violated("S3", "an apply was given up in words that were forged while the policies were away");
     }

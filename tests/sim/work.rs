@@ -72,7 +72,7 @@ pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
 }
 
 fn terminated() -> Failure {
-    failure(FailureClass::Interrupted, reason::TERMINATED, "the tool was told to end", Changed::None)
+    failure(FailureClass::Interrupted, reason::TERMINATED, "the tool was asked to stop", Changed::None)
 }
 
 fn digest(of: &str) -> String {

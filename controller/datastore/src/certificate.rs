@@ -60,7 +60,7 @@ pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]
         }
         // Read again: the other writer's content is used.
     }
-    anyhow::bail!("others change it all the time")
+    anyhow::bail!("other writers change it too often")
 }
 
 fn files(entries: &BTreeMap<String, Vec<u8>>) -> Option<Files> {

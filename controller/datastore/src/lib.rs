@@ -81,7 +81,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let sealed = Sealed::new(store, Arc::new(Keys::waiting(&settings.keys)));
     let service = Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone());
     let service = Arc::new(service.publishing(settings.outputs_policy.clone()).fed_by(settings.sources_account.clone()));
-    service.unfit.send_replace(Some(problem(UNAVAILABLE, "the keys are being looked at")));
+    service.unfit.send_replace(Some(problem(UNAVAILABLE, "the keys are being loaded")));
     tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
     let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
     let paths = (settings.tls_cert.clone(), settings.tls_key.clone());

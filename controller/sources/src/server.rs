@@ -117,7 +117,7 @@ impl Servers {
         let git = self.git.without(logins.iter().flat_map(source::Login::secrets));
         let mut repository = Repository::new(url.as_str(), "HEAD").and_then(|new| new.with_logins(&logins)).map_err(illegal)?;
         let fault = |error: std::io::Error| {
-            Problem::new(Reason::AgentFault, format!("what the server is asked with cannot be written: {error}"))
+            Problem::new(Reason::AgentFault, format!("the request to the server cannot be encoded: {error}"))
         };
         let mut keys = None;
         if logins.iter().any(|login| login.identity.is_some()) {

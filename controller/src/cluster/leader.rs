@@ -143,7 +143,7 @@ impl Candidate {
                             Ok(Ok(Some(found))) if self.is_ours(&found) => lease = found,
                             Ok(Ok(found)) => {
                                 let holder = found.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
-                                return format!("the Lease is of {}", holder.as_deref().unwrap_or("nobody"));
+                                return format!("the Lease is of {}", holder.as_deref().unwrap_or("no process"));
                             }
                             Ok(Err(error)) => last = error.to_string(),
                             Err(_) => {}

@@ -88,7 +88,10 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     let mut none = Inherited::default();
     let key = (namespace.clone().unwrap_or_else(|| own.clone()), name.clone());
     let inherited = known.0.get_mut(&key).unwrap_or_else(|| {
-        notes.say("spec.repository", "is not among what is converted: what the layer takes from it is missing here");
+        notes.say(
+            "spec.repository",
+            "names a repository that is not in the input: the settings that the layer takes from it are missing here",
+        );
         &mut none
     });
     inherited.used = true;
@@ -136,7 +139,7 @@ fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
         }
         if found.as_ref().is_some_and(|(outer, _)| *outer == "Terragrunt") {
             if version.is_some() {
-                notes.say(&spec.path(&format!("{field}.version")), "is read from the code when Terragrunt is what is started");
+                notes.say(&spec.path(&format!("{field}.version")), "is read from the code when the tool is Terragrunt");
             }
             continue;
         }
@@ -155,7 +158,7 @@ fn strategy(spec: &mut Fields, notes: &mut Notes) -> (Option<bool>, Option<u64>)
     let mut error = strategy.within("onError");
     let retries = error.number("maxRetries");
     error.end(&[], notes);
-    strategy.end(&[("applyWithoutPlanArtifact", "what is applied is the plan that was shown, byte for byte")], notes);
+    strategy.end(&[("applyWithoutPlanArtifact", "an apply always uses the stored plan, byte for byte")], notes);
     (apply, retries)
 }
 

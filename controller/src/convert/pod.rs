@@ -9,7 +9,7 @@ use super::{
 
 /// Pod fields that Pawl covers by other means.
 pub(super) const HINTS: [(&str, &str); 10] = [
-    ("image", "the runner's image is Pawl's; template.tool says which tool and version runs"),
+    ("image", "the runner's image is Pawl's; template.tool selects the tool and its version"),
     ("command", "Pawl's agent runs the tool; template.hooks holds scripts"),
     ("args", "Pawl's agent runs the tool; template.hooks holds scripts"),
     ("initContainers", "template.hooks holds scripts, template.files files"),
@@ -88,7 +88,7 @@ pub(super) fn environment(of: &mut Fields, to: &mut Tree, at: &str, notes: &mut 
         for kind in ["secretRef", "configMapRef"] {
             let mut object = all.within(kind);
             from.put(&format!("{kind}.name"), object.text("name"));
-            object.end(&[("optional", "what is named has to be there")], notes);
+            object.end(&[("optional", "the object has to exist")], notes);
         }
         if from.has("secretRef") || from.has("configMapRef") {
             to.push(&format!("{at}.envFrom"), from.0);
@@ -106,9 +106,9 @@ pub(super) fn value_from(of: &mut Fields, notes: &mut Notes) -> Option<Value> {
         if let (Some(name), Some(key)) = (key.text("name"), key.text("key")) {
             found = Some(json!({kind: {"name": name, "key": key}}));
         }
-        key.end(&[("optional", "what is named has to be there")], notes);
+        key.end(&[("optional", "the object has to exist")], notes);
     }
-    from.end(&[("fieldRef", "nothing of the pod is known to a run before it has one")], notes);
+    from.end(&[("fieldRef", "values are resolved before the run has a pod")], notes);
     found
 }
 

@@ -30,9 +30,9 @@ pub(super) fn repository(mut document: Document, made: &mut Made, notes: &mut No
     document.spec.end(
         &[
             ("verify", "the commit is fetched by its id, and no signature of it is checked"),
-            ("ignore", "a layer's runs are set off by what its code uses"),
-            ("proxySecretRef", "the chart's values say which proxy there is"),
-            ("timeout", "a look has a bound of its own"),
+            ("ignore", "a layer's runs follow changes of the files that its code uses"),
+            ("proxySecretRef", "the chart's values set the proxy"),
+            ("timeout", "a check has a fixed timeout"),
         ],
         notes,
     );
@@ -68,25 +68,25 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     runner(spec, &mut to, notes);
     document.spec.end(
         &[
-            ("retryInterval", "a plan that failed is made again after 1 min, doubling to 1 h"),
-            ("retryStrategy", "a plan that failed is made again after 1 min, doubling to 1 h"),
-            ("maxRetryInterval", "a plan that failed is made again after 1 min, doubling to 1 h"),
+            ("retryInterval", "a failed plan is retried after 1 min, doubling to 1 h"),
+            ("retryStrategy", "a failed plan is retried after 1 min, doubling to 1 h"),
+            ("maxRetryInterval", "a failed plan is retried after 1 min, doubling to 1 h"),
             ("force", "annotate the layer with pawl.run/plan=now"),
             ("destroy", "delete the layer with deletionPolicy: Destroy, or make a run with operation: Destroy"),
-            ("targets", "a run of one's own has targets, a layer is whole"),
-            ("refreshBeforeApply", "what is applied is the plan that was shown"),
+            ("targets", "only a run without a layer has targets"),
+            ("refreshBeforeApply", "an apply always uses the stored plan"),
             ("breakTheGlass", "see the guide's page of trouble"),
             ("enterprise", "there is none"),
-            ("cloud", "the code says it"),
+            ("cloud", "the code configures it"),
             ("tfstate", "a lock that a run left is released by the controller; design/guide/state.md has the rest"),
             ("dependsOn", "dependencies between layers are not there yet; valueFrom.outputOf takes outputs of another stack"),
-            ("healthChecks", "a hook with when: AfterApply checks what it likes"),
+            ("healthChecks", "a hook with when: AfterApply can run any check"),
             ("webhooks", "a hook with when: AfterPlan sees the plan, and fails it"),
             ("readInputsFromSecrets", "nothing is templated; variables take keys of Secrets"),
             ("enableInventory", "the state lists its objects"),
             ("branchPlanner", "plans of pull requests are not there yet"),
             ("backendConfigsFrom", "write template.backend, and its credentials into template.env"),
-            ("alwaysCleanupRunnerPod", "pods go with their runs"),
+            ("alwaysCleanupRunnerPod", "pods are deleted with their runs"),
             ("cliConfigSecretRef", "name the key as well: template.credentials.cliConfig.secretKeyRef"),
         ],
         notes,
@@ -112,7 +112,7 @@ fn source(spec: &mut Fields, own: &str, to: &mut Tree, made: &mut Made, notes: &
         Some(repository) => to.put("spec.ref", repository.0.get(GIT_REF).cloned()),
         None => notes.say(
             "spec.sourceRef",
-            "names a GitRepository that is not among what is converted: convert it together with this, and say which ref it follows",
+            "names a GitRepository that is not in the input: convert it together with this, or set spec.ref",
         ),
     }
     made.allow(&namespace, &name, own);
@@ -172,7 +172,7 @@ fn inputs(spec: &mut Fields, path: Option<&str>, to: &mut Tree, notes: &mut Note
         if keys.is_empty() {
             to.push("spec.template.envFrom", json!({"prefix": "TF_VAR_", all: {"name": name}}));
         }
-        from.end(&[("optional", "what is named has to be there")], notes);
+        from.end(&[("optional", "the object has to exist")], notes);
     }
     if let Some(values) = spec.any("values") {
         if values.to_string().contains("${{") {

@@ -119,7 +119,7 @@ async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx:
     let meta = json!({"uid": uid, "resourceVersion": there.resource_version(), "annotations": {names::CANCEL: why}});
     ctx.call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta})))).await?;
     tracing::info!(run, why, "run taken back");
-    let text = format!("run {run} was taken back: {why}");
+    let text = format!("run {run} was canceled: {why}");
     ctx.events.publish(layer, vec![Note { reason: "RunSuperseded", warning: false, text }]);
     Ok(())
 }

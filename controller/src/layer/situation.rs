@@ -95,7 +95,7 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     }
     let effective = Effective::of(&o.layer, repository).or_else(|error| {
         let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
-        hold(reason::TEMPLATE_INVALID, format!("no run can be made of the settings: {error}"), step)
+        hold(reason::TEMPLATE_INVALID, format!("the settings give no valid run: {error}"), step)
     })?;
     // A named stack is a deliberate choice. A stack derived from path and URL changes with a renamed directory: everything would be planned
     // again from an empty state, and a destroy would find nothing.
@@ -103,7 +103,7 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     match before.filter(|before| *before != effective.stack && !effective.names_stack()) {
         Some(before) => {
             let message = format!(
-                "its state is of stack {before}; with this path and repository it would be of {}, which knows nothing of what exists",
+                "its state belongs to stack {before}; with this path and repository it would belong to {}, whose state lists none of its objects",
                 effective.stack
             );
             let step =

@@ -86,7 +86,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
                 if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
                     || error.kind() == ErrorKind::Invalid && basis != Some(Basis::Version) =>
             {
-                tracing::debug!(%error, "decided on something that has changed; reading again");
+                tracing::debug!(%error, "the decision is based on an outdated object; reading again");
                 basis = Some(Basis::after(error.kind()));
                 match observe::live(&run, ctx).await? {
                     Some(fresh) => seen = fresh,
@@ -97,7 +97,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         }
     }
     // Another client writes all the time, or two decisions contradict each other.
-    tracing::warn!("no rest after {MAX_STEPS} steps");
+    tracing::warn!("not settled after {MAX_STEPS} steps");
     Ok(Some(Duration::from_secs(2)))
 }
 

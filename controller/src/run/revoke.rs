@@ -74,7 +74,7 @@ async fn one(run: TerraformRun, ctx: &Context) -> Result<(), Error> {
         return Ok(());
     }
     annotate(run.meta(), changes, ctx).await?;
-    tracing::warn!(run.namespace = run.namespace(), run.name = run.name_any(), ?texts, "what is unverified was revoked");
+    tracing::warn!(run.namespace = run.namespace(), run.name = run.name_any(), ?texts, "unverified annotations were revoked");
     let note = |text| Note { reason: reason::UNVERIFIED, warning: true, text };
     ctx.events.publish(&run, texts.into_iter().map(note).collect());
     if approved && manual { Box::pin(tell(&run, &Outcome::ApprovalRevoked { by: by.cloned() }, ctx)).await } else { Ok(()) }

@@ -145,7 +145,12 @@ fn warn_of_newer(event: &watcher::Event<TerraformRun>) {
         && let Some(field) = run.unknown_word()
     {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
-        tracing::warn!(run.namespace = namespace, run.name = name, field, "a word of a newer version: the run is left alone");
+        tracing::warn!(
+            run.namespace = namespace,
+            run.name = name,
+            field,
+            "the run has a value of a newer version and is left alone"
+        );
     }
 }
 

@@ -83,7 +83,7 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
             Err(error) => return Err(error),
         }
     }
-    Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
+    Ok(Taken::Behind("a run that is taking it".to_owned()))
 }
 
 /// Whether the run that a Lease names still holds it.

@@ -15,7 +15,7 @@ pub enum IdentityError {
     NoKey,
     /// It needs a passphrase.
     #[error(
-        "is a private key with a passphrase, which nobody is there to type; make a key without one for this repository \
+        "is a private key with a passphrase, which no run can enter; make a key without one for this repository \
          (ssh-keygen -t ed25519 -N '' -f identity), which may only read"
     )]
     Passphrase,

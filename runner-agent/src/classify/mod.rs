@@ -86,7 +86,7 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     let ended = match exit {
         Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
         Exit { code: 11, .. } => "crashed (exit code 11)".to_owned(),
-        Exit { code, told: true, .. } => format!("was told to end (exit code {code})"),
+        Exit { code, told: true, .. } => format!("was asked to stop (exit code {code})"),
         Exit { code, .. } if said_text.is_empty() => format!("failed with exit code {code}"),
         _ => "failed".to_owned(),
     };

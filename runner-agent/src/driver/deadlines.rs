@@ -45,7 +45,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Timer(Timer::Expired)));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
             }
-            // If the process is told to end, it does not wait longer for the claim's result.
+            // If the process is asked to stop, it does not wait longer for the claim's result.
             State::Claiming(_, Some(_)) => {
                 Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
             }

@@ -152,7 +152,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                         writer.learn(&run);
                         if let Some(field) = run.unknown_word() {
                             // A newer version may be about to continue or close the attempt. Neither adopt nor refuse.
-                            tracing::info!(field, "the run has a word that this version does not know; it is waited for");
+                            tracing::info!(field, "the run has a value that this version does not know; waiting");
                             tries += 1;
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
                             continue;
@@ -166,7 +166,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                         let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
                         let other = run.metadata.uid.as_deref() != Some(settings.run_uid.as_str());
                         if !open || taken || other || status.is_terminal() || status.claim.is_some() || requests.is_stopped() {
-                            tracing::error!(open, taken, other, "the attempt is not to be had; nothing is written");
+                            tracing::error!(open, taken, other, "the attempt cannot be adopted; nothing is written");
                             return Done::Adopted(None);
                         }
                         let adopted = Adopted {

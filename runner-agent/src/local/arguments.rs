@@ -57,7 +57,7 @@ Exit codes:
   4   it is not known what was applied
   64  the command line makes no sense
 
-Ctrl-C once cancels: what runs is told to end and waited for. A running apply finishes what it has begun
+Ctrl-C once cancels: the running command is asked to stop, and Pawl waits for it. A running apply finishes what it has begun
 and saves its state, so a second Ctrl-C changes nothing."
     };
 }

@@ -123,7 +123,7 @@ impl Screen {
             let silent = progress.quiet_since.as_ref().and(status.message.as_deref());
             self.bar(BAR, silent.or(progress.current.as_deref()).unwrap_or_default());
         } else if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_some() {
-            self.spin("the plan is compared with what is on disk");
+            self.spin("the plan is compared with the files on disk");
         } else {
             self.spin(status.message.as_deref().unwrap_or("starts"));
         }

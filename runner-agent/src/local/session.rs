@@ -137,7 +137,7 @@ impl Signals {
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "Ctrl-C",
-            _ = self.terminate.recv() => "told to end",
+            _ = self.terminate.recv() => "asked to stop",
             _ = self.hangup.recv() => "the terminal was closed",
         }
     }
@@ -170,10 +170,10 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
 fn waits_for(status: &TerraformRunStatus) -> &'static str {
     match status.phase.unwrap_or(Phase::Pending) {
         _ if status.claim.is_some() => {
-            "apply was told to end, once; it finishes what it has begun and saves its state, and to kill it now would lose that"
+            "apply was asked to stop, once; it finishes what it has begun and saves its state, and a kill now would lose that"
         }
-        Phase::Init => "init was told to end and is waited for; nothing was changed",
-        Phase::Plan => "plan was told to end and is waited for; nothing was changed",
+        Phase::Init => "init was asked to stop and is waited for; nothing was changed",
+        Phase::Plan => "plan was asked to stop and is waited for; nothing was changed",
         Phase::Pending | Phase::Setup => "the fetch of the source is waited for; nothing was changed",
         Phase::AwaitingApproval | Phase::Apply | Phase::Succeeded | Phase::Failed | Phase::Canceled | Phase::Unknown => {
             "the run is about to end; nothing was applied"

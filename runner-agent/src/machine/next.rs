@@ -302,7 +302,7 @@ fn preparing(event: E) -> Step {
     }
 }
 
-/// Hooks before the apply were told to end. Whatever their result, nothing is applied.
+/// Hooks before the apply were asked to stop. Whatever their result, nothing is applied.
 fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
     match event {
         E::Task(Task::HooksDone | Task::StepFailed { .. }) => not_applied(cause(stop)),

@@ -290,8 +290,8 @@ impl PhaseRunner {
             let last = events.said().tail.iter().rev().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}"));
             return Err(Reason::HookFailed.failure(self.redactor.clean(&named(&format!("{how}{}", last.unwrap_or_default())))));
         }
-        let text =
-            values.map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over what cannot be read: {error}"))))?;
+        let text = values
+            .map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over values that cannot be read: {error}"))))?;
         let values = hooks::values(&text, hook.when, env_names::refused);
         let values = values.map_err(|error| Reason::HookInvalid.failure(named(&format!("failed: {error}"))))?;
         guard(&self.hooks).values.extend(values);
@@ -308,7 +308,11 @@ impl PhaseRunner {
                 hooks::secrets(text).for_each(|secret| self.redactor.add(secret));
                 events.let_go().await;
             }
-            Err(_) => events.drop_held("pawl: what the hook printed is not shown, since what it hands over cannot be read").await,
+            Err(_) => {
+                events
+                    .drop_held("pawl: the hook's output is not shown, because the values that it hands over cannot be read")
+                    .await
+            }
         }
         text
     }

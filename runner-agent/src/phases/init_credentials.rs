@@ -65,7 +65,7 @@ impl PhaseRunner {
             let Some(url) =
                 Url::parse(&origin).filter(|url| url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase()))
             else {
-                let message = format!("credentials.git names {}, which is no host or stands there twice", git.host);
+                let message = format!("credentials.git names {}, which is not a host, or is listed twice", git.host);
                 return Err(Reason::InvalidSpec.failure(message));
             };
             let wanted = format!("credentials.git of {}", git.host);

@@ -105,7 +105,7 @@ impl PhaseRunner {
         }
     }
 
-    /// Reads the state's current objects through the tool, which has the credentials. Runs even after the tool was told to end,
+    /// Reads the state's current objects through the tool, which has the credentials. Runs even after the tool was asked to stop,
     /// since it only reads.
     pub(super) async fn read_state(&self, shell: &Shell) -> Result<StateFacts, String> {
         self.pull_state(shell, state::read).await

@@ -134,7 +134,7 @@ impl PhaseRunner {
     /// A file for the tool's output, if there is a datastore to upload it to.
     fn text(&self) -> Result<Option<Scratch>, Failure> {
         let text = self.remote.is_some().then(|| Scratch::create(&self.settings.kept)).transpose();
-        text.map_err(|error| internal("what the tool says of the plan cannot be kept", &error))
+        text.map_err(|error| internal("the tool's description of the plan cannot be stored", &error))
     }
 
     /// Streams `show -json` through the parser. Returns the facts and a copy of the JSON.
@@ -205,7 +205,7 @@ impl PhaseRunner {
         if let Some(text) = &text {
             events = events.copied(text.file().try_clone().map_err(|error| unkept(&error))?);
         }
-        events.line(Source::Out, "No changes. What exists is as the configuration says.", 0);
+        events.line(Source::Out, "No changes. The objects match the configuration.", 0);
         events.finish_copy().map_err(|error| unkept(&error))?;
         Ok(text)
     }

@@ -168,7 +168,7 @@ impl Found {
         let of = |refs| named(refs, settings).and_then(|(object, key)| inputs::mounted(&object.dir, key));
         for (name, text) in environment(spec, settings) {
             if SESSION_ENDS.contains(&name.as_str()) {
-                judge(text.trim().parse().ok(), &|| format!("the session of AWS that env {name} speaks of"));
+                judge(text.trim().parse().ok(), &|| format!("the AWS session in env {name}"));
             }
             judge(token_end(&text), &|| format!("the token in env {name}"));
         }

@@ -77,7 +77,7 @@ impl Recovery {
     /// The file's text: the `import` blocks, then the first lines of this run's journal.
     fn text(&self) -> String {
         // Writing to a `String` cannot fail.
-        let mut text = format!("# What run {} created and the state does not know; written by Pawl.\n", self.from);
+        let mut text = format!("# Objects that run {} created and the state lacks; written by Pawl.\n", self.from);
         for object in &self.imports {
             let id = quoted(object.id.as_deref().unwrap_or_default());
             let _ = write!(text, "import {{\n  to = {}\n  id = {id}\n}}\n", object.address);
@@ -175,7 +175,7 @@ impl Recovery {
             let _ = write!(first, ", {} are in the state already", self.recorded);
         }
         if !self.uncertain.is_empty() {
-            let _ = write!(first, ", {} it began and nobody saw the end", self.uncertain.len());
+            let _ = write!(first, ", {} it began, with an unknown end", self.uncertain.len());
         }
         if self.still_recorded > 0 {
             let _ = write!(first, ", {} it destroyed are still in the state", self.still_recorded);
@@ -335,7 +335,7 @@ pub(super) fn finish_recovery(
     }
     if run.spec.approval.is_automatic_for(&facts.counts) && run.spec.operation.applies() {
         let message = format!(
-            "the plan creates {} that may be there already, and nobody is asked: {}",
+            "the plan creates {} that may exist already, and the run approves itself: {}",
             again.len(),
             again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
         );
@@ -398,7 +398,7 @@ mod tests {
         assert!(text.contains("  id = \"q\\\"$${z}\"\n") && !text.contains("to = bad"), "{text}");
         assert_eq!(
             found.notes()[0],
-            "2 imported that run first created, 2 are in the state already, 2 it began and nobody saw the end"
+            "2 imported that run first created, 2 are in the state already, 2 it began, with an unknown end"
         );
     }
 

@@ -57,7 +57,8 @@ impl PhaseRunner {
         let _ = notices.send(Notice::Ended("source", i32::from(fetched.is_err())));
         let Unpacked { files: count, without } = fetched?;
         if !without.is_empty() {
-            let text = format!("pawl: these submodules are empty, since they are not in what is stored: {}", without.join(", "));
+            let text =
+                format!("pawl: these submodules are empty, because the stored snapshot lacks them: {}", without.join(", "));
             self.log.line(&self.redactor.clean(&text)).await;
         }
         let short: String = repository.revision.chars().take(7).collect();
@@ -138,7 +139,7 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
         words::SOURCE_NOT_READY => {
             let at = namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
             let message = format!(
-                "{}; `controller sources` has not stored it. What it last said of the repository: kubectl describe{at} {}/{name}",
+                "{}; `controller sources` has not stored it. Its last report on the repository: kubectl describe{at} {}/{name}",
                 problem.message,
                 names::KUBECTL_REPOSITORY
             );
@@ -159,7 +160,7 @@ fn of_unpack(error: &UnpackError, repository: &RepositorySource) -> Failure {
         UnpackError::Storage(text) if is_disk_full(text) => Reason::DiskFull.failure(text),
         UnpackError::Storage(text) => Reason::AgentFault.failure(text),
         UnpackError::Integrity(text) => Reason::SourceCorrupt.failure(format!(
-            "what the datastore has as revision {revision} of repository {name} is not that: {text}; nothing was planned"
+            "the snapshot that the datastore has for revision {revision} of repository {name} is another one: {text}; nothing was planned"
         )),
     }
 }

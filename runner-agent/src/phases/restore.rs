@@ -59,7 +59,7 @@ impl PhaseRunner {
             BundleError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 internal("the plan cannot be unpacked", &error)
             }
-            other => corrupt(format!("what the datastore keeps is not the plan: {other}")),
+            other => corrupt(format!("the bundle in the datastore is not the plan: {other}")),
         })?;
         let changed = head.inputs.changed(&given.taken);
         if !changed.is_empty() && !run.spec.approval.allow_rotation {

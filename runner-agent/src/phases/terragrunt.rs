@@ -96,7 +96,7 @@ impl PhaseRunner {
     pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
-        let failed = |error: io::Error| internal("Terragrunt cannot be told what to run", &error);
+        let failed = |error: io::Error| internal("the settings for Terragrunt cannot be written", &error);
         let stands_in = self.stands_in(beneath).map_err(failed)?;
         let notes = self.notes();
         gone(&notes).map_err(failed)?;

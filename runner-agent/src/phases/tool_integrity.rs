@@ -60,10 +60,10 @@ impl Proven {
         let changed = |what: &str| {
             let was = self.digest.get().map_or("not known yet", String::as_str);
             let (title, path) = (&self.title, self.binary.display());
-            let message = format!("{title} is not what it was at Setup (sha256: {was}): {path} {what}; it was not started");
+            let message = format!("{title} has changed since Setup (sha256: {was}): {path} {what}; it was not started");
             Reason::ToolNotGenuine.failure(message)
         };
-        let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be looked at ({error})")))?;
+        let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be inspected ({error})")))?;
         if now == self.file {
             return Ok(());
         }
@@ -90,7 +90,7 @@ impl VerifiedTool {
     /// `remembered`, a digest may come from an earlier run.
     pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {
         let all = found.all().map(Proven::of).collect::<io::Result<Vec<_>>>();
-        let proven = all.map_err(|error| internal("the tool cannot be looked at", &error))?;
+        let proven = all.map_err(|error| internal("the tool cannot be inspected", &error))?;
         let unknown: Vec<_> = proven.iter().filter(|one| one.digest.get().is_none()).cloned().collect();
         let read = move |binary: &Path| {
             if remembered {

@@ -89,10 +89,12 @@ impl Cache {
         make(&package)?;
         let (h1, record) = copy(from, &package, self.limits.package, stop).map_err(at(from))?;
         if !locked.packages.contains(&h1) {
-            return Err(Error::integrity(format!("what is installed is {h1}, which the lock file does not list")));
+            return Err(Error::integrity(format!(
+                "the installed provider has the digest {h1}, which the lock file does not list"
+            )));
         }
         if !runs_here(&package, &locked.provider.name, &record).map_err(at(&package))? {
-            return Err(Error::integrity("what is installed has no executable for this platform"));
+            return Err(Error::integrity("the installed provider has no executable for this platform"));
         }
         write_record(aside, &record)?;
         let used = aside.join(USED);

@@ -51,7 +51,7 @@ async fn both(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     }
     let met = (killed.max() <= RAN_OUT, told.max() <= GIVEN_BACK);
     table.bound("controller killed to another leads", killed.spread(Unit::Seconds), "at most 25 s", met.0);
-    table.bound("controller told to end to another leads", told.spread(Unit::Seconds), "at most 8 s", met.1);
+    table.bound("controller asked to stop to another leads", told.spread(Unit::Seconds), "at most 8 s", met.1);
     Ok(())
 }
 

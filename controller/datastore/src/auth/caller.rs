@@ -104,7 +104,7 @@ pub fn holds_claim(run: &RunView, pod: &PodIdentity, nonce: &str) -> bool {
 pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: Ask) -> Result<(), Problem> {
     let forbidden = |message: &str| Err(problem(FORBIDDEN, message));
     if pod.namespace != run.namespace {
-        return forbidden("the run is of another namespace");
+        return forbidden("the run is in another namespace");
     }
     let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
     // A later attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
@@ -117,7 +117,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return if was_its {
             Err(problem(REPLACED, format!("attempt {own} was replaced by attempt {newest}")))
         } else {
-            forbidden("the attempt is another pod's")
+            forbidden("the attempt belongs to another pod")
         };
     }
     if pod.name != *pod_name {
@@ -125,7 +125,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return if older {
             Err(problem(REPLACED, format!("the attempt of this pod was replaced by attempt {newest}")))
         } else {
-            forbidden("the attempt is another pod's")
+            forbidden("the attempt belongs to another pod")
         };
     }
     let adopted = run.adopted.as_ref().filter(|adopted| adopted.attempt == *newest);
@@ -139,7 +139,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     }
     // Before the claim, nothing that runs in the pod is approved. A run that only plans is never approved.
     if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
-        return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
+        return forbidden("a state is written only after the claim of its run, and never by a run that only plans");
     }
     if ask == Ask::Publish && !claimed && run.operation != Operation::Apply {
         return forbidden("only a run that applies publishes outputs that its plan did not change");

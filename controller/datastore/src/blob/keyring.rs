@@ -73,7 +73,7 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
         }
         // Another replica was first: use its keys.
     }
-    Err(problem(KEY_MISSING, format!("others change the Secret {secret} all the time")))
+    Err(problem(KEY_MISSING, format!("other writers change the Secret {secret} too often")))
 }
 
 async fn is_empty(store: &Store) -> Result<bool, Problem> {

@@ -27,7 +27,7 @@ use super::{
 pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
     if identity.user != service.controller {
-        return Err(problem(FORBIDDEN, "that is the controller's"));
+        return Err(problem(FORBIDDEN, "only the controller may do this"));
     }
     match ask {
         UidAsk::Result(attempt) => {

@@ -243,7 +243,7 @@ async fn read_once(sealed: &Sealed, name: &Name, blobs: &Name) -> Result<Option<
     let content = match &record.blob {
         Some(blob) => sealed.open(&names::below(blobs, blob), record.stored.size).await?,
         None if inline.len() as u64 == record.stored.size => futures::stream::once(async { Ok(inline) }).boxed(),
-        None => return Err(corrupt(format!("{name} has another size than it says"))),
+        None => return Err(corrupt(format!("{name} does not have the size that it records"))),
     };
     Ok(Some(Object { stored: record.stored, content }))
 }

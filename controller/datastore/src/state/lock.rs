@@ -185,7 +185,7 @@ pub(super) fn name(holder: &Holder<'_>) -> String {
 }
 
 pub(super) fn busy() -> Problem {
-    problem(UNAVAILABLE, "others change this state all the time; try again")
+    problem(UNAVAILABLE, "other writers change this state too often; nothing was written; try again")
 }
 
 #[cfg(test)]

@@ -29,7 +29,9 @@ fn resident() -> u64 {
 fn large_object_does_not_grow_memory() {
     let pieces = std::env::var(PIECES).unwrap_or_else(|_| "2048".to_owned());
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "tests::memory::child_uploads_and_downloads", "--ignored", "--nocapture", "--test-threads=1"]).env(PIECES, pieces);
+    child
+        .args(["--exact", "tests::memory::child_uploads_and_downloads", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(PIECES, pieces);
     let output = child.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("MiB up in"), "{said}{}", String::from_utf8_lossy(&output.stdout));

@@ -54,7 +54,7 @@ async fn errors_have_the_api_servers_format() {
     let lab = Lab::new();
     for (path, code, says) in [
         ("terraformruns/net/log?phase=foo", 400, "they are setup, init, plan"),
-        ("terraformruns/net/plan?attempt=x", 400, "no number of an attempt"),
+        ("terraformruns/net/plan?attempt=x", 400, "invalid number of an attempt"),
         ("terraformruns/net/nothing", 404, "no such path"),
     ] {
         let answer = lab.of_person("GET", path, b"").await;

@@ -160,7 +160,7 @@ async fn controller_releases_a_left_lock_and_fences_its_writer() {
     assert_eq!(lab.of_controller("DELETE", "/lock").await.reason(), FORBIDDEN, "its attempt could take the lock again");
     let mut closed = RunView { claim: Some(claim(1)), terminal: true, ..view(1, false) };
     lab.cluster.set(closed.clone());
-    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200, "behind the claim");
+    assert_eq!(lab.put("state?lock=a", &state(1, 0)).await.code, 200, "after the claim");
     assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 200);
     assert_eq!(lab.put("state?lock=a", &state(2, 0)).await.reason(), LOCKED, "late");
     assert_eq!(lab.put("lock", &lock("a")).await.reason(), REPLACED);

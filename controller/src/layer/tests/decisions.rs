@@ -96,7 +96,7 @@ fn newer_commit_supersedes_a_waiting_plan() {
     world.pushed(2, "b");
     world.settle();
     let run = world.runs.iter().find(|run| run.name_any() == older).unwrap();
-    assert!(run.annotations()[names::CANCEL].contains("commit 020202020202 took its place"));
+    assert!(run.annotations()[names::CANCEL].contains("superseded for commit 020202020202"));
     assert_eq!(world.open().unwrap().annotations()[names::CONTENT], digest("b"));
 }
 

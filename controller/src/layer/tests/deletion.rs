@@ -117,7 +117,7 @@ fn missing_repository_retains_the_deleted_layer() {
     world.repository = None;
     delete(&mut world);
     assert_eq!(world.layer.finalizers().len(), 1);
-    assert!(world.status().waits_for.unwrap().contains("is not destroyed"));
+    assert!(world.status().waits_for.unwrap().contains("are not destroyed"));
 }
 
 #[test]

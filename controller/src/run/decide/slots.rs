@@ -62,7 +62,7 @@ pub(super) fn before_opening(s: &Situation<'_>, class: Class) -> Option<Decision
     Some(still_waits(s).unwrap_or_else(blocked))
 }
 
-/// Whether a waiting pod must free its slot for others: its agent is told to end as soon as the datastore has the plan.
+/// Whether a waiting pod must free its slot for others: its agent is asked to stop as soon as the datastore has the plan.
 pub(super) fn ends_hold(s: &Situation<'_>, open: &OpenAttempt<'_>) -> bool {
     let status = s.status();
     let goes_on = status.approval.is_some() && status.lease.is_some();

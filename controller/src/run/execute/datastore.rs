@@ -22,15 +22,15 @@ pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
     if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
         let (result, journal) =
             tokio::join!(datastore.result(&namespace, &uid, claim.attempt), datastore.journal(&namespace, &uid, claim.attempt));
-        let journal = journal
-            .inspect_err(|error| tracing::warn!(error = causes(error), "nobody says what became of the objects of the apply"));
+        let journal =
+            journal.inspect_err(|error| tracing::warn!(error = causes(error), "the journal of the apply cannot be read"));
         let told = journal.ok().map(|journal| (seen.status().settled.is_some(), Box::new(journal)));
         ctx.memory.update(&uid, |notes| notes.journal.clone_from(&told));
         seen.notes.journal = told;
         match result {
             Ok(Some(message)) => seen.late_result = LateResult::Found(Box::new(message)),
             Ok(None) => {}
-            Err(error) => tracing::warn!(error = causes(&error), "nobody says how the apply ended"),
+            Err(error) => tracing::warn!(error = causes(&error), "the stored result of the apply cannot be read"),
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {

@@ -281,7 +281,7 @@ fn unapproved_plan_expires() {
     assert!(world.decide().needs_live());
     world.settle();
     assert_eq!(world.status().result, Some(RunResult::Expired));
-    assert_eq!(world.status().message.as_deref(), Some("nobody approved the plan in time; nothing was applied"));
+    assert_eq!(world.status().message.as_deref(), Some("the plan was not approved in time; nothing was applied"));
     assert!(world.status().next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
 }
 

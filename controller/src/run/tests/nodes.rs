@@ -237,7 +237,11 @@ fn abandon_on_a_lost_node_ends_the_apply() {
     world = world.abandoned();
     world.settle();
     assert_eq!((world.status().result, world.attempt().open), (Some(RunResult::Indeterminate), false));
-    assert!(world.status().message.as_ref().unwrap().contains("alice gave it up: burned down"), "{:?}", world.status().message);
+    assert!(
+        world.status().message.as_ref().unwrap().contains("alice abandoned the apply: burned down"),
+        "{:?}",
+        world.status().message
+    );
     assert_eq!((world.status().lease.is_none(), world.unlocks), (true, 1), "the lock first, then the lease");
     assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.held && pod.deleting), "{:?}", world.o.pod);
     // Late proof settles it.

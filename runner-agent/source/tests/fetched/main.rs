@@ -103,12 +103,12 @@ async fn a_repository_is_fetched_from_the_host_that_is_known_and_from_no_other()
     let fingerprint = server.fingerprint().unwrap();
     let (refused, message) = refusal(fetch(&url, "main", &[key("identity")]).await.0);
     assert_eq!(refused, Refusal::HostKey);
-    assert!(message.contains("no key is known of") && message.contains(&fingerprint), "{message}");
+    assert!(message.contains("known_hosts has no key of") && message.contains(&fingerprint), "{message}");
     assert!(message.ends_with(&server.known_hosts().unwrap()), "{message}");
     let other = ("known_hosts", server.other_known_hosts().unwrap());
     let (refused, message) = refusal(fetch(&url, "main", &[key("identity"), other]).await.0);
     assert_eq!(refused, Refusal::HostKey);
-    assert!(message.contains("another one is known of it") && message.contains(&fingerprint), "{message}");
+    assert!(message.contains("known_hosts has another one") && message.contains(&fingerprint), "{message}");
     assert!(source::identity::Identity::parse(&server.key("locked").unwrap()).is_err());
 }
 

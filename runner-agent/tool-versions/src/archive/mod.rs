@@ -211,7 +211,7 @@ fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
         return Err(hostile("whose name leads out of a directory"));
     }
     if text.contains(char::is_control) {
-        return Err(hostile("whose name has characters that cannot be seen"));
+        return Err(hostile("whose name has invisible characters"));
     }
     Ok(text)
 }

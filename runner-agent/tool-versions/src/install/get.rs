@@ -125,7 +125,7 @@ impl Installer {
             }
             let said = beginning(said.as_bytes());
             let text =
-                format!("what was got as {tool} {version} says that it is `{said}`: it is another release; it was removed");
+                format!("the download of {tool} {version} reports version `{said}`: it is another release; it was removed");
             store.discard(in_use)?;
             Err(Error::integrity(text))
         })

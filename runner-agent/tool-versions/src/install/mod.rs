@@ -118,8 +118,8 @@ impl Verification {
     pub const fn lowered(&self) -> Option<&'static str> {
         match self {
             Self::Signature(_) => None,
-            Self::Sums => Some("no signature is checked, as the operator says"),
-            Self::Nothing => Some("neither signature nor sum is checked, as the operator says"),
+            Self::Sums => Some("no signature is checked, as the operator configured"),
+            Self::Nothing => Some("neither signature nor sum is checked, as the operator configured"),
         }
     }
 }

@@ -146,7 +146,7 @@ fn hostile_entries_are_refused() {
         ("a/../../beside", "leads out"),
         ("a\\..\\b", "absolute"),
         ("C:/x", "absolute"),
-        ("a\nb", "cannot be seen"),
+        ("a\nb", "invisible characters"),
         (".git/config", "git's own"),
         ("modules/.GIT/hooks/x", "git's own"),
     ] {
@@ -161,8 +161,8 @@ fn hostile_entries_are_refused() {
     for (entry, says) in [
         (Entry { name: b"caf\xe9.tf", ..main.clone() }, "no UTF-8"),
         (link("d/l", "../../beside"), "leads out of the archive"),
-        (link("l", ""), "no path"),
-        (Entry { link: b"\xff", ..link("l", "") }, "no UTF-8"),
+        (link("l", ""), "an invalid path"),
+        (Entry { link: b"\xff", ..link("l", "") }, "not UTF-8"),
         (hard("main.tf"), "a hard link"),
         (hard("/etc/passwd"), "a hard link"),
         (hard("../beside"), "a hard link"),
