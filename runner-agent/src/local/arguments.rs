@@ -69,7 +69,7 @@ const AFTER_LONG_HELP: &str = concat!(
 Examples:
   runner-agent local                                    plan this directory, ask, apply
   runner-agent local plan stacks/network                plan, and change nothing
-  runner-agent local apply stacks/network < /dev/null   nobody to ask: the plan waits, exit code 2
+  runner-agent local apply stacks/network < /dev/null   no terminal: the plan waits, exit code 2
   runner-agent local apply stacks/network --approve sha256:…
                                                         apply the plan that waits, and no other
   runner-agent local -var-file=prod.tfvars -target=module.network
