@@ -77,7 +77,7 @@ fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
-        // The first of a month exists in every year, and a clock that is hours late makes no difference.
+        // Certificates begin on the first of a month: that day exists in every year, and a clock that is hours late makes no difference.
         let day = |years: i16| {
             let month = u8::try_from(today.month()).unwrap_or(1);
             date_time_ymd(i32::from(today.year() + years), month, 1)

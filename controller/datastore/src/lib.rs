@@ -97,7 +97,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     tokio::spawn(outputs::run(service.outputs.clone(), Duration::from_secs(settings.outputs_interval)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
-    // This listener also answers the kubelet's probes, so that connections waiting for a transfer cannot block them.
+    // The kubelet's probes have this separate listener, so that connections that wait for a transfer cannot block them.
     let (counted, asked) = (service.metrics.clone(), service.clone());
     let ready = move || {
         let service = asked.clone();

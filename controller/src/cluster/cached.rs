@@ -1,5 +1,5 @@
-//! Objects in the runtime's cache: as they are, or packed while nothing happens to them. Most stored objects are idle,
-//! and an object is large even if only a small part of it is needed.
+//! Objects in the runtime's cache: stored whole, or packed while they are idle. Most stored objects are idle, and an object is large even
+//! if only a small part of it is needed.
 
 use std::{
     borrow::Cow,
@@ -49,7 +49,7 @@ struct Rest {
 }
 
 impl<K: Kind> Cached<K> {
-    /// Caches an object as it is; `wakes` is a hash of the parts whose change triggers a reconcile.
+    /// Caches an object whole; `wakes` is a hash of the parts whose change triggers a reconcile.
     pub(crate) fn whole(object: K, wakes: u64) -> Self {
         Self { whole: Some(Arc::new(object)), packed: None, wakes, due: None }
     }

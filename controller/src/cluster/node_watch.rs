@@ -35,7 +35,7 @@ pub fn heard(event: &watcher::Event<Node>, ctx: &Cluster) {
     }
 }
 
-/// The current node. Uses the cache while that shows a healthy node, because then nothing depends on it.
+/// The current state of the node. Uses the cache while it shows a healthy node, because no decision depends on a healthy one.
 ///
 /// # Errors
 /// When a call fails. Without the right to read nodes, the state is unknown.

@@ -14,8 +14,8 @@ use crate::{cluster::Cluster, error::Error, runner_pod::status::PodView};
 /// Waits after failed tries, in seconds. After the last one, the next list of pods shows the pod again.
 const WAITS: [u64; 5] = [1, 5, 15, 60, 300];
 
-/// The pod left by a run that was just deleted, or by the attempt before the current one, according to the cache: a
-/// pod's creation may be seen before the end of its attempt.
+/// The cached pod, if any, of a run that was just deleted, or of the attempt before the current one. The cache may show a pod's creation
+/// after its attempt was closed.
 pub fn left_by(run: &TerraformRun, is_gone: bool, ctx: &Cluster) -> Option<PodView> {
     let number = run.status.as_ref()?.attempt.as_ref()?.number;
     let name = names::attempt_name(&run.name_any(), &run.uid()?, if is_gone { number } else { number.checked_sub(1)? });

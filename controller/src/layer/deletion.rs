@@ -28,11 +28,11 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     if let Some(run) = s.facts.current {
         return under_way(s, run);
     }
-    // Nothing was ever planned, so nothing exists: a layer with a misspelled repository can be deleted.
+    // Without a plan no object exists, so a layer with a misspelled repository can be deleted.
     let Some(made) = s.facts.last_apply.as_ref().or(s.facts.last_plan.as_ref()) else {
         return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
     };
-    // Destroys the revision that was planned before, so the repository need no longer have its ref or path.
+    // The destroy uses the revision that was planned before, so it works without the ref and the path.
     let effective = match situation::effective(s.o) {
         Ok(effective) => effective,
         Err(hold) => {
@@ -68,7 +68,7 @@ fn under_way(s: &Situation<'_>, run: &RunSummary) -> Next {
     next
 }
 
-/// The first destroy run is due at once. A failed one is retried like any run, any other only on request.
+/// The first destroy run is due at once. A failed one is retried like any run; a denied, canceled or expired one only on request.
 fn cause(
     s: &Situation<'_>,
     made: &LayerRun,

@@ -106,8 +106,8 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
     Ok(Done::Carried)
 }
 
-/// Cancels a run after a live read. Does nothing if the run has progressed: a cancel would interrupt its apply, or a plan whose successor
-/// can wait.
+/// Cancels a run after a live read. Does nothing if the run has progressed: a cancel would interrupt an apply, or a plan that may as well
+/// finish.
 async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.runs(&layer.namespace().unwrap_or_default());
     let there = ctx.call_opt("read run of layer", api.get(run)).await?.filter(|there| there.uid().as_deref() == Some(uid));
@@ -168,7 +168,8 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
     Done::Refused(refused)
 }
 
-/// Whether the layer's namespace is being deleted. Without the right to read namespaces, the refusal of a run shows it later.
+/// Whether the layer's namespace is being deleted. Without the right to read namespaces this is unknown, and the API server refuses the run
+/// later.
 pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Result<bool, Error> {
     let api: Api<CoreNamespace> = Api::all(ctx.client.clone());
     match ctx.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {

@@ -41,7 +41,8 @@ pub(super) struct Store {
     pub(super) wakers: Vec<(Option<String>, UnboundedSender<Layer>)>,
     shared: SharedStates,
     has_datastore: bool,
-    /// Every watch has listed once. Until then no states are computed: nothing reads them, and each listed run would change them.
+    /// Every watch has listed once. Until then no states are computed, because each listed run would change them and no decision reads them
+    /// yet.
     settled: bool,
 }
 
@@ -81,7 +82,7 @@ impl Store {
         let rank = (created, Arc::from(&*uid));
         let (key, old) = self.layers.remove_entry(&key).map_or_else(|| (Arc::new(key), None), |(key, old)| (key, Some(old)));
         let same = old.as_ref().filter(|old| old.rank == rank && *old.repository == repository);
-        // Another layer of that name, whose predecessor's deletion no watch showed, or the same with another repository.
+        // A recreated layer of that name, whose predecessor's deletion no watch showed, or the same layer with another repository.
         if let (Some(old), None) = (&old, same) {
             self.forget(&key, old);
         }

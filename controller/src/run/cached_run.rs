@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Counts the key of kube's store, which repeats name and namespace, and the entry of the layer.
+    /// The count includes the key of kube's store, which repeats name and namespace, and the layer's entry.
     #[test]
     fn finished_run_takes_little_memory() {
         const RUNS: usize = 2_000;

@@ -61,7 +61,7 @@ impl Deref for Context {
     }
 }
 
-/// The run that was told to release each lock: namespace, name and UID by lock ID. A second release could remove a lock that the first run
-/// took afterwards.
+/// The one run that may release each lock: namespace, name and UID by lock ID. A second run's release could remove a lock that the first
+/// run took afterwards.
 #[derive(Default)]
 pub struct Released(pub(super) Mutex<HashMap<String, (String, String, String)>>);

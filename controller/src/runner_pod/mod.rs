@@ -26,10 +26,10 @@ use crate::settings::Settings;
 
 /// Lifetime of tokens in seconds. The kubelet renews them before they expire.
 const TOKEN_SECONDS: i64 = 3600;
-/// Mode of files from Secrets and ConfigMaps: readable by the image's user, whichever it is, and writable by none.
+/// Mode of files from Secrets and ConfigMaps: readable by every user, since an image may have any user, and writable by none.
 const FILE_MODE: i32 = 0o444;
 
-/// Extra time, in addition to the pod's grace period, for a node to stop containers without a pod object.
+/// Time beyond the pod's grace period in which a node stops containers whose pod object is gone.
 const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// The pod's grace period, in seconds.

@@ -177,7 +177,7 @@ pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) ->
     (volumes, mounts)
 }
 
-/// Token, certificate authority and namespace at the default location, as automounting provides, and nothing else.
+/// The token, certificate authority and namespace that automounting would provide, at the same location.
 fn token_volume() -> Volume {
     let authority = VolumeProjection {
         config_map: Some(ConfigMapProjection {

@@ -79,8 +79,8 @@ impl Repositories {
         match event {
             Event::Apply(repository) | Event::InitApply(repository) => {
                 let (uid, seen) = (repository.uid().unwrap_or_default(), Repository::of(repository));
-                // The response to our own write may be ahead of the watch. A listing always counts: the cluster may
-                // have been restored.
+                // The response to our own write may be newer than the watch. A listing always counts, since a restored cluster may have
+                // older versions.
                 let is_behind = by_uid.get(&uid).is_some_and(|known| known.version > seen.version);
                 if !is_behind || matches!(event, Event::InitApply(_)) {
                     by_uid.put(feed.seen(), uid, seen);

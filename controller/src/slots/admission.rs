@@ -1,4 +1,4 @@
-//! Which runs of a line may take a slot: a pure function of the line, the open attempts and the bounds.
+//! Decides which runs of a queue may take a slot: a pure function of the queue, the open attempts and the bounds.
 //!
 //! The line is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
 //! that the bound of its namespace or repository excludes does not block runs of others.
@@ -10,7 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 
-/// The purpose of a slot. The bounds apply to each class separately, and each has its own line: an approved apply never waits for a plan.
+/// The purpose of a slot. The bounds apply to each class separately, and each has its own queue: an approved apply never waits for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// An attempt that plans, and applies too if no approval is needed.
@@ -179,7 +179,7 @@ pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, o
     all
 }
 
-/// Whether a run with that place may take a slot. The place need not be in the line yet.
+/// Whether a run at that place of the queue may take a slot. The place need not be in the queue yet.
 ///
 /// # Errors
 /// Why it has to wait.
@@ -307,7 +307,8 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// For random lines: no bound is exceeded, no run is passed over unless a bound of its own is full, and `ask` agrees with `admitted`.
+    /// For random queues: no bound is exceeded, no run is passed over unless one of its own bounds is full, and `ask` agrees with
+    /// `admitted`.
     #[test]
     fn random_queues_are_admitted_within_their_bounds() {
         for seed in 0..2_000 {

@@ -1,4 +1,4 @@
-//! The counted state of runs: open attempts, reserved slots, and the line. Consistent between any two events.
+//! Counts open attempts and reserved slots, and holds the queue. Consistent between any two events.
 
 use std::collections::BTreeSet;
 
@@ -112,7 +112,7 @@ impl Allocations {
         self.held.remove(uid);
     }
 
-    /// Whether it is the turn of a place in the line.
+    /// Whether the run at a place of the queue may take a slot.
     ///
     /// # Errors
     /// Which bound is full, and how many wait before it.

@@ -79,8 +79,7 @@ impl Ask {
         }
     }
 
-    /// Whether the claiming process may do this after its attempt was closed. Evidence of an apply's outcome arrives
-    /// late this way.
+    /// Whether the claiming process may do this after its attempt was closed, to deliver late evidence of the apply's outcome.
     const fn is_proof(self) -> bool {
         match self {
             Self::Put(kind) | Self::Digest(kind) => matches!(kind, ObjectKind::Result | ObjectKind::ErroredState),
@@ -107,7 +106,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return forbidden("the run is in another namespace");
     }
     let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
-    // A later attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
+    // The open attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
     let own = if matches!(ask, Ask::Get(_)) { *newest } else { attempt };
     if attempt > *newest {
         return forbidden("the run has no such attempt");
@@ -137,7 +136,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     if !(*open || late) {
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
-    // Before the claim, nothing that runs in the pod is approved. A run that only plans is never approved.
+    // Before the claim, a person has approved nothing that runs in the pod. A run that only plans is never approved.
     if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
         return forbidden("a state is written only after the claim of its run, and never by a run that only plans");
     }

@@ -135,7 +135,7 @@ async fn carry_out(
             let said = body.collect().await?;
             let namespace = service.lookup.namespace(run).await?;
             let found = if said.is_empty() {
-                // Before the claim, nothing that runs in the pod is approved, so the pod may not supply values.
+                // Before the claim, a person has approved nothing that runs in the pod, so the pod may not supply values.
                 match service.states.get_for(&state()?, &namespace).await? {
                     None => StateOutputs::default(),
                     Some((_, content)) => journal::read_state(content, StateOutputs::read).await?,

@@ -43,8 +43,7 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
         }
         UidAsk::ReleaseLock => {
             let (view, key) = journal::state_of(service, run).await?;
-            // Only the controller vouches that the process has ended. With an open attempt, a process could take the
-            // lock again.
+            // Only the controller knows that the process has ended. With an open attempt, a process could take the lock again.
             if view.is_open() {
                 return Err(problem(FORBIDDEN, "the run's attempt is open"));
             }

@@ -118,7 +118,7 @@ impl Logs {
         let upto = upto.ok_or_else(|| problem(TOO_LARGE, format!("a log has at most {MAX_LOG} bytes")))?;
         let active = self.active(key);
         let mut guard = active.tail.lock().await;
-        // Take the cache entry out during the change. If the change is interrupted, the next append reads the store.
+        // Remove the cache entry during the change. If the change is interrupted, the next append reads the store.
         let mut tail = match guard.take() {
             Some(tail) if tail.length() == offset => tail,
             // Another replica may have appended.

@@ -71,7 +71,7 @@ async fn concurrent_starts_create_one_key_in_an_empty_store() {
     settle(&again, &*cluster, Some(&secret())).await.unwrap();
     assert!(matches!(again.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)));
     assert_eq!(entries(&cluster), made);
-    // A replica that read the Secret before it was filled, and checks the store after the first mark.
+    // A replica reads the Secret before it is filled, and checks the store after the first mark was written.
     cluster.before.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
     settle(&starting(folder.path(), keys.path()), &*cluster, Some(&secret())).await.unwrap();
     assert_eq!(entries(&cluster), made);

@@ -1,4 +1,4 @@
-//! Measures the memory for a large object in a separate process, because other tests of this program would count.
+//! Measures the memory for a large object in a separate process, because the memory of other tests in this program would count too.
 
 use std::{process::Command, time::Instant};
 

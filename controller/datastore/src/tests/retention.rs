@@ -145,6 +145,6 @@ async fn sweep_of_a_state_keeps_what_the_newest_record_references() {
         let read = lab.of_person("GET", &format!("states/net/download?version={}", version["number"]), b"").await;
         assert_eq!(read.body.unwrap().len(), usize::try_from(version["size"].as_u64().unwrap()).unwrap());
     }
-    // What remains: the records with content, the newest, and the blobs of every third of 64 versions.
+    // Expected to remain: the records with content, the newest, and the blobs of every third of 64 versions.
     assert!(lab.files().len() < all && lab.files().len() <= 64 + 22 + 1, "{} of {all}", lab.files().len());
 }

@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Play {
     world: World,
-    /// The stored decision and the resourceVersion it was made on. A write with another version is refused.
+    /// The stored decision, and the resourceVersion of the layer that it was made on. A write with another version is refused.
     mind: Option<(Option<String>, Decision)>,
     revision: u8,
     /// The last two pushed contents.
@@ -142,7 +142,7 @@ impl Play {
             }
             (Step::Decide, _) => self.mind = Some((world.layer.metadata.resource_version.clone(), world.decide())),
             (Step::Late, _) => {
-                // Only a push came since. Any event of a run would wake the layer, and a new decision be made.
+                // Only a push may have come since. An event of a run would wake the layer and cause a new decision.
                 if let Some((version, decision)) = self.mind.take()
                     && decision == self.world.decide()
                 {

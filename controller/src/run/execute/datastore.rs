@@ -1,4 +1,4 @@
-//! Questions to the datastore during a reconcile. It answers if it can and never blocks the reconcile.
+//! Requests to the datastore during a reconcile. A missing answer never fails the reconcile.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crds::{TerraformRun, datastore::causes, text::clip};
 /// The deletion of a run waits for the datastore for this long.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Asks the datastore how a claimed run ended and what became of its objects. Without an answer the question is repeated later.
+/// Requests the result and the journal of a claimed run from the datastore. Without an answer the request is repeated later.
 pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
     let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
     seen.late_result = LateResult::Absent;

@@ -147,7 +147,7 @@ pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
     }
 }
 
-/// Why the attempt does not start, and the remedy. No agent has adopted the attempt, so no agent owns these fields yet.
+/// Reports why the attempt does not start, and the remedy. No agent has adopted the attempt, so no agent owns these fields yet.
 pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) {
     let (run, status) = (patch.run(), patch.status());
     patch.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);

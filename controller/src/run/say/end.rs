@@ -155,7 +155,7 @@ pub(super) fn finished_and_closed(patch: &mut StatusPatch<'_>, left: Option<&str
     }
 }
 
-/// Settles an Indeterminate run. The account of its objects is older than the proof, so it is asked for again.
+/// Settles an Indeterminate run. Its journal is older than the proof, so it is requested again.
 pub(super) fn settled(patch: &mut StatusPatch<'_>, result: RunResult, message: &str) {
     let text = format!("{result}, proven later: {message}");
     let at = patch.time();

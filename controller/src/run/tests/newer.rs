@@ -74,7 +74,7 @@ fn unknown_result_holds_run_and_pod() {
     assert_eq!(world.status().result, Some(RunResult::Indeterminate));
 }
 
-/// Before the claim nothing was applied, whatever the class, and a failure that did not end its run is retried.
+/// Before the claim nothing was applied, so a failure that did not end its run is retried, whatever its class.
 #[test]
 fn unknown_failure_class_is_retried_and_not_overwritten() {
     let mut world = World::new().adopted(Phase::Plan);
