@@ -17,8 +17,8 @@ use crate::{
 };
 use crds::TerraformRepository;
 
-/// Passes repositories in one namespace, or in all, to the layers, and their bounds to the slots, until `stop`. From
-/// the call on, both wait for the first listing.
+/// Passes repositories of one namespace, or of all, to the layers, and their bounds to the slots, until `stop`. Once this is called, layers
+/// and slots wait for the first listing.
 pub fn repositories(
     scope: Option<&str>,
     ctx: Arc<Context>,
@@ -61,7 +61,7 @@ pub fn namespaces(ctx: Arc<Context>, stop: watch::Receiver<bool>) -> impl Future
     }
 }
 
-/// Whether this process lacks the right, or the kind does not exist: then runs do not wait for the listing.
+/// Whether this process lacks the right to list, or the kind does not exist. Runs do not wait for such a listing.
 fn is_refused<K>(event: &watcher::Result<Event<K>>) -> bool {
     matches!(event, Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if matches!(status.code, 401 | 403 | 404))
 }

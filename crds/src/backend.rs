@@ -18,11 +18,10 @@ pub struct BackendType {
     pub name: &'static str,
     /// Arguments that identify the state, independent of how it is reached.
     state: &'static [&'static str],
-    /// Arguments that describe how the state is reached. They count for the plan, but changing one does not make
-    /// another state.
+    /// Arguments that describe how the state is reached. They enter the plan's checksum. A change of one leads to the same state.
     way: &'static [&'static str],
-    /// An argument that identifies the state as a URL, which may contain credentials. It counts without them. A value
-    /// that is not a URL does not count.
+    /// An argument that identifies the state as a URL, which may contain credentials. It is used without the credentials. A value that is
+    /// not a URL is ignored.
     url: Option<&'static str>,
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
@@ -102,7 +101,7 @@ const TYPES: &[BackendType] = &[
     BackendType { name: "swift", state: &["path"], lock: Lock::Unless("lock"), ..DURABLE },
 ];
 
-/// Any other type, from a newer tool: every argument that identifies a state in some row counts.
+/// Any other type, from a newer tool: its state is identified by every argument that identifies a state in some row.
 const OTHER: BackendType = BackendType {
     state: &[
         "address",
@@ -214,8 +213,8 @@ mod tests {
         assert_eq!(BackendType::of("a-newer-one"), &OTHER);
     }
 
-    /// Guards compatibility: of all arguments in OpenTofu's source, exactly these count, as in older versions. Keys and
-    /// checksums therefore stay the same.
+    /// Guards compatibility: of all arguments in OpenTofu's source, exactly these are used, as in older versions. Keys and checksums
+    /// therefore stay the same.
     #[test]
     fn counted_arguments_equal_those_of_older_versions() {
         let arguments: &[(&str, &[&str])] = &[

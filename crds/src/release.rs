@@ -3,7 +3,7 @@
 
 /// The version of this release, equal to the chart's.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The prefix of the admission policy `pawl-status`'s rejection of an agent of another minor release.
+/// The beginning of the message by which the admission policy `pawl-status` refuses an agent of another minor release.
 pub const REFUSED: &str = "the agent of this image is not of release";
 
 /// The version as `MAJOR.MINOR`.

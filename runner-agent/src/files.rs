@@ -192,7 +192,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
 }
 
-/// Opens a regular file for reading unless its name is a link. Never blocks on a pipe.
+/// Opens a regular file for reading; fails if its name is a link. Never blocks on a pipe.
 ///
 /// # Errors
 /// The file does not exist, or is no regular file.

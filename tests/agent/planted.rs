@@ -6,7 +6,7 @@ use crate::common::{Attempt, start_at};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
-/// Replaces the tool by another executable. Renames it, because a shell reads its running script bit by bit.
+/// Replaces the tool by another executable. Uses a rename, because a shell reads a script while it runs it.
 const REPLACE: &str =
     "printf '#!/bin/sh\\necho evil >> $LEDGER\\nexit 2\\n' > $TOOL.new && chmod 755 $TOOL.new && mv $TOOL.new $TOOL";
 

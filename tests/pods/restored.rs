@@ -49,7 +49,7 @@ async fn approved_at(scene: &Scene, name: &str, version: &str) -> Result<String>
     bail!("the approval of {name} is not recorded")
 }
 
-/// etcd has the run as of the record of its approval; the datastore knows that it was claimed.
+/// etcd has the run as it was when its approval was recorded. The datastore has the record of its claim.
 async fn etcd(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 2}), json!({"approval": {"holdFor": "0s"}})).await?;
     let waiting = released(&scene, "a").await?;

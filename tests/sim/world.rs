@@ -95,8 +95,8 @@ impl World {
         self.guards.values_mut().for_each(|guard| guard.tell(&policies));
     }
 
-    /// Whether a controller started after approvals were forged, or before it had revoked them all. It cannot know that the policies were
-    /// missing.
+    /// Whether a controller started after approvals were forged, or before it had revoked them all. Such a controller cannot know that the
+    /// policies were missing.
     pub(crate) fn believes_forgeries(&self) -> bool {
         self.forged_at.is_some_and(|at| self.guards.values().any(|guard| guard.since >= at))
     }

@@ -37,9 +37,8 @@ struct Last {
 }
 
 impl Applies {
-    /// Stores a run. Returns, by namespace and name, the runs whose plan is for a state that this run has applied to
-    /// since it was last seen. `named` gives the name of a state's Lease, which only namespaces that share states have
-    /// in common.
+    /// Stores a run. If it has applied since it was last seen, returns the runs (namespace and name) with a plan for the same state.
+    /// `named` gives the name of a state's Lease, which is equal only for namespaces that share states.
     pub(crate) fn put(&mut self, seen: Seen, run: &TerraformRun, named: impl Fn(&str) -> Box<str>) -> Vec<(Box<str>, Box<str>)> {
         let uid = run.uid().unwrap_or_default();
         self.wait_no_more(&uid);

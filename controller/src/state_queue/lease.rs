@@ -39,8 +39,8 @@ pub enum Taken {
     Refused(String),
 }
 
-/// Takes the Lease of this name, which belongs to a state within the namespaces that share it with the run's, unless a
-/// live read shows that another run of these namespaces holds it.
+/// Takes the Lease of this name, unless a live read shows that another run holds it. The Lease is that of one state, in the namespaces that
+/// share it with the run's namespace.
 ///
 /// A Lease that already names this run is written again. A competitor that read the run before it wanted the lease, and
 /// is about to take it, then gets a conflict.
@@ -126,9 +126,9 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<H
     Ok(if runs { Held::By(format!("{namespace}/{name}, which was removed while its pod still runs")) } else { Held::No })
 }
 
-/// Increments a counter in a run that may be about to record its Lease, so that the record fails its test of the
-/// counter. Returns whether the run is unchanged since it was read. Without the counter, an approval that was withdrawn
-/// and set again would leave no trace.
+/// Increments a counter in a run that may be about to record its Lease, so that this record fails its test of the counter. Returns whether
+/// the run is unchanged since it was read. The counter is needed because an approval may be withdrawn and set again, which the tested
+/// fields do not show.
 async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
     let status = run.status.clone().unwrap_or_default();
     let Some(attempt) =
@@ -186,9 +186,8 @@ pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether nothing of an attempt's deleted pod runs any more, according to its node: `Ok`, or the reason for doubt.
-/// `attempt` is the run's newest attempt, if it is this one. When no node was recorded (by an older version), all nodes
-/// must be Ready.
+/// Whether the node confirms that no process of an attempt's deleted pod runs any more: `Ok`, or the reason for doubt. `attempt` is the
+/// run's newest attempt, if it is this one. When no node was recorded (by an older version), all nodes must be Ready.
 ///
 /// # Errors
 /// When a call fails.

@@ -48,7 +48,7 @@ struct Inner {
 struct Entry {
     /// Its place, while it waits.
     waits: Option<Place>,
-    /// The present name of the Lease on the state whose lease the run has recorded. It may have been recorded under another name.
+    /// The current name of the Lease that the run has recorded. The run may have recorded it when the Lease had another name.
     has: Option<Box<str>>,
     namespace: Box<str>,
     name: Box<str>,
@@ -73,7 +73,7 @@ impl Queue {
         }
     }
 
-    /// Registers a watch of one namespace or of all; `wake` receives the runs of it that moved forward.
+    /// Registers a watch of one namespace or of all. `wake` receives its runs that have moved forward in a queue.
     pub fn feed(&self, scope: Option<String>, wake: UnboundedSender<Run>) -> Feed {
         self.lock().wakers.push((scope, wake));
         self.feeds.add()
@@ -139,9 +139,8 @@ impl Queue {
         Some(Ahead { place: before.len() + 1, first })
     }
 
-    /// Records that a Lease names `holder`, `NAMESPACE/NAME`, which is entitled to it. If the holder is in the queue,
-    /// it is next regardless of its position: no other run gets the Lease before it. It loses its position when its
-    /// approval is withdrawn after it took the Lease, and set again.
+    /// Records that a Lease names `holder`, `NAMESPACE/NAME`, which is entitled to it. A queued holder goes first, since no other run can
+    /// get the Lease before it. A holder may be queued behind others if its approval was withdrawn and set again after it took the Lease.
     pub fn names(&self, lease: &str, holder: &str) {
         let Some((namespace, name)) = holder.split_once('/') else { return };
         let mut inner = self.lock();
@@ -344,8 +343,7 @@ mod tests {
         let (sender, mut receiver) = unbounded();
         let queue = queue();
         let mut feed = queue.feed(None, sender);
-        // `late` took the Lease. Its approval was withdrawn before the record, and set again after `early` was
-        // approved.
+        // `late` took the Lease. Its approval was withdrawn before the Lease was recorded, and set again after `early` was approved.
         let (early, late) = (run("x", "early", 1), run("y", "late", 2));
         let key = requested_lease(&late, false, true).unwrap().key;
         let lease = queue.shared.lease_name("y", &key);

@@ -109,8 +109,7 @@ impl Comparison {
         for (action, id) in &place.open {
             self.uncertain.push(object(id, Some(*action)));
         }
-        // A failed creation may have created the object nevertheless. If the tool saved its state afterwards, that
-        // state decides.
+        // A failed creation may have created the object. If the tool saved its state afterwards, that state decides.
         let there = left.iter().any(|recorded| !recorded.deposed);
         if !judged && !there && place.failed > 0 {
             self.uncertain.push(object(&None, Some(Action::Create)));

@@ -51,7 +51,7 @@ pub enum FetchError<E: Error + 'static> {
 }
 
 impl<E: Error + 'static> FetchError<E> {
-    /// The failure for a run, a layer or a repository.
+    /// The reason with which a run, a layer or a repository fails.
     ///
     /// # Errors
     /// The error of running git, which the caller must interpret.

@@ -1,5 +1,5 @@
-//! Private keys for ssh, checked before anything starts: `ssh` itself reports an unusable key like one that the server does not
-//! know.
+//! Private keys for ssh, checked before anything starts, since `ssh` reports an unusable key in the same way as a key that the server does
+//! not know.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 

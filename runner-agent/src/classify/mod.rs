@@ -101,7 +101,7 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
 /// The index of the decisive error, and the class and reason of the failure.
 fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, &'static str) {
     let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
-    // An error with a specific reason comes before an error in the code, and that before its summary error.
+    // A specific reason takes precedence over an error in the code, and this over a summary error.
     let own = judged.iter().enumerate().find_map(|(at, known)| {
         known.filter(|(_, reason)| *reason != reason::INVALID_CONFIGURATION).map(|(class, reason)| (at, class, reason))
     });

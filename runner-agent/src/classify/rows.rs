@@ -85,8 +85,8 @@ const ROWS: &[Row] = &[
             "encountered problems during initialization",
         ],
     ),
-    // A run cannot answer prompts, so the next attempt would fail too. Comes before the row with `: EOF`, which has other causes
-    // too.
+    // A run cannot answer prompts, so the next attempt would fail too. This row precedes the one with `: EOF`, which has other causes as
+    // well.
     Row(
         Configuration,
         reason::INPUT_REQUIRED,
@@ -174,7 +174,7 @@ const ROWS: &[Row] = &[
             ": eof",
         ],
     ),
-    // Last: if the lock request itself failed, the tool uses this head, and a row above matches the cause.
+    // These rows are last: the tool uses the same heading when the lock request itself failed, and then a row above matches the cause.
     Row(StateLocked, reason::STATE_LOCKED, &["error acquiring the state lock"]),
 ];
 

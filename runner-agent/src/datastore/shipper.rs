@@ -12,7 +12,7 @@ use tokio::{
 use super::{Client, RequestError, spool::Spool};
 use crate::api::backoff;
 
-/// Time to gather lines before an upload. It bounds the delay for people who follow a log, besides the network.
+/// Time to gather lines before an upload. It is most of the delay for people who follow a log.
 const GATHER: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, Default)]
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::datastore::spool::SpoolWriter;
 
-    /// Flushes a spool of 100 bytes to a datastore that accepts ten every ten seconds, up to `taken`.
+    /// Flushes a spool of 100 bytes to a datastore that accepts ten bytes every ten seconds, up to `taken`.
     async fn flushed(taken: u64) -> Result<(), RequestError> {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::create(dir.path().join("log")).unwrap();

@@ -213,7 +213,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
     }
 
-    /// Delivers the end: first to the termination message, then to the datastore and the run. If hooks follow, the run comes after
+    /// Delivers the end: first to the termination message, then to the datastore and the run. If hooks follow, the run is written after
     /// them. Outputs are published after the delivery and before hooks, so that they are published even if a hook kills the pod.
     fn end(&mut self, ending: Ending) {
         self.abandon();
@@ -232,7 +232,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let reason = self.requests.words(ending);
         let hooks = self.work.has_hooks_after(ending == Ending::Applied);
         if hooks {
-            // An intermediate status. The end itself goes to the termination message and the datastore first.
+            // Shows in the status that hooks follow. The end itself is in the termination message and the datastore first.
             self.view.hooks_follow(result);
             self.write_progress();
         }

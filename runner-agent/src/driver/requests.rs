@@ -1,4 +1,5 @@
-//! The run's levels that concern a running attempt. The machine gets an event when one changes.
+//! The facts of the run that concern a running attempt, read as levels: cancelled, denied, deleted, approved, fenced. The machine gets an
+//! event when one changes.
 
 use std::time::Duration;
 

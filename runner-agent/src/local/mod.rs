@@ -161,7 +161,7 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let (asked, version) =
         arguments.tool.clone().map_or((of_folder.name, of_folder.version), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
-    // Code that is still to be fetched may need either tool. The tools on PATH do not decide: a cluster would choose by the code.
+    // Code that is not fetched yet may need either tool. The tools on PATH do not select one, since a cluster selects by the code.
     let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
     let mut tools = tool::path::tools(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tool::path::installed(wanted) {

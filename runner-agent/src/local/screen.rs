@@ -162,7 +162,7 @@ fn put(text: &str) {
 /// Maximum wait for the tool's earlier output before a history line is printed.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// Prints a run's history as it is written: each line after the log output so far, and before later output.
+/// Prints a run's history as it is written: each line after the tool's output so far, and before its later output.
 #[derive(Clone, Debug)]
 pub struct Teller {
     screen: Screen,

@@ -58,7 +58,7 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     api.told_by(teller.clone());
     let work = Arc::new(PhaseRunner::new(settings.clone(), host, children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
-    // The person's input reaches the machine through the run, as in a cluster. No stop signal is sent directly.
+    // The person's input reaches the state machine through the run, as in a cluster, so this channel of stop signals stays empty.
     let (_stop, stops) = mpsc::unbounded_channel();
     let mut driver = tokio::spawn(driver.run(stops));
     let mut signals = Signals::listen()?;

@@ -36,7 +36,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// The reason that wins if a further one comes: fencing first, then a user's first request, then a deadline.
+    /// Of two reasons to stop, the one that counts: fencing first, then a user's first request, then a deadline.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         if later.weight() > self.weight() { later } else { self }

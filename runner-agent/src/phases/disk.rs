@@ -1,4 +1,4 @@
-//! Tells a disk that the run filled itself, where a retry cannot help, from one that others filled.
+//! Distinguishes a disk that the run itself filled, where a retry cannot help, from a disk that other pods filled.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 

@@ -26,8 +26,8 @@ use crate::{
     process::RunError,
 };
 
-/// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so
-/// that this error fails the run and not the deadline.
+/// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so that
+/// the run fails with this error and not with the deadline.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit for unpacking and comparing.
 const UNPACKING: Duration = Duration::from_secs(240);

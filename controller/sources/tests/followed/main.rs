@@ -242,8 +242,8 @@ async fn layer_gets_only_relevant_commits() {
     assert_eq!((world.writes, world.puts()), (writes, 1));
     assert!(world.server.requests("team/stacks") - asked <= 2, "it was asked for its refs only");
 
-    // Burrito 11.3, Burrito 11.4: the snapshot has the named commit, even if others arrive meanwhile. Burrito 11.10: deletions and renames
-    // are relevant.
+    // Burrito 11.3, Burrito 11.4: each layer gets exactly the commit that changed its content. Burrito 11.10: deletions and renames are
+    // relevant.
     let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
         ("of nobody", &[Change::File("README.md", b"two\n")], &[]),
         (

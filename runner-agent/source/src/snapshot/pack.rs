@@ -357,7 +357,8 @@ impl Drop for Objects {
     }
 }
 
-/// Git's output for an object. A pipe error is an early end here, so that it is not taken for a write error.
+/// Git's output for an object. Reports an error of the pipe as an early end of the content, so that it is not taken for an error of the
+/// snapshot's file.
 struct Content<'a> {
     from: io::Take<&'a mut BufReader<ChildStdout>>,
     hash: Hashing,

@@ -1,4 +1,5 @@
-//! What the crate `source` fetches besides commits, with real git and real `git-lfs`; and whom it trusts meanwhile.
+//! Everything that the crate `source` fetches besides commits, with real git and real `git-lfs`, and the certificate authorities that it
+//! trusts.
 
 use std::{ffi::OsString, fs, io, net::SocketAddr, path::Path};
 
@@ -16,8 +17,8 @@ use servers::{
 const LOOPBACK: &str = "127.0.0.1:0";
 const ASKED: &[u8] = b"*.zip filter=lfs diff=lfs merge=lfs -text\n";
 
-/// The environment of git, with `git-lfs`: Debian's own, installed or unpacked into the cache. None where that cannot be had; under `CI`
-/// nothing is left out.
+/// The environment of git, with `git-lfs`: Debian's own, installed or unpacked into the cache. `None` where it is not available; under `CI`
+/// the tests fail instead.
 fn env() -> Option<Vec<(OsString, OsString)>> {
     let path = if Path::new("/usr/bin/git-lfs").exists() {
         "/usr/bin:/bin".to_owned()
@@ -114,7 +115,7 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     server.add_large(code);
     server.set_access("stack", Access::Bearer("t0ken".into()));
     let stack = server.create("stack").unwrap();
-    // A repository of this machine that has the contents: by a URL of `file:` git-lfs copies them.
+    // A local repository with the contents: by a `file:` URL git-lfs would copy them.
     let victim = Repo::create(&dir.path().join("victim.git")).unwrap();
     let object = victim.dir().join(format!("lfs/objects/{}/{}/{}", &oid(code)[..2], &oid(code)[2..4], oid(code)));
     fs::create_dir_all(object.parent().unwrap()).unwrap();
@@ -156,7 +157,7 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     assert!(asked.lock().unwrap().iter().any(|sent| sent == "Bearer t0ken"));
     let told = told.lock().unwrap().clone();
     assert!(!told.is_empty() && told.iter().all(String::is_empty), "{told:?}");
-    // What it may say: programs and their settings are passed over, and the server has what it has.
+    // The part of `.lfsconfig` that is ignored: programs and their settings.
     let text = format!("[lfs]\n standaloneTransferAgent = x\n{agent}");
     stack.commit_changes("main", &[Change::File(".lfsconfig", text.as_bytes())]).unwrap();
     let into = tempfile::tempdir().unwrap();

@@ -205,7 +205,7 @@ async fn credentials_go_to_their_host_and_not_where_it_redirects_to() {
         let (refused, message) = refusal(fetch(&url, &format!("http://{}/", listener.addr()), &http).await);
         assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
         assert_eq!(*told.lock().unwrap(), [sent]);
-        // Who asks without credentials of his own is redirected, and does not become somebody else by that.
+        // A client without credentials for the redirecting host sends none to it, and gets no access by the redirect.
         let (refused, message) = refusal(fetch(&url, &own, &http).await);
         assert_eq!(refused, Refusal::Unauthorized, "{message}");
         assert_eq!(told.lock().unwrap()[1], "");
