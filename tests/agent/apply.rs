@@ -74,7 +74,7 @@ async fn an_apply_that_never_gets_its_lock_names_who_has_it() {
 
 #[tokio::test]
 async fn a_deadline_that_falls_while_the_tool_waits_for_a_lock_names_its_holder() {
-    // The first call is refused; the second waits inside the tool and mentions no lock when it is stopped.
+    // The first call is refused the lock. The second waits inside the tool, and prints nothing of a lock when it is stopped.
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
@@ -97,7 +97,7 @@ async fn providers_are_killed_and_then_the_tool() {
     let env = [("APPLY", "trap '' INT; while :; do sleep 0.1; done")];
     let mut a = start(&json!({}), &env, |s, _| s.grace = Duration::from_secs(9));
     a.until_ran("apply").await;
-    // `driver::deadlines` tests without a clock that this precedes the end of the pod's grace period.
+    // `driver::deadlines` tests, without a clock, that this happens before the end of the pod's grace period.
     a.stop.send(()).unwrap();
     let failure = a.fails(1).await;
     assert_eq!((failure.reason.as_str(), failure.changes), (reason::APPLY_INTERRUPTED, Changed::Unknown));

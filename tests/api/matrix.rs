@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::world::{Agent, Test, World, plan, run, sum};
 
-/// Burrito 11.23: the token of a runner, which code of the stack could read, was valid for every layer of its namespace.
+/// Burrito 11.23: code of the stack could read a runner's token, which was valid for every layer of its namespace.
 pub(crate) fn tests() -> Vec<Test> {
     Place::ALL.into_iter().map(|place| Test::new(&format!("matrix::{place:?}"), true, move |world| hold(world, place))).collect()
 }

@@ -73,7 +73,7 @@ async fn listed(world: World) -> Result<()> {
     Ok(())
 }
 
-/// The creation of one run's pod is refused, and so is the policy probe that the other run needs first.
+/// For one run the creation of the pod is refused; for the other the policy probe, which it needs first.
 async fn going(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let modes = ["Manual", "Automatic"];

@@ -33,7 +33,8 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![Test::new("conformance::pods_leases_and_roles_are_played_as_they_are", true, objects)]
 }
 
-/// An operation on an object. Versions and UIDs differ between the worlds, so it only tells whether to use the right one.
+/// An operation on an object. Versions and UIDs differ between the two servers, so the operation states only whether to send the correct
+/// one.
 #[derive(Clone, Debug)]
 enum Act {
     Create,

@@ -130,7 +130,7 @@ async fn matrix(world: World) -> Result<()> {
     for (what, change) in [("approved-by", json!({names::APPROVED_BY: "bob"})), ("the comment", json!({names::COMMENT: "no"}))] {
         refused(&format!("only {what}, afterwards"), scene.annotate(bob, "run", change).await, "has not the right")?;
     }
-    // Too early: without a plan, and then with the plan of a closed attempt while the next one plans.
+    // Approvals that are too early: without a plan, and with the plan of a closed attempt while the next attempt plans.
     scene.world.create(&scene.namespace, "early", &json!({})).await?;
     scene.world.status(&scene.namespace, "early", &json!({"phase": "Pending"})).await?;
     let early = scene.annotate(alice, "early", approval("alice@example.com", 'a')).await;

@@ -176,7 +176,7 @@ async fn frozen(world: World) -> Result<()> {
     let guide = guide::block("freeze")?;
     let (freezes, ends) = guide.split_once('\n').context("the guide has two lines")?;
     lab.does(freezes)?;
-    // The watch of namespaces is separate from that of runs: until it has the change, a run begins.
+    // The watch of namespaces is separate from that of runs, so a run may still begin until that watch shows the freeze.
     let mut number = 0;
     let refused = loop {
         number += 1;

@@ -30,7 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The layers of a namespace, all of the repository `infrastructure`, and their objects: texts at URLs.
+/// The layers of a namespace, all of the repository `infrastructure`, and their real objects, which are texts at URLs.
 #[derive(Clone)]
 pub(crate) struct Layers {
     scene: Scene,

@@ -1,8 +1,8 @@
 //! Files of Secrets and ConfigMaps for the tool, in its home or beside the code.
 //!
-//! A ConfigMap's file beside the code is code: the checksum and the bundle include it. A Secret's file is in neither. So that it
-//! cannot change before the apply, the agent writes it again before it verifies the disk for the claim: from its own memory, or in
-//! another pod from the Secret, provided that the Secret is unchanged.
+//! A ConfigMap's file beside the code is code: the checksum and the bundle include it. A Secret's file is in neither. Code could change it
+//! before the apply, so the agent writes it again before it verifies the disk for the claim: from its own memory, or in another pod from
+//! the Secret, if that is unchanged.
 
 use std::{
     collections::BTreeMap,

@@ -55,8 +55,8 @@ impl PhaseRunner {
         guard(&self.hooks).values.clone()
     }
 
-    /// Truncates the values to the first `first`. Values of hooks around the plan end with the plan phase, since a pod that
-    /// restores the plan does not have them either.
+    /// Retains only the first `first` values. Values of hooks around the plan end with the plan phase, since a pod that restores the plan
+    /// does not have them either.
     pub(super) fn take_back(&self, first: usize) {
         guard(&self.hooks).values.truncate(first);
     }
@@ -200,7 +200,7 @@ impl PhaseRunner {
             let text = format!("hook {}: its #! line wants {what}, which is not there", hook.name);
             Err(Reason::HookInvalid.failure(text))
         };
-        // An earlier hook may create a program below the work directory later, so those paths are not checked.
+        // A program below the work directory is not checked, since an earlier hook may still create it.
         if !Path::new(program).starts_with(&self.settings.work) && !Path::new(program).is_file() {
             return missing(program);
         }
@@ -379,7 +379,7 @@ impl PhaseRunner {
         self.has_hook(self.around_apply(true))
     }
 
-    /// Records the claim first, so that these hooks run only once even if the cluster is restored. Then runs them.
+    /// Records the claim, then runs the hooks before the apply. With the record they run only once, even if the cluster is restored.
     pub(super) async fn run_hooks_before(&self, claim: &Claim, notices: &Notices) -> Result<(), Failure> {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;

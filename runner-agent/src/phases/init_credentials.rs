@@ -102,8 +102,8 @@ impl PhaseRunner {
     ) -> Result<Vec<(OsString, OsString)>, Failure> {
         let mut own = self.give_git(credentials)?;
         if !own.is_empty() {
-            // The written git configuration names this file, and an authority of a host can override it there. A value from the run
-            // itself remains.
+            // The written git configuration names this file instead, so that a host's own authority can override it there. A value that the
+            // run itself sets remains.
             env.retain(|pair| !(pair.0 == CA_OF_ALL && self.settings.inherited.contains(pair)));
         }
         own.extend(env);

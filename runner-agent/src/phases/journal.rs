@@ -1,5 +1,5 @@
-//! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and keeps them in
-//! memory for the final account. Never waits for the datastore.
+//! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and retains them in memory for
+//! the comparison at the end. Never waits for the datastore.
 
 use std::{io::Write as _, sync::PoisonError};
 

@@ -28,7 +28,7 @@ const CREDENTIALS: &[&str] = &[
     "VAULT_TOKEN",
 ];
 const CREDENTIAL_PREFIX: &str = "TF_TOKEN_";
-/// Variables in which tools put the end of an AWS session: the CLI's `export-credentials`, and aws-vault.
+/// Variables with the expiry of an AWS session, as set by `export-credentials` of the AWS CLI and by aws-vault.
 const SESSION_ENDS: [&str; 2] = ["AWS_CREDENTIAL_EXPIRATION", "AWS_SESSION_EXPIRATION"];
 /// Credential keys of a Secret that may not be empty.
 const LOGIN_KEYS: [&str; 3] = ["username", "password", "bearerToken"];

@@ -1,6 +1,6 @@
 //! A recovery run imports objects that another run created and the state lacks. The plan shows the `import` blocks.
 //!
-//! Objects that cannot be imported are left out and named. Without manual approval, such a plan may not create them a second time.
+//! Objects that cannot be imported are left out and named. A plan that would create such an object again needs manual approval.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, io::Write as _, path::Path};
 
@@ -283,7 +283,7 @@ impl PhaseRunner {
         Ok(true)
     }
 
-    /// Used if the failure names no import: plans without imports, then with those of one type at a time.
+    /// If a failure names no import: plans without imports, then with the imports of one type at a time.
     async fn find_blamed(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
         let kinds: BTreeSet<&str> = recovery.imports.iter().map(|object| object.kind.as_str()).collect();
         let mut trial = recovery.clone();

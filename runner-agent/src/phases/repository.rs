@@ -1,4 +1,4 @@
-//! A revision of a repository from the datastore. Needs no credentials; the unpacked tree is compared with the commit.
+//! Downloads a revision of a repository from the datastore, without credentials, and compares the unpacked tree with the commit.
 
 use std::{
     io,

@@ -96,7 +96,7 @@ impl VerifiedTool {
             if remembered {
                 return path::digest(binary);
             }
-            // The stamp from before the read: a file that changes while it is read has another one afterwards.
+            // Take the stamp before the read: a file that changes during the read has another stamp afterwards.
             let stamp = Stamp::of(binary)?;
             let digest = image::stated(binary).map_or_else(|| digest(binary), Ok)?;
             Ok((stamp, digest))
@@ -110,8 +110,7 @@ impl VerifiedTool {
         guard(&self.executables).iter_mut().try_for_each(Proven::check)
     }
 
-    /// The digest of the tool's executable, after a check that it is unchanged since Setup. With Terragrunt, both digests joined by
-    /// `+`.
+    /// Checks that the tool's executable is unchanged since Setup, and returns its digest. With Terragrunt, both digests joined by `+`.
     pub(super) async fn digest(&self) -> Result<String, Failure> {
         let failed = |error: &dyn std::fmt::Display| internal("the tool's digest cannot be computed", error);
         let task = guard(&self.digesting).take();
@@ -155,7 +154,7 @@ mod tests {
         proven.digest.set(digest(&binary).unwrap()).unwrap();
         proven.check().unwrap();
         assert_eq!(proven.file, File::of(&binary).unwrap(), "and is not read again");
-        // Other bytes of the same length and modification time, written in place and by replacing the file.
+        // Write other bytes with the same length and modification time, once in place and once by replacing the file.
         let meta = fs::metadata(&binary).unwrap();
         for path in [binary.clone(), dir.path().join("other")] {
             fs::write(&path, "evil").unwrap();

@@ -28,7 +28,7 @@ fn is_line(text: &str, line: usize) {
     assert!((1..=text.split('\n').count()).contains(&line), "{line}");
 }
 
-/// The version of a flat file is a part of the reported line, and a file with only that version has the same one.
+/// The version of a flat file is part of the reported line, and a file that contains only this version gives the same version.
 pub fn version_files(data: &[u8]) {
     const NAMES: [&str; 7] = [
         ".opentofu-version",
@@ -53,8 +53,8 @@ pub fn version_files(data: &[u8]) {
     }
 }
 
-/// A value from HCL round-trips through JSON. A comment at the end changes nothing; here it has the names without which the text is not
-/// parsed.
+/// A value from HCL round-trips through JSON. The comment at the end contains the names without which a text is not parsed; it changes no
+/// value.
 pub fn hcl(data: &[u8]) {
     let text = text(data);
     let parsed = format!("{text}\n# required_version terraform_version_constraint terragrunt_version_constraint\n");

@@ -1,4 +1,4 @@
-//! The memory of one input. The limit of libFuzzer is for the whole process, far above the bound of one input.
+//! Measures the memory for one input. The limit of libFuzzer is for the whole process, far above the bound for one input.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

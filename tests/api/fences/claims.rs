@@ -57,7 +57,7 @@ async fn claim(world: World) -> Result<()> {
     refused("removed", agent.status(&json!({"claim": null})).await, "claim")
 }
 
-/// Closes the attempt after its plan waits, and opens another that restores a plan, adopted as its agent does.
+/// Closes the attempt once its plan waits, and opens another that restores that plan and is adopted by its agent.
 async fn restoring(scene: &Scene, of: u32) -> Result<(Agent, Agent)> {
     let first = scene.planned().await?;
     let attempt = |attempt: Value| json!({"attempt": attempt});
@@ -122,7 +122,7 @@ async fn claim_of_another(world: World) -> Result<()> {
     refused("without its phase", agent.status(&quiet).await, text)?;
     let other = scene.world.pod(&scene.namespace, "another-pod", "run-a1", RUN).await?;
     refused("another pod", other.status(&agent.claim(1, '0', &sum('a'))).await, NOT_THE_POD)?;
-    // The plan of an attempt ends with it, and so does its approval: the next has other bytes on its disk.
+    // The approval of an attempt's plan ends with the attempt, since the next attempt has other bytes on its disk.
     scene.world.status(&scene.namespace, RUN, &json!({"phase": "Pending", "attempt": {"open": false}})).await?;
     let next = scene.open(2).await?;
     next.status(&next.adoption(2, '1')).await.context("second adoption")?;

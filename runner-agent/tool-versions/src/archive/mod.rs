@@ -162,7 +162,7 @@ impl Job<'_> {
         self.fault(format_args!("has an entry `{}`, {why}", beginning(entry)))
     }
 
-    /// The error of a failed read: an error of the operating system is a storage error, any other is the archive's fault.
+    /// Classifies a failed read: an error of the operating system is a storage error, any other an error of the archive.
     fn unread(&self, what: impl fmt::Display, error: &io::Error) -> Error {
         match (error.raw_os_error(), error.kind()) {
             (Some(_), _) => Error::storage(self.name, error),

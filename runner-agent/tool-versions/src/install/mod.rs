@@ -131,7 +131,7 @@ pub struct Channel {
     /// Deadlines and retries.
     pub rules: Rules,
     pub verification: Verification,
-    /// The reason why the channel is unusable, such as missing credentials. Returned when it would be used.
+    /// The reason why the channel is unusable, such as missing credentials. Returned on the first use.
     pub refusal: Option<Error>,
 }
 

@@ -1,4 +1,4 @@
-//! The fuzz targets (`fuzz/README.md`), run over the corpus and over random and mutated input.
+//! Runs the fuzz targets (`fuzz/README.md`) over the corpus and over random and mutated input.
 
 #[allow(unreachable_pub, reason = "the fuzzer has it in a library")]
 #[path = "../../fuzz/bodies.rs"]

@@ -22,7 +22,7 @@ fn release() -> Vec<u8> {
 
 type Told = Vec<(u64, Option<u64>)>;
 
-/// Downloads to a file with other content; the result, the content, and each report of progress.
+/// Downloads to a file that has other content. Returns the result, the new content, and each report of progress.
 async fn download(directory: &Path, url: &str) -> (Result<u64>, Vec<u8>, Told) {
     let path = directory.join("archive");
     std::fs::write(&path, vec![b'!'; 300_000]).unwrap();
@@ -62,7 +62,7 @@ fn rest(request: &Request, etag: &str) -> Vec<Act> {
 /// The first answers, the expected ranges, and whether the reported progress never goes back.
 type Row<'a> = (Vec<Vec<Act>>, &'a [&'a str], bool);
 
-/// The first answers of a server whose later ones are correct; the ranges that are requested; whether the count ever went back.
+/// Columns: the first answers of a server, whose later ones are correct; the requested ranges; whether the progress went back.
 #[tokio::test]
 async fn downloads_end_whole() {
     const A: &str = "ETag: \"a\"";

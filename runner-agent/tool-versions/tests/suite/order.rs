@@ -195,7 +195,7 @@ fn version_that_satisfies_tf_files_is_preferred() {
         (">= 1.6", None, None, Some("1.12.6")),
         ("~> 1.10.0", None, None, Some("1.10.6")),
         (">= 1.9, < 1.11", None, TOFU, Some("1.10.6")),
-        // No OpenTofu of the list satisfies it. Only an explicit request for OpenTofu gets one that does not read it.
+        // No OpenTofu of the list satisfies this constraint. Only an explicit request for OpenTofu selects a version that does not read it.
         ("~> 1.5.0", None, TOFU, Some("1.12.6")),
         (">= 1.13", None, TOFU, Some("1.12.6")),
         (">= 1.13", None, None, None),

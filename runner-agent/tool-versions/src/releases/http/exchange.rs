@@ -9,7 +9,7 @@ use super::{Ask, Auth, Client, Progress, Trouble, address::shown, answer, causes
 use crate::Error;
 
 impl Client {
-    /// Requests the whole body, or the rest of a partial one. False when the server answers that nothing changed.
+    /// Requests the whole body, or the rest of a partial one. Returns false when the server answers that the entity is unchanged.
     pub(super) async fn once(
         &self,
         ask: Ask<'_>,

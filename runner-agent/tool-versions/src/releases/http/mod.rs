@@ -213,7 +213,7 @@ impl Client {
         Ok(received.bytes)
     }
 
-    /// Retries until success, a final error or the deadline. False when the entity did not change.
+    /// Retries until success, a final error or the deadline. Returns false when the entity is unchanged.
     async fn fetch(&self, ask: Ask<'_>, etag: Option<&str>, to: &mut Received<'_>, progress: Progress<'_>) -> Result<bool> {
         let url = address::read(&format!("the address of {}", ask.what), ask.url)?;
         let whole = if ask.cap > SMALL { self.rules.large } else { self.rules.small };
