@@ -87,7 +87,7 @@ async fn question(scene: Scene) -> Result<()> {
         scene.scripted(name, script, json!({"approval": {"mode": "Automatic"}})).await?;
     }
     for name in names {
-        // Not `Transient`, despite the end of file in its message: the next attempt would be asked the same.
+        // Not `Transient`, despite the end of file in its message: the next attempt would meet the same prompt.
         let status = scene.fails(name, FailureClass::Configuration, reason::INPUT_REQUIRED, SOON).await?;
         holds(&status.failure.context("no failure")?.message, question)?;
         ensure!(scene.pod_names(name).await?.len() == 1 && scene.starts(name, name) == 1, "it was tried again");
@@ -118,7 +118,7 @@ async fn daemon(scene: Scene) -> Result<()> {
     let planned = ends.first().and_then(|end| end.seq).context("no end of plan")?;
     let applied = ledger::select(&ledger, what::COMMAND_START, Some("apply")).first().and_then(|start| start.seq);
     let applied = applied.context("no start of apply")?;
-    // The daemon must outlive the tool, otherwise this test shows nothing, and must end before the apply.
+    // The daemon must outlive the tool, otherwise this test proves nothing, and it must end before the apply.
     let pids = |from: u64, to: u64| {
         let alive = ledger::select(&ledger, what::BACKGROUND, None).into_iter();
         let within = alive.filter(|entry| entry.seq.is_some_and(|seq| seq > from && seq < to));

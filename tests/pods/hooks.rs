@@ -132,7 +132,7 @@ pub(crate) fn take_away(scene: &Scene, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Either the agent is killed, and its termination message is in the pod's status; or the pod is deleted with that message, and only the
+/// Two cases: the agent is killed, and the pod's status has its termination message; or the pod is deleted with that message, and only the
 /// datastore has the result.
 async fn died(scene: Scene) -> Result<()> {
     for name in ["killed", "deleted"] {
@@ -198,7 +198,7 @@ async fn tasks(scene: Scene) -> Result<()> {
 }
 
 async fn refused(scene: Scene) -> Result<()> {
-    // 5 MB from the source, which no ConfigMap can hold; a missing key; bytes that are not text; and an expired token.
+    // Covers 5 MB from the source, which no ConfigMap can hold; a missing key; bytes that are not text; and an expired token.
     let (url, _) = scene.repository("stack", &[("main.tf", ""), ("huge.sh", &"#".repeat(5 << 20))])?;
     let of = |hook: serde_json::Value| {
         let mut hook = hook;

@@ -116,7 +116,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     let stack = json!({"stack": "words"});
     managed::run(&team, "first", stack.clone()).await?;
     team.ends("first", RunResult::Applied).await?;
-    // A layer with a managed state, and one that the release leaves behind; both would destroy their objects on deletion.
+    // A layer with a managed state, and one that remains after the release was removed. Both would destroy their objects on deletion.
     let destroys = json!({"deletionPolicy": "Destroy", "template": {"approval": {"holdFor": "0s"}}});
     let (layers, behind) = (Stage::set(&team).await?, Stage::set(&left).await?);
     for stage in [&layers, &behind] {
@@ -124,7 +124,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     }
     layers.approve("app", &layers.repo.resolve("main")?.context("no commit")?).await?;
     behind.until("app", "planned", |status| status.pending.is_some()).await?;
-    // One run is deleted with the others, one is left behind by the release, and one is in the restored cluster.
+    // Three runs: one is deleted with the others, one remains after the release was removed, and one is in the restored cluster.
     for (place, name) in [(&team, "waits"), (&left, "left"), (scene, "old")] {
         place.scripted(name, json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
         released(place, name).await?;

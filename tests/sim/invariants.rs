@@ -101,7 +101,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         let changes = failure.map_or(Changed::None, |failure| failure.changes);
         if result == RunResult::Expired {
             let made = is.plan.as_ref().and_then(|plan| world.watcher.planned.get(&(uid.clone(), plan.attempt)));
-            // Each of two clocks may be behind by a second and a round trip, and a stored time has whole seconds.
+            // Allow for two clocks that may each be a second and a round trip behind, and for a stored time in whole seconds.
             if made.is_none_or(|made| millis() + 3_000 < made + EXPIRES_AFTER * 1000) {
                 world.violated("S63", "a plan expired before its time");
             }
@@ -158,7 +158,7 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let selector = format!("{}={}", names::LABEL_RUN_UID, run.uid().unwrap_or_default());
     for pod in world.store.list("pods", NS, &selector) {
         let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-        // Pods without effect (S17): of attempts that were already succeeded by another, and pods other than the adopted one.
+        // These pods must have no effect (S17): pods of attempts that have a successor, and pods other than the adopted one.
         let before = was.attempt.as_ref().map_or(0, |attempt| attempt.number);
         let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
         let other = pod["metadata"]["labels"][names::LABEL_ATTEMPT] != *before.to_string()
@@ -175,7 +175,8 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
 /// Checks the number of open attempts.
 fn bounded(world: &mut World, new: &TerraformRun) {
     let scene = &world.schedule.scene;
-    // Two leaders do not see each other's openings, and a new process does not see a request of its dead predecessor that lands later.
+    // The bound may be exceeded in two cases: two leaders do not see each other's attempts, and a new process does not see a request of its
+    // dead predecessor that takes effect later.
     let has_late = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
     let has_deaths = world.schedule.faults.iter().any(|(_, fault)| matches!(fault, Fault::CrashBefore | Fault::CrashAfter))
         || world.schedule.strikes.iter().any(|(_, strike)| matches!(strike, Strike::KillController(_)));
@@ -194,8 +195,8 @@ fn bounded(world: &mut World, new: &TerraformRun) {
         let waits = approved && status.lease.is_none() && status.claim.is_none() && !kept && !restores && !status.is_terminal();
         let is = (!waits).then(|| approved && status.lease.is_some() || restores);
         let counts = world.watcher.counts.entry(key).or_insert(is);
-        // An attempt that left the plans does not count as a plan again when its approval is withdrawn: another may have its slot. A
-        // process that starts afterwards does not know that, so it then counts as neither.
+        // An attempt that left the class of plans does not return to it when its approval is withdrawn, since another attempt may have its
+        // slot. A process that starts afterwards counts it as a plan, so here it counts in neither class.
         *counts = match (is, *counts) {
             (Some(false), Some(true) | None) if has_deaths => None,
             (Some(false), before) => before,
@@ -252,7 +253,7 @@ pub(crate) fn at_rest(world: &World) -> bool {
         && world.agents.values().flatten().all(Process::is_dead)
 }
 
-/// Whether the datastore has the result of a run that was given up, and no controller has recorded it yet.
+/// Whether the datastore has the result of an abandoned run that no controller has recorded yet.
 fn proof_is_there(world: &World) -> bool {
     world.runs.values().any(|run| {
         let status = run.status.clone().unwrap_or_default();
@@ -263,7 +264,7 @@ fn proof_is_there(world: &World) -> bool {
     })
 }
 
-/// Checks the end of a life: everything has come to rest, and the results of the runs are true.
+/// Checks the end of a life: no activity is left, and the results of the runs equal the tool's actions.
 pub(crate) fn judge(world: &mut World, rested: bool) {
     if !rested {
         let stuck: Vec<String> = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run))).collect();

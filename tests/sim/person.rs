@@ -130,7 +130,7 @@ fn carry_out(world: &mut World, gesture: Gesture) -> Result<(), played::Refusal>
     world.store.edit(&alice(), &key, false, &edit, false).map(drop)
 }
 
-/// A user without the verbs approves in alice's name, and gives up an apply on a lost node, because no policy prevents it.
+/// While no policy prevents it, a user without the verbs approves in alice's name, and abandons an apply on a lost node.
 fn forge(world: &mut World) {
     let run = world.run(FIRST);
     let is_lost = run.as_deref().is_some_and(says_it_is_lost);

@@ -1,4 +1,4 @@
-//! A process's cache of one kind, and its work queue: that of the real runtime, one object at a time.
+//! A process's cache of one kind, and its work queue, with the rules of the real runtime and one object at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

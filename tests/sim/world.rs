@@ -28,7 +28,7 @@ use crate::{
 };
 
 pub(crate) const NODES: &str = "nodes";
-/// The resource name of namespaces. The namespace of the runs exists as an object only while it is frozen.
+/// The resource name of namespaces. The runs' namespace exists as an object only while it is frozen.
 pub(crate) const NAMESPACES: &str = "namespaces";
 /// The nodes. Pods are placed on the first that is not lost.
 pub(crate) const NODE_NAMES: [&str; 2] = ["node-1", "node-2"];

@@ -57,7 +57,7 @@ impl Stack {
 pub(super) enum Commands {
     /// init, plan, apply.
     Plain,
-    /// The same, and the plan shown as text and as JSON, as the agent does for reviewers and counts.
+    /// As above, and the plan shown as text and as JSON, as the agent does for reviewers and counts.
     WithShow,
 }
 

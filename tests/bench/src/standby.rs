@@ -13,7 +13,7 @@ use super::samples::{Samples, Unit};
 use super::table::Table;
 use harness::cluster::{NAMESPACE, chart::Values, victims};
 
-/// Bound in seconds of a takeover after the Lease expired: its duration, one retry, and the first listing.
+/// Bound, in seconds, of a takeover after the Lease expired: the duration of the Lease, one retry, and the first listing.
 const RAN_OUT: f64 = 25.0;
 /// Bound in seconds of a takeover after the Lease was released, including the end of the old leader.
 const GIVEN_BACK: f64 = 8.0;

@@ -145,7 +145,7 @@ impl<'a> Side<'a> {
         Ok(outcome)
     }
 
-    /// The plan of a unit before its dependencies exist; then applies these. `None` without dependencies.
+    /// Plans a unit before its dependencies exist, then applies the dependencies. `None` without dependencies.
     fn alone(&self, plan: impl FnOnce() -> Result<Stage>) -> Result<Option<Stage>> {
         let units = if self.unit { cases::dependencies(&self.folder)? } else { Vec::new() };
         if units.is_empty() {
@@ -172,7 +172,7 @@ impl<'a> Side<'a> {
         let (file, out) = (self.plan_file(), format!("-out={}", self.plan_file()));
         let arguments = [&["plan", "-json", "-input=false", "-detailed-exitcode", &out], more].concat();
         let plan = self.tool(name, &arguments)?;
-        // Terragrunt exits with the code of an ignored error, where changes have a code of their own.
+        // With `-detailed-exitcode` Terragrunt exits with the code of an error that it ignored.
         let ignored = self.unit && plan.err.contains("Ignoring error");
         let mut stage = self.of_tool(if ignored { End::NoChanges } else { plan.end(true) }, &plan);
         // For a unit, `show` may read outputs that only a plan may take from mocks.
@@ -280,8 +280,8 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A uniform name for a file in the data directory, which is the unit's own with Pawl, and in Terragrunt's copy without (design 0017).
-/// `None` for the link between the two, and for provider locks: Terragrunt's cache writes them, which Pawl disables.
+/// A uniform name for a file in the data directory. With Pawl this is the unit's own directory, without it one in Terragrunt's copy (design
+/// 0017). `None` for the link between the two, and for provider locks: Terragrunt's cache writes them, which Pawl disables.
 fn in_unit(file: &str) -> Option<String> {
     let parts: Vec<_> = file.split('/').collect();
     if file.contains(".terraform/providers/") && Path::new(file).extension().is_some_and(|end| end == "lock") {

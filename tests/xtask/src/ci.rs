@@ -96,8 +96,8 @@ impl<'a> Plan<'a> {
         let build = ["build", "--release", "--workspace", "--lib", "--bins", "--tests", JSON];
         let mut stages = vec![
             Self::stage("tools", &[], || vec![xtask("tools")]),
-            // After the tools, which everything in pods waits for, and in parallel with the later stages. One test of the last suite and
-            // the last one in pods need it.
+            // Begins after the tools, for which all suites in pods wait, and runs beside the later stages. Only one test of the last suite
+            // and the last test in pods need it.
             Self::stage("forge", &["tools"], || vec![lowly(&xtask("forge"))]),
             Self::stage("format", &[], || vec![cargo(&["fmt", "--all", "--check"])]),
             // One command, so that Cargo parallelises all crates and compiles none twice.

@@ -57,8 +57,8 @@ fn seed_from(cache: &Cache) -> Result<()> {
     let step = report::step("crates", "from the cache");
     // Cargo's own locks: another Cargo may work in the same folder.
     let _cargo = profiles(&target)?.iter().map(|profile| Lock::wait(&profile.join(".cargo-lock"))).collect::<Result<Vec<_>>>()?;
-    // The hash of a crate that includes a file of `OUT_DIR` contains that path, so crates that were compiled here do not fit the
-    // snapshot. Without fingerprints Cargo compiles the rest again, which is this program.
+    // The hash of a crate that includes a file of `OUT_DIR` contains that path, so crates that were compiled here do not match the
+    // snapshot. Remove their fingerprints; Cargo then compiles again the few crates of this program.
     profiles(&target)?.iter().try_for_each(|profile| cache::remove(&profile.join(".fingerprint")))?;
     place_all(&snapshot, &target)?;
     // Mark it as used: pruning goes by this time.
@@ -120,8 +120,8 @@ fn has_members(target: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// A hash of everything that affects the compilation of third-party crates. Each unit has its own hash as well, so superfluous units do no
-/// harm.
+/// A hash of everything that affects the compilation of third-party crates. Superfluous units do no harm, since Cargo finds each unit by
+/// its own hash.
 fn key() -> Result<String> {
     let read = |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
     let lock = read("Cargo.lock")?;

@@ -29,8 +29,8 @@ use ledger::Entry;
 pub struct Version {
     /// Position in the order of all writes.
     pub revision: u64,
-    /// The resourceVersion precondition of the write. The API server accepted the write, so it is the previous version. `None` without a
-    /// precondition.
+    /// The resourceVersion precondition of the write. Since the API server accepted the write, this was the previous version. `None`
+    /// without a precondition.
     pub base: Option<u64>,
     /// Time of the response.
     pub at: Timestamp,
@@ -124,7 +124,7 @@ impl History {
     }
 }
 
-/// The run's entries of the ledger: its scripts have its name, or its pods wrote them if it belongs to a layer.
+/// The run's entries of the ledger: those with the name of its script or, for a run of a layer, those that its pods wrote.
 fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a ledger::Entry> {
     let Some(last) = versions.last() else { return Vec::new() };
     let of = last.of();

@@ -161,7 +161,7 @@ fn a_close_may_be_missing_where_the_log_has_a_gap() {
     assert_eq!(after(|h| from(h, 3, becomes(2)))[0], "S9");
     assert!(!after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(2))).1).contains(&"S9"));
     assert!(!after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/a".into()))).1).contains(&"S9"));
-    // Another run's lost write, one at another time, and a decreasing count, which no missing version explains.
+    // These explain no gap: another run's lost write, a lost write at another time, and a decreasing count.
     assert!(after(|h| (from(h, 3, becomes(2)), h.lost.push((at(2), at(3), "n/b".into()))).1).contains(&"S9"));
     assert!(after(|h| (from(h, 3, becomes(2)), h.gaps.push(at(7))).1).contains(&"S9"));
     assert!(after(|h| (from(h, 3, becomes(0)), h.gaps.push(at(2))).1).contains(&"S9"));
@@ -174,7 +174,7 @@ fn what_a_version_stands_on_tells_whether_one_is_missing() {
     let lost = |h: &mut History| h.lost.push((at(2), at(3), "n/a".into()));
     // Nothing is missing, whatever else happened at that time.
     assert_eq!(after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 12)).2)[0], "S9");
-    // One version is missing and a write had no response; then one is missing without an explanation.
+    // First a version is missing and a write had no response. Then a version is missing without such a write.
     assert!(!after(|h| (from(h, 3, second), lost(h), stands_on(h, 3, 99)).2).contains(&"S9"));
     assert_eq!(after(|h| stands_on(h, 3, 99)), ["log"]);
     assert_eq!(after(|h| stands_on(h, 3, 12)), NONE);
@@ -200,7 +200,7 @@ fn a_closed_attempt_writes_nothing() {
 
 #[test]
 fn a_replaced_attempt_writes_nothing_whoever_comes_after_it() {
-    // A second attempt was opened and adopted by another pod. The first pod continues to write, and changes neither.
+    // A second attempt was opened and adopted by another pod. The first pod continues to write, without a change to either attempt.
     fn replaced(h: &mut History) {
         from(h, 3, |s| {
             s.attempt = Some(Attempt { number: 2, pod_name: pod(2), open: true, tries: 2, ..Default::default() });
@@ -255,7 +255,7 @@ fn a_failure_has_its_words() {
 #[test]
 fn what_did_not_end_is_found() {
     assert_eq!(after(|h| h.runs.get_mut("uid").unwrap().truncate(6)), ["L1", "S1"]);
-    // The final status counts if the log lacks the last version; a result that is not in it does not.
+    // If the log lacks the last version, the final status read live is used. A result that this status lacks is a violation.
     let ended = |h: &History| h.runs["uid"].last().and_then(|last| last.run.status.clone()).unwrap();
     assert_eq!(after(|h| (h.last = [("uid".into(), ended(h))].into(), h.runs.get_mut("uid").unwrap().truncate(7)).1), NONE);
     assert_eq!(after(|h| h.last = [("uid".into(), TerraformRunStatus::default())].into()), ["L1"]);
@@ -390,7 +390,7 @@ fn two_applies_of_one_state_at_once_are_found() {
         }
     };
     assert_eq!(after(|h| (both(h), h.ledger.swap(3, 4), elsewhere(h)).0), NONE);
-    // By their statuses: the second run has the lease from its fifth version on, the first until its seventh.
+    // By the statuses, the second run has the lease from its fifth version on, and the first run until its seventh.
     let late = |h: &mut History| h.runs.get_mut("uid2").unwrap().iter_mut().for_each(|version| version.revision -= 99);
     assert_eq!(after(|h| (both(h), late(h)).0), ["S29"]);
     let gap = |h: &mut History| h.gaps.extend((0..9).map(at));
