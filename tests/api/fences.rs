@@ -1,4 +1,4 @@
-//! What a pod's token allows without the checks of the honest agent: only writes that belong to that pod.
+//! Tests that a pod's token permits only writes of that pod, without the checks of an honest agent.
 
 pub(crate) mod claims;
 

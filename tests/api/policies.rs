@@ -89,7 +89,7 @@ fn approval(by: &str, digit: char) -> Value {
 async fn approves(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     scene.annotate(&scene.alice, "run", approval("alice@example.com", 'a')).await?;
-    // An unchanged approval is no change, whoever writes something else.
+    // A write that leaves the approval as it is needs no right to approve, whoever writes.
     scene.annotate(&scene.bob, "run", json!({"team": "x"})).await?;
     Ok(())
 }

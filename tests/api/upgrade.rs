@@ -153,7 +153,7 @@ async fn unknown_phase(world: World) -> Result<()> {
     process.until_read(4).await?;
     rig.rests("an agent that waits").await?;
     ensure!(status(&rig.get().await?).adopted.is_none(), "it was adopted");
-    // The newer version has left its phase, and the run goes on.
+    // The newer version has ended its phase, so the run continues.
     phase("Pending").await?;
     rig.until("waiting for an approval", |run| status(run).phase == Some(Phase::AwaitingApproval)).await?;
     rig.approve().await?;

@@ -1,4 +1,4 @@
-//! What code of a stack can do with the pod's own rights, and under which account it runs (`design/0016-tokens-and-accounts.md`).
+//! Tests the rights that code of a stack has in its pod, and the account under which it runs (`design/0016-tokens-and-accounts.md`).
 
 use anyhow::{Context, Result, ensure};
 use crds::{RunResult, names};

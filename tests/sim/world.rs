@@ -162,7 +162,7 @@ pub(crate) struct World {
     pub forged_at: Option<u64>,
     /// By controller: lag of its watches, and until when.
     pub lag: BTreeMap<u8, (u64, u64)>,
-    /// By controller and watch: when it lists again. It hears nothing before.
+    /// The time at which each watch of each controller lists again. It gets no events before.
     pub deaf: BTreeMap<(u8, Watch), u64>,
     /// By controller: how many of the last changes its watches repeat.
     pub again: BTreeMap<u8, u64>,

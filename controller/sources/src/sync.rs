@@ -128,7 +128,7 @@ impl<B: Snapshots> Syncer<B> {
         self.snapshots.put(namespace, view.uid(), at, packed.path()).await.map_err(|error| store::unkept(&error))
     }
 
-    /// Detects force pushes. Runs after layers have been told, because it needs requests to the server.
+    /// Detects force pushes. Runs after the layers were written, because it needs requests to the server.
     pub async fn forced(&self, found: &mut SyncResult) {
         let Some(place) = found.place.take() else { return };
         for (name, before, time) in &found.moved {

@@ -32,7 +32,7 @@ async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Mi
     }
 }
 
-/// What remains unproven after a refusal.
+/// The lack that remains after a refusal.
 fn lack(namespace: &str, policy: &str, error: Error) -> Result<Option<Missing>, Error> {
     // Nothing can be created there, so no policy is evaluated.
     if error.is_of_terminating_namespace() {

@@ -30,7 +30,7 @@ pub struct Context {
     /// Layers and their runs.
     pub layers: Arc<Layers>,
     pub slots: Arc<Slots>,
-    /// Locks that runs were told to release.
+    /// Locks that runs may release, by the controller's permission.
     pub released: Released,
     pub datastore: Option<Arc<Datastore>>,
     pub events: Events,

@@ -71,7 +71,7 @@ pub struct LeaseWait {
 /// Why a run waits before its next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// Other runs come first on the state: the first of them, and the place in the line.
+    /// Other runs are ahead on the state: the first of them, and the position in the queue.
     Turn {
         first: String,
         place: usize,

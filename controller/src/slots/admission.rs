@@ -19,7 +19,7 @@ pub enum Class {
     Apply,
 }
 
-/// Priority in the line, highest first.
+/// Priority in the queue, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
     /// A person, or any other client that creates a run.
@@ -40,7 +40,7 @@ pub enum Scope {
     Repository(Box<str>, Box<str>),
 }
 
-/// A place in the line; the derived order is that of the line.
+/// A place in the queue. The derived order is the order of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub class: Class,

@@ -17,7 +17,7 @@ pub type Run = ObjectRef<TerraformRun>;
 /// Namespace and name.
 pub type Repository = (Box<str>, Box<str>);
 
-/// Slots and the line, from the watches and from this process's own writes.
+/// Slots and the queue, from the watches and from this process's own writes.
 #[derive(Default)]
 pub(super) struct Allocations {
     /// By UID; only runs that have not ended.
@@ -101,7 +101,7 @@ impl Allocations {
         }
     }
 
-    /// Subtracts an entry from the counts and the line.
+    /// Subtracts an entry from the counts and the queue.
     pub(super) fn forget(&mut self, uid: &str, entry: &Entry) {
         for class in entry.counts() {
             self.open.remove(class, &entry.scopes);
@@ -115,7 +115,7 @@ impl Allocations {
     /// Whether the run at a place of the queue may take a slot.
     ///
     /// # Errors
-    /// Which bound is full, and how many wait before it.
+    /// The bound that is full, and the number of runs ahead.
     pub(super) fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
         ask(place, scopes, &self.line, &self.open, &self.bounds)
     }
@@ -127,7 +127,7 @@ impl Allocations {
         }
     }
 
-    /// Namespace and name of held runs that occupy slots of what is full.
+    /// Namespace and name of the held runs that occupy slots of a full bound.
     pub(super) fn holds(&self, full: &Full) -> Vec<(Box<str>, Box<str>)> {
         let held = self.held.iter().filter_map(|uid| self.runs.get(uid));
         let of = held.filter(|entry| entry.open == Some(full.class) && entry.scopes.contains(&full.scope));

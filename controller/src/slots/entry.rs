@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) open: Option<Class>,
     /// Its pod only waits and may end, since its plan is in the datastore.
     pub(super) held: bool,
-    /// Its place in the line, from its `SlotsFull` condition.
+    /// The run's place in the queue, if its condition has the reason `SlotsFull`.
     pub(super) waits: Option<Place>,
     pub(super) kept: Option<Kept>,
 }

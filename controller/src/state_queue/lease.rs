@@ -33,7 +33,7 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     Yes,
-    /// Another run holds it: `NAMESPACE/NAME`, or what is known.
+    /// Another run holds it: its `NAMESPACE/NAME`, or a description if that is unknown.
     Behind(String),
     /// The controller lacks the permission.
     Refused(String),

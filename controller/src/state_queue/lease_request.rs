@@ -1,4 +1,4 @@
-//! Which run requests the lease of which state, and which run is entitled to it.
+//! Decides which lease a run requests, and whether it is entitled to it.
 
 use jiff::Timestamp;
 use kube::ResourceExt;

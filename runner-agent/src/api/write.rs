@@ -20,14 +20,14 @@ use crate::{
     settings::Settings,
 };
 
-/// Purpose of a write: decides its tests, and when it is given up.
+/// Purpose of a write. Determines its tests, and for how long it is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The first write of the process. No other process may have adopted the attempt.
     Adopt,
     /// A phase or a plan.
     Update,
-    /// Progress: given up after the first attempt, since newer progress follows.
+    /// Progress: not retried, since newer progress follows.
     Progress,
     /// The claim of a run that is neither cancelled, denied nor deleted. With a checksum, the write tests annotation and approval for it.
     Claim(Option<String>),

@@ -166,7 +166,7 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
     if again { Told::Again } else { Told::Cancel }
 }
 
-/// What a cancelled run waits for.
+/// The step that a cancelled run waits for.
 fn waits_for(status: &TerraformRunStatus) -> &'static str {
     match status.phase.unwrap_or(Phase::Pending) {
         _ if status.claim.is_some() => {

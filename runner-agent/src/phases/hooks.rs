@@ -328,7 +328,7 @@ impl PhaseRunner {
         let (program, argument) = hook.interpreter();
         let args = argument.map(OsString::from).into_iter().chain([script.into()]).collect();
         let dir = shell.map_or_else(|| settings.home(), |shell| shell.stack.clone());
-        // A person's folder has no home of its own.
+        // A run in a person's folder has no separate home.
         let dir = if dir.is_dir() { dir } else { settings.work.clone() };
         let env = self.hook_env(hook, shell, more, out);
         Ok(Command { program: program.into(), args, env, dir, role: Role::Other })

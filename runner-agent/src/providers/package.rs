@@ -24,7 +24,7 @@ pub(super) struct Seen {
     /// The name below the package.
     pub(super) name: String,
     pub(super) executable: bool,
-    /// Unchanged while nobody writes to the file.
+    /// The stamp is unchanged as long as the file is not written.
     pub(super) stamp: Stamp,
 }
 

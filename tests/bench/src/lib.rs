@@ -68,7 +68,7 @@ pub enum Figure {
     Tools,
 }
 
-/// Which figures to measure, and how often.
+/// The figures to measure, and the number of repetitions.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Fewer repetitions.

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-/// Kind of a strike.
+/// Kind of a fault that the loop injects (a strike).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// SIGKILL to the agent, the init process of the pod, which ends all processes of the container.
@@ -111,7 +111,7 @@ impl Record {
         self.guard().iter().filter(|strike| strike.kind == Kind::ApiServer).map(|strike| strike.at).collect()
     }
 
-    /// Times at which something on a journal's way to the datastore was struck.
+    /// Times of kills and network faults between an agent and the datastore, which may interrupt a journal.
     pub(super) fn outages(&self) -> Vec<Timestamp> {
         let on_the_way = [Kind::Datastore, Kind::ApiServer, Kind::Network];
         self.guard().iter().filter(|strike| on_the_way.contains(&strike.kind)).map(|strike| strike.at).collect()

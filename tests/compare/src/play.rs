@@ -20,7 +20,7 @@ use super::{
 };
 use harness::cluster::cache;
 
-/// Seconds for a tool to end after it was told to.
+/// Seconds for a tool to end after a signal.
 const GRACE: &str = "20";
 /// The tools' lock file of installed providers.
 const LOCK_FILE: &str = ".terraform.lock.hcl";

@@ -56,7 +56,7 @@ pub struct Entry {
     pub at: String,
     /// Host name of the writer, which in a pod is the pod's name; for a state server the holder in the lock.
     pub who: String,
-    /// What happened; see [`what`].
+    /// The kind of the entry; see [`what`].
     pub what: String,
     /// All other fields.
     #[serde(flatten)]

@@ -54,7 +54,7 @@ fn controller_back(scene: &Scene) -> Result<()> {
 }
 
 /// tofu-controller #531: a restarted controller ended its runners in mid-apply, an "absolute disaster". In Pawl an apply ends, and is
-/// reported, while there is no controller, and one that outlives the outage goes on in the same process.
+/// reported, while there is no controller, and one that outlives the outage continues in the same process.
 async fn without_controller(scene: Scene) -> Result<()> {
     let mut before = Vec::new();
     for name in ["ends", "outlives"] {

@@ -55,7 +55,7 @@ fn deadline(s: &Situation<'_>, attempt: &Attempt) -> Timestamp {
     after(attempt.opened_at.as_ref().map_or(s.now, |t| t.0), start)
 }
 
-/// No agent has adopted the attempt: creates its pod, waits for it, or gives up.
+/// No agent has adopted the attempt: creates its pod, waits for it, or fails the run at the deadline.
 pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&PodView>) -> Decision {
     let deadline = deadline(s, attempt);
     let refused = s.notes.refused.as_ref().filter(|refused| refused.attempt == attempt.number);

@@ -29,7 +29,7 @@ pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
     let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || ttl::KEPT_BY.contains(&key);
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
-        // Without it the new run would have a state of its own, without the old run's objects.
+        // Without it the new run would use another managed state, without the old run's objects.
         spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
     }
     let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();

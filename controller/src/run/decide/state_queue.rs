@@ -25,7 +25,7 @@ use crate::{
 };
 use crds::{ApprovalMode, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key};
 
-/// How often the first in line checks whether the lease is free: no watch may cover its holder.
+/// Interval at which the first run in the queue checks whether the lease is free: the holder may be outside of every watch.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// The fallback for a run that the end of its wait wakes.
 const SECOND_LOOK: SignedDuration = SignedDuration::from_hours(1);
@@ -60,7 +60,7 @@ pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
         return Turn::Waits(waits.clone());
     }
     if let Some(ahead) = s.ahead {
-        // Woken when the line moves. The time is for holders that no watch covers.
+        // A move of the queue wakes the run. The time is for holders outside of every watch.
         return waits(WaitReason::Turn { first: ahead.first.clone(), place: ahead.place }, LOOK_AGAIN * 6);
     }
     match slots::gate(s) {

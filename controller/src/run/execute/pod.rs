@@ -104,7 +104,7 @@ pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&s
             if status.code == 401 {
                 return None;
             }
-            // The API server has no reason of its own for these two.
+            // The API server has no separate reason for these two.
             let says = |text: &str| status.code == 403 && status.message.contains(text);
             match account {
                 Some(name) if says("error looking up service account") && says("not found") => trouble(

@@ -36,7 +36,7 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
     Some([("PATH", path.as_str()), ("no_proxy", "*"), ("HOME", "/nowhere")].map(|(k, v)| (k.into(), v.into())).into())
 }
 
-/// What a server at an address is asked with.
+/// The environment for requests to the server at an address.
 fn login(scheme: &str, addr: SocketAddr) -> Login {
     Login {
         origin: format!("{scheme}://{addr}/"),
@@ -120,7 +120,7 @@ async fn a_repository_cannot_lead_the_fetch_of_large_files_astray() {
     let object = victim.dir().join(format!("lfs/objects/{}/{}/{}", &oid(code)[..2], &oid(code)[2..4], oid(code)));
     fs::create_dir_all(object.parent().unwrap()).unwrap();
     fs::write(&object, code).unwrap();
-    // A host that has credentials sends whoever asks it to one that has none.
+    // A host with credentials redirects to a host without.
     let (stranger, told) = redirecting("http://127.0.0.1:1".to_owned()).await;
     let (listener, asked) = redirecting(format!("http://{}", stranger.addr())).await;
     let logins = [login("http", server.addr()), login("http", listener.addr())];
@@ -200,7 +200,7 @@ async fn an_authority_is_believed_of_its_host_alone() {
     let (refused, message) = refusal(fetch(&[(origin(&b), &of_a)], None).await);
     assert!(refused == Refusal::Invalid && message.contains("certificate that is not trusted"), "{message}");
     fetch(&[(origin(&a), &of_a)], None).await.unwrap();
-    // Those of everybody count where a host has none of its own, and there alone.
+    // The common authorities are used only for hosts without authorities of their own.
     fetch(&[(origin(&b), &of_b)], Some(&of_a)).await.unwrap();
     assert_eq!(refusal(fetch(&[(origin(&a), &of_b)], Some(&of_a)).await).0, Refusal::Invalid);
 

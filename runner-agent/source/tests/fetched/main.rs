@@ -157,7 +157,7 @@ async fn submodules_come_with_it_and_lead_nowhere_else() {
     assert!(!Path::new("/tmp/pawned").exists());
 }
 
-/// A server that redirects every request to another, and what it was told.
+/// A server that redirects every request to another, and the credentials that it received.
 pub(crate) async fn redirecting(to: String) -> (Listener, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let seen = told.clone();

@@ -74,7 +74,7 @@ pub struct History {
     pub last: BTreeMap<String, TerraformRunStatus>,
     /// Journals of runs that were readable, by `NAMESPACE/NAME`. Empty where none is stored.
     pub journals: BTreeMap<String, String>,
-    /// Times at which something on a journal's way to the datastore was struck.
+    /// Times of kills and network faults between an agent and the datastore, which may interrupt a journal.
     pub outages: Vec<Timestamp>,
     /// The contents of all states at the end.
     pub states: String,
@@ -84,7 +84,7 @@ pub struct History {
     pub namespaces: Vec<String>,
 }
 
-/// What is missing between two consecutive versions in the log.
+/// The gap between two consecutive versions in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     Nothing,
@@ -97,7 +97,7 @@ pub(crate) enum Missing {
 }
 
 impl History {
-    /// What is missing between two versions of a run.
+    /// The gap between two versions of a run.
     pub(crate) fn missing(&self, before: &Version, after: &Version) -> Missing {
         match (after.follows(before), self.may_miss(&after.of(), before.at, after.at)) {
             (Some(true), _) | (None, false) => Missing::Nothing,
