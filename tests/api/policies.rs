@@ -116,11 +116,11 @@ async fn matrix(world: World) -> Result<()> {
     let cases: Vec<(&str, &Client, Value, &str)> = vec![
         ("truncated", alice, short, "the plan that waits is"),
         ("older", alice, approval("alice@example.com", 'b'), "the plan that waits is"),
-        ("not whole: no name", alice, json!({names::APPROVE: sum('a')}), "has to name the one who approves"),
-        ("someone else's name", alice, approval("bob", 'a'), "has to name the one who approves, alice@example.com, not \"bob\""),
-        ("without the verb", bob, approval("bob", 'a'), "bob has not the right to approve this run"),
-        ("without the verb, in another's name", bob, approval("alice@example.com", 'a'), "has not the right to approve"),
-        ("a comment alone, without the verb", bob, json!({names::COMMENT: "x"}), "has not the right to approve"),
+        ("not whole: no name", alice, json!({names::APPROVE: sum('a')}), "must name the user who approves"),
+        ("someone else's name", alice, approval("bob", 'a'), "must name the user who approves, alice@example.com, not \"bob\""),
+        ("without the verb", bob, approval("bob", 'a'), "bob may not approve this run"),
+        ("without the verb, in another's name", bob, approval("alice@example.com", 'a'), "may not approve"),
+        ("a comment alone, without the verb", bob, json!({names::COMMENT: "x"}), "may not approve"),
         ("a comment alone", alice, json!({names::COMMENT: "x", names::APPROVED_BY: "alice@example.com"}), "not none"),
     ];
     for (what, who, annotations, text) in cases {
@@ -164,10 +164,14 @@ async fn one_way(world: World) -> Result<()> {
     let scene = Scene::new(world).await?;
     for key in [names::DENY, names::CANCEL] {
         scene.annotate(&scene.bob, "run", json!({key: "too dear"})).await?;
-        refused("taken back", scene.annotate(&scene.bob, "run", json!({key: null})).await, "never taken back")?;
-        refused("changed", scene.annotate(&scene.bob, "run", json!({key: "other"})).await, "never taken back")?;
+        refused("taken back", scene.annotate(&scene.bob, "run", json!({key: null})).await, "cannot be removed or changed")?;
+        refused("changed", scene.annotate(&scene.bob, "run", json!({key: "other"})).await, "cannot be removed or changed")?;
         let admin = scene.world.admin.clone();
-        refused("taken back by an administrator", scene.annotate(&admin, "run", json!({key: null})).await, "never taken back")?;
+        refused(
+            "taken back by an administrator",
+            scene.annotate(&admin, "run", json!({key: null})).await,
+            "cannot be removed or changed",
+        )?;
     }
     Ok(())
 }
@@ -205,17 +209,17 @@ async fn abandon(world: World) -> Result<()> {
     let stalled = json!([{"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "", "lastTransitionTime": time}]);
     world.status(namespace, "lost", &json!({"conditions": stalled})).await?;
     let by = |by: &str, why: &str| json!({names::ABANDON: why, names::ABANDONED_BY: by});
-    let right = "has not the right to give this apply up";
+    let right = "may not abandon this apply";
     let cases: Vec<(&str, &Client, Value, &str)> = vec![
         ("a viewer", &vera, given_up("vera"), "cannot patch resource"),
         ("an author", &scene.bob, given_up("bob"), right),
         ("an approver", &scene.alice, given_up("alice@example.com"), right),
         ("the controller", &controller, given_up("system:serviceaccount:pawl-system:pawl-controller"), right),
-        ("in another's name", &carol, given_up("alice@example.com"), "has to name the one who gives the apply up, carol"),
-        ("in nobody's name", &carol, json!({names::ABANDON: "x"}), "has to name the one"),
-        ("a name alone", &carol, json!({names::ABANDONED_BY: "carol"}), "gives a reason"),
-        ("without a reason", &carol, by("carol", ""), "gives a reason"),
-        ("with a long one", &carol, by("carol", &"x".repeat(513)), "gives a reason"),
+        ("in another's name", &carol, given_up("alice@example.com"), "must name the user who abandons the apply, carol"),
+        ("in nobody's name", &carol, json!({names::ABANDON: "x"}), "must name the user"),
+        ("a name alone", &carol, json!({names::ABANDONED_BY: "carol"}), "must give a reason"),
+        ("without a reason", &carol, by("carol", ""), "must give a reason"),
+        ("with a long one", &carol, by("carol", &"x".repeat(513)), "must give a reason"),
     ];
     for (what, who, annotations, text) in cases {
         refused(what, scene.annotate(who, "lost", annotations).await, text)?;
@@ -224,14 +228,14 @@ async fn abandon(world: World) -> Result<()> {
     // A change of something else is allowed.
     scene.annotate(&scene.bob, "lost", json!({"team": "x"})).await?;
     let off = json!({names::ABANDON: null, names::ABANDONED_BY: null});
-    refused("taken back", scene.annotate(&carol, "lost", off.clone()).await, "never changed nor taken back")?;
+    refused("taken back", scene.annotate(&carol, "lost", off.clone()).await, "cannot be removed or changed")?;
     for (what, change) in [
         ("half of it taken back", json!({names::ABANDON: null})),
         ("another reason", by("carol", "other")),
         ("another name", json!({names::ABANDONED_BY: "system:admin"})),
     ] {
-        refused(what, scene.annotate(&carol, "lost", change.clone()).await, "never changed nor taken back")?;
-        refused(what, scene.annotate(&world.admin, "lost", change).await, "never changed nor taken back")?;
+        refused(what, scene.annotate(&carol, "lost", change.clone()).await, "cannot be removed or changed")?;
+        refused(what, scene.annotate(&world.admin, "lost", change).await, "cannot be removed or changed")?;
     }
     scene.annotate(&controller, "lost", off).await.context("the controller removes what was refused, or is unverified")?;
     // An Indeterminate run, as long as it retains the lease on its state.
@@ -242,7 +246,7 @@ async fn abandon(world: World) -> Result<()> {
     scene.annotate(&carol, "unknown", given_up("carol")).await.context("one that is Indeterminate")?;
     let mut object = run("made", &json!({}))?;
     object.metadata.annotations = Some([(names::ABANDON.to_owned(), "x".to_owned())].into());
-    refused("created so", world.runs(namespace).create(&PostParams::default(), &object).await, "nothing was given up")
+    refused("created so", world.runs(namespace).create(&PostParams::default(), &object).await, "nothing was abandoned")
 }
 
 async fn created_approved(world: World) -> Result<()> {
@@ -309,7 +313,7 @@ async fn rerun(world: World) -> Result<()> {
     // As the controller responds.
     scene.world.status(&scene.namespace, "run", &json!({"rerun": "run-2"})).await?;
     scene.annotate(&scene.world.admin, "run", json!({names::RERUN: null})).await?;
-    let answered = "run run-2 answered this already";
+    let answered = "run run-2 already answers this request";
     refused("once more", scene.annotate(&scene.bob, "run", again.clone()).await, answered)?;
     for (name, spec) in [
         ("automatic", json!({"approval": {"mode": "Automatic"}})),

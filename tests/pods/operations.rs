@@ -223,7 +223,7 @@ async fn rerun(scene: Scene) -> Result<()> {
     let taken_off = |run: &crds::TerraformRun| run.metadata.annotations.iter().all(|all| !all.contains_key(crds::names::RERUN));
     scene.until("a", "ready to be asked once more", SOON, taken_off).await?;
     let once_more = scene.annotate("a", &[(crds::names::RERUN, Some("true"))]).await;
-    ensure!(once_more.is_err_and(|error| format!("{error:#}").contains(&format!("run {name} answered this already"))));
+    ensure!(once_more.is_err_and(|error| format!("{error:#}").contains(&format!("run {name} already answers this request"))));
     let found = scene.until("a", "answered", SOON, |r| r.status.as_ref().is_some_and(|s| s.rerun.is_some())).await?;
     ensure!(found.status.and_then(|s| s.rerun).as_deref() == Some(name.as_str()));
     let fresh =

@@ -126,7 +126,7 @@ fn wanted(o: &Observed) -> Result<Wanted, Hold> {
     let source = o.layer.status.as_ref().and_then(|status| status.source.as_ref()).filter(|source| source.of.starts_with(&of));
     let Some(source) = source else {
         let (namespace, name) = o.layer.repository_key();
-        let message = format!("nobody has looked yet what {namespace}/{name} has at {}", o.layer.spec.git_ref);
+        let message = format!("{namespace}/{name} has not been synced at {} yet", o.layer.spec.git_ref);
         return hold(reason::NO_REVISION, message, None);
     };
     if let Some(missing) = &source.missing {

@@ -280,7 +280,7 @@ mod tests {
         for (user, value, status, text) in [
             (&author, "yes", &failed, "is set to true, or not at all"),
             (&User::with("max", &[]), "true", &failed, "needs the verb create"),
-            (&author, "true", &unclaimed, "has anything to recover"),
+            (&author, "true", &unclaimed, "a recovery needs a run that failed"),
         ] {
             assert!(annotate(user, names::RECOVER, value, status).contains(text), "{text}");
         }

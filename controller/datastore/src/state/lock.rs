@@ -147,7 +147,7 @@ impl States {
             let newest = self.newest(key).await?;
             let Some(held) = newest.head.lock.as_ref().filter(|held| held.uid == run_uid) else { return Ok(()) };
             let reason =
-                format!("the controller says that attempt {} of run {} has ended or was given up", held.attempt, held.run);
+                format!("the controller says that attempt {} of run {} has ended or was abandoned", held.attempt, held.run);
             tracing::info!(state = %key.prefix(), reason, run = held.run, "a lock is released");
             let what = format!("lock {} released", held.id);
             let mut head = Head { lock: None, ..newest.head.clone() };

@@ -173,7 +173,7 @@ async fn controller_releases_a_left_lock_and_fences_its_writer() {
     lab.cluster.set(closed);
     assert_eq!(lab.of_controller("DELETE", "/lock").await.code, 404, "another run of the name");
     let notes = lab.of_person("GET", "states/net", b"").await.json()["notes"].clone();
-    assert!(notes.to_string().contains("has ended or was given up"), "{notes}");
+    assert!(notes.to_string().contains("has ended or was abandoned"), "{notes}");
 }
 
 #[tokio::test]
