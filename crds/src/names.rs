@@ -241,7 +241,7 @@ pub fn abandon_command(namespace: &str, run: &str) -> String {
     )
 }
 
-/// The command that requests a run that imports into the state the objects that this run created and did not record.
+/// The command that requests a recovery. The new run imports into the state the objects that this run created but did not record.
 pub fn recover_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {RECOVER}=true")
 }

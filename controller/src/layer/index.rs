@@ -106,7 +106,7 @@ impl Layers {
         }
     }
 
-    /// Takes an event of a watch of runs. `of` is the cached form of its run, if that belongs to a layer.
+    /// Records an event of the watch of runs. `of` is the event's run, if it belongs to a layer.
     pub fn run<K>(&self, feed: &mut Feed, event: &Event<K>, of: Option<LayerRun>) {
         feed.hears(event);
         let mut inner = self.lock();

@@ -15,7 +15,7 @@ use std::{
 use super::{Job, Limits, SLACK, fill, legal};
 use crate::{Error, Result};
 
-/// The longest name of an entry, in bytes: a quarter of the limit of Linux, since the root adds to it.
+/// The longest name of an entry, in bytes: a quarter of the limit of Linux for a path, which includes the path of the root.
 const LONGEST: usize = 1024;
 /// The longest part of a name, in bytes.
 const LONGEST_PART: usize = 255;
