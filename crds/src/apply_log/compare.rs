@@ -135,7 +135,7 @@ impl Comparison {
             parts.push(format!("{} created and recorded", self.recorded));
         }
         if parts.is_empty() {
-            parts.push("the state has all that the tool knows of".to_owned());
+            parts.push("the state contains every object that the tool reported".to_owned());
         }
         let serial = self.serial.map_or_else(|| "no state".to_owned(), |serial| format!("state serial {serial}"));
         Journal {

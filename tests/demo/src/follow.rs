@@ -80,7 +80,7 @@ impl Follower {
                     "{} has not gone on after {}: {}; look at it: eval \"$(cargo demo --env)\" && kubectl describe -n {} tfrun/{}",
                     self.name,
                     report::duration(within),
-                    status.message.unwrap_or_else(|| "it says nothing; is the controller well?".to_owned()),
+                    status.message.unwrap_or_else(|| "no message yet; check that the controller runs".to_owned()),
                     super::stack::NAMESPACE,
                     self.name,
                 );

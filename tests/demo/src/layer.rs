@@ -40,7 +40,7 @@ pub(super) async fn play(act: &Act<'_>, client: &Client, servers: &Servers) -> R
         status.pending.is_some() && status.last_plan.as_ref().is_some_and(|plan| plan.revision == commit)
     };
     let pending = scene.until("planned at the new commit", planned).await?;
-    step.done(&format!("{} pushed; nobody asked for its plan", &commit[..8]));
+    step.done(&format!("{} pushed; its plan starts without a request", &commit[..8]));
     let ended = scene.carry(&pending, 8).await?;
     if ended != Ended::Applied {
         return Ok(ended);
