@@ -55,7 +55,7 @@ Exit codes:
   2   a plan waits for an answer, or --refresh-only found what differs from the state
   3   denied or cancelled; nothing was applied
   4   it is not known what was applied
-  64  the command line makes no sense
+  64  the command line is invalid
 
 Ctrl-C once cancels: the running command is asked to stop, and Pawl waits for it. A running apply finishes what it has begun
 and saves its state, so a second Ctrl-C changes nothing."

@@ -180,10 +180,10 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let Value::Object(own) = json!({"operation": operation, "source": target.source(),
         "tool": {"name": asked, "version": version}, "workspace": workspace.trim(), "approval": {"mode": mode}})
     else {
-        bail!("the run makes no sense");
+        bail!("the run is invalid");
     };
     spec.extend(own);
-    let mut run = TerraformRun::new(&name, serde_json::from_value(Value::Object(spec)).context("the run makes no sense")?);
+    let mut run = TerraformRun::new(&name, serde_json::from_value(Value::Object(spec)).context("the run is invalid")?);
     run.metadata.namespace = Some("local".to_owned());
     run.metadata.uid = Some(nonce());
     open_attempt(&mut run, 1);
