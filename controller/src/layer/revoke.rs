@@ -22,7 +22,7 @@ const TRIES: u32 = 20;
 /// Marks the layers of a namespace, or of all, that need rights.
 ///
 /// # Errors
-/// If a request fails. The layers before it are marked then.
+/// If a request fails. Layers marked before the failure remain marked.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let api: Api<DeserializeGuard<TerraformLayer>> = ctx.scoped(scope);
     let mut params = ListParams::default().limit(PAGE);

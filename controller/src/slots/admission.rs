@@ -1,6 +1,6 @@
 //! Decides which runs of a queue may take a slot: a pure function of the queue, the open attempts and the bounds.
 //!
-//! The line is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
+//! The queue is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
 //! that the bound of its namespace or repository excludes does not block runs of others.
 
 use std::{
@@ -166,7 +166,7 @@ impl fmt::Display for Full {
     }
 }
 
-/// The runs of a line that may take a slot now, in order.
+/// The runs of a queue that may take a slot now, in order.
 pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, open: &Open, bounds: &Bounds) -> Vec<&'a Place> {
     let mut open = open.clone();
     let mut all = Vec::new();

@@ -327,7 +327,7 @@ fn is_stopped(run: &TerraformRun) -> bool {
     run.metadata.deletion_timestamp.is_some() || annotated(names::CANCEL) || annotated(names::DENY)
 }
 
-/// The admission policy's refusal of an agent of another minor release, up to the release that it names.
+/// The refusal of an agent of another minor release by the admission policy: the first clause of its text, which names the release.
 fn of_other_release(error: &ApiError) -> Option<String> {
     let at = error.text.find(release::REFUSED).filter(|_| error.code == Some(403))?;
     error.text[at..].split(';').next().map(str::to_owned)

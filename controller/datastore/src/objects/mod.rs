@@ -104,7 +104,7 @@ impl Objects {
     /// Reads an object; `None` when it does not exist.
     ///
     /// # Errors
-    /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
+    /// `Unavailable`, `Corrupt`, `KeyMissing`. Errors after the start are in the content's stream.
     pub async fn get(&self, run: &RunKey, attempt: u32, kind: ObjectKind) -> Result<Option<Object>, Problem> {
         read_once(&self.sealed, &run.object(attempt, kind), &run.blobs()).await
     }
