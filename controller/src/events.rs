@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_as_long_as_the_api_server_takes() {
+    fn event_note_is_clipped_to_the_api_servers_limit() {
         for (text, whole) in
             [("x".repeat(1024), true), ("x".repeat(1025), false), ("ü".repeat(512), true), ("…".repeat(400), false)]
         {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_fact_is_counted_up() {
+    fn only_equal_events_are_aggregated() {
         let about = testing::run().object_ref(&());
         let (first, second) =
             (note("attempt 1 of at most 4: pod net-x8dlm-a1"), note("attempt 2 of at most 4: pod net-x8dlm-a2"));

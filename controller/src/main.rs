@@ -91,7 +91,7 @@ fn main() -> anyhow::Result<()> {
 /// Creates the client, and the clock set by its responses.
 async fn client() -> anyhow::Result<(Client, ServerClock)> {
     let mut config = Config::infer().await.context("no cluster: neither KUBECONFIG nor a pod's ServiceAccount")?;
-    // No retries: after an error the objects are read again, while a retried request would rest on outdated ones.
+    // No retries by the client: after an error the controller reads the objects again, and decides on current ones.
     config.default_retry = false;
     let clock = ServerClock::default();
     let timed = layer_fn(|inner| Timed::new(inner, clock.clone()));
@@ -118,7 +118,7 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     let mut lost: Pin<Box<dyn Future<Output = String>>> = Box::pin(future::pending());
     if let Some(candidate) = &candidate {
         readiness.stands_by(true);
-        tracing::info!(identity = candidate.identity(), "stands by");
+        tracing::info!(identity = candidate.identity(), "standby");
         let (lease, since) = tokio::select! {
             won = candidate.wins() => won,
             served = &mut admin => return served,

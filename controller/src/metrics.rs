@@ -52,7 +52,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("pawl");
         registry.register("runs_finished", "Runs that ended, by operation and result", finished.clone());
         registry.register("attempts_opened", "Attempts that were opened", attempts.clone());
-        registry.register("reconcile_duration_seconds", "Time one look at a run took", reconciles.clone());
+        registry.register("reconcile_duration_seconds", "Duration of one reconcile of a run", reconciles.clone());
         registry.register("api_errors", "Calls to the API server that failed, by kind", errors.clone());
         registry.register(
             "gate_proven",
@@ -61,7 +61,7 @@ impl Metrics {
         );
         policies.set(-1);
         let leads = Gauge::default();
-        registry.register("leads", "1 while this controller works, 0 while it stands by", leads.clone());
+        registry.register("leads", "1 while this controller leads, 0 while it is a standby", leads.clone());
         let layers = Family::default();
         registry.register("layers", "Layers by pending action", layers.clone());
         Self { registry: Mutex::new(registry), finished, attempts, reconciles, errors, policies, leads, layers }
@@ -122,7 +122,7 @@ mod tests {
     use serving::call::CallError;
 
     #[test]
-    fn what_was_counted_is_shown() {
+    fn exposition_has_every_counted_metric() {
         let metrics = Metrics::new();
         metrics.run_finished(Operation::Apply, RunResult::Applied);
         metrics.attempt_opened();

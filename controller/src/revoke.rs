@@ -1,8 +1,8 @@
 //! Revokes what depends on the admission policies, where they were not enforced for a while.
 //!
-//! An annotation does not show who set it, nor whether a policy checked the author. So once the policies are enforced again, approvals,
-//! orders and abandons are removed, runs that ask for rights and have not begun are canceled, and layers that ask for rights wait until a
-//! person confirms them. Until that is done the policies do not count as proven, and nothing is decided on what was set.
+//! An annotation does not show who set it, nor whether a policy checked the author. So once the policies are enforced again, the controller
+//! removes approvals, reruns, recoveries and abandons, cancels runs that need rights and have not begun, and marks layers that need rights
+//! until a person confirms them. Until then the policies do not count as proven, so no decision relies on these annotations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     run,
 };
 
-/// The most proofs that a start waits for. The controller becomes ready without the policies, too.
+/// The number of failed proofs after which the controller becomes ready without the policies.
 const TRIES: u32 = 3;
 /// The longest delay between two attempts.
 const LONGEST: Duration = Duration::from_secs(60);

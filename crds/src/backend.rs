@@ -19,11 +19,10 @@ pub struct BackendType {
     /// Arguments that identify the state, independent of how it is reached. Words of this and other lists are separated
     /// by spaces.
     state: &'static str,
-    /// Arguments that describe how the state is reached. They count for the plan, but changing one does not make
-    /// another state.
+    /// Arguments that describe how the state is reached. They enter the plan's checksum. A change of one leads to the same state.
     way: &'static str,
-    /// An argument that identifies the state as a URL, which may contain credentials. It counts without them. A value
-    /// that is not a URL does not count.
+    /// An argument that identifies the state as a URL, which may contain credentials. It is used without the credentials. A value that is
+    /// not a URL is ignored.
     url: Option<&'static str>,
     /// Whether the state outlives the pod that wrote it.
     pub is_durable: bool,
@@ -96,7 +95,7 @@ const TYPES: &[BackendType] = &[
     BackendType { name: "swift", state: "path", lock: Lock::Unless("lock"), ..DURABLE },
 ];
 
-/// Any other type, from a newer tool: every argument that identifies a state in some row counts.
+/// Any other type, from a newer tool: its state is identified by every argument that identifies a state in some row.
 const OTHER: BackendType = BackendType {
     state: "address bucket container_name endpoint hostname key namespace organization path prefix \
             repo schema_name secret_suffix storage_account_name subpath workspace_dir \

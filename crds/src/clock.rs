@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose clock is one hour behind, and an API server. All times are in milliseconds.
+    /// An API server, and a machine whose clock is one hour behind. All times are in milliseconds.
     struct Lab {
         clock: ServerClock,
         passed: Arc<Mutex<u64>>,

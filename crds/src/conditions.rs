@@ -75,7 +75,7 @@ fn plain(type_: &str, status: &str) -> &'static str {
         (STATE_LEASED, "True") => "it is this run's turn on the state",
         (STATE_LEASED, _) => "the run waits for its turn on the state",
         (STALLED, "True") => "the run is held up",
-        (STALLED, _) => "nothing holds the run up",
+        (STALLED, _) => "nothing blocks the run",
         (_, "True") => "the run has ended",
         (_, "False") if type_ == SUCCEEDED => "the run has ended without success",
         _ => "the run has not ended",
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_moves_with_the_status_only() {
+    fn transition_time_changes_only_with_the_status() {
         let (early, late) = (Timestamp::from_second(100).unwrap(), Timestamp::from_second(200).unwrap());
         let mut conditions = Vec::new();
         assert!(set(&mut conditions, STALLED, Some(false), "Progressing", "", None, early));

@@ -60,7 +60,7 @@ pub enum Cached {
     Never,
     /// Until the run is finished for good.
     UntilFinished,
-    /// Until, in addition, no evidence about the outcome of an Indeterminate apply can arrive any more.
+    /// As above, and for an Indeterminate run until no evidence of its outcome can arrive any more.
     UntilSettled,
     /// As long as the run exists.
     Always,
@@ -86,8 +86,9 @@ pub struct Field {
     pub owner: Owner,
     /// How long the controller caches it.
     pub cached: Cached,
-    /// `Some` if a decision of the controller depends on the field: the parts that distinguish its states; no parts: its whole value.
-    /// Only enums, numbers and digests, because values are compared as encoded, and encoders escape texts differently.
+    /// `Some` if a decision of the controller depends on the field. The list has the parts that the decision reads; an empty list means the
+    /// whole value. Only enums, numbers and digests are listed, because values are compared as encoded, and encoders escape texts
+    /// differently.
     pub decides: Option<&'static [&'static str]>,
     trim: fn(&mut TerraformRunStatus, bool),
     copy: fn(&TerraformRunStatus, &mut TerraformRunStatus),
@@ -109,7 +110,7 @@ impl Field {
         Self { decides: Some(parts), ..self }
     }
 
-    /// The parts that the controller's cache omits; the argument is whether the run is finished for good.
+    /// The function that removes the parts that the controller's cache omits. Its argument tells whether the run is finished for good.
     const fn trims(self, trim: fn(&mut TerraformRunStatus, bool)) -> Self {
         Self { trim, ..self }
     }
@@ -120,7 +121,7 @@ impl Field {
     }
 }
 
-/// A field that triggers no reconcile, on which no decision depends, and that holds no such text.
+/// A row of a field that triggers no reconcile, on which no decision depends, and that has no text of outside origin.
 macro_rules! field {
     ($name:ident, $json:literal, $owner:ident, $cached:ident) => {
         Field {
@@ -311,7 +312,7 @@ pub fn hash_what_wakes(status: &TerraformRunStatus, hasher: &mut impl Hasher) {
     }
 }
 
-/// Visits every text whose length or content comes from outside, with its maximum length in characters and its origin.
+/// Visits every text whose length or content comes from tools, code or people, with its maximum length in characters and its origin.
 pub fn texts(status: &mut TerraformRunStatus, mut visit: impl FnMut(&mut String, usize, Origin)) {
     for field in FIELDS {
         (field.texts)(status, &mut visit);
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_every_field_once() {
+    fn field_table_has_every_field_once() {
         let schema = schema();
         let mut of_type: Vec<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut listed: Vec<_> = FIELDS.iter().map(|field| field.name).collect();

@@ -108,11 +108,11 @@ pub fn reasons() -> String {
         };
     }
     format!(
-        "{HEAD}# Every reason and its next step\n\nA run says one of these words in `status.failure.reason`, in the column `REASON` of `kubectl get tfrun`, \
-         in its conditions and in its Events.\nThe next step of your run stands whole in `status.nextStep`: with its names, ready to paste. \
+        "{HEAD}# Every reason and its next step\n\nA run shows one of these words in `status.failure.reason`, in the column `REASON` of `kubectl get tfrun`, \
+         in its conditions and in its Events.\n`status.nextStep` holds the complete next step of your run, with its names, ready to paste. \
          Here `run again` stands for the line that asks for a fresh run of the same spec, and `read the log` for the line that shows the log.\n\n\
          ## Reasons why a run fails or is held up\n\n{failures}\n\
-         ## Reasons of conditions\n\nNo run fails for one of these. What holds it up stands in its message.\n\n{others}"
+         ## Reasons of conditions\n\nNo run fails for one of these. The condition's message names the cause of the delay.\n\n{others}"
     )
 }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_pages_are_the_generated_ones() {
+    fn committed_pages_equal_the_generated_ones() {
         for (name, text) in [("fields.md", fields()), ("reasons.md", reasons())] {
             assert!(committed(name) == text, "run `cargo run --release --bin crdgen` and commit {name}");
         }

@@ -37,8 +37,8 @@ pub const RERUN: &str = "pawl.run/rerun";
 /// Annotation of a run created for `pawl.run/rerun`: name of the run that requested it.
 pub const RERUN_OF: &str = "pawl.run/rerun-of";
 
-/// Annotation, set with the finalizer: UID of the annotated run. On a run with another UID it shows that the run was
-/// recreated from a backup or a copy.
+/// Annotation, set together with the finalizer: the UID of the run. If it differs from the run's own UID, the run was created from a backup
+/// or a copy.
 pub const LIFE: &str = "pawl.run/life";
 
 /// Annotation of dry runs: name of the admission policy that must reject them.
@@ -51,8 +51,7 @@ pub const RECOVERY_OF: &str = "pawl.run/recovery-of";
 
 /// Annotation of a repository: a change of its value triggers an immediate check of the refs.
 pub const RECONCILE: &str = "pawl.run/reconcile";
-/// Annotation of a layer: `now` requests a plan. The controller replaces the value with a word of its own that
-/// identifies the request.
+/// Annotation of a layer: `now` requests a plan. The controller replaces the value with a unique one that identifies the request.
 pub const PLAN: &str = "pawl.run/plan";
 /// Annotation of a layer: `true` suspends it like `spec.suspend`, without a change of the spec.
 pub const SUSPEND: &str = "pawl.run/suspend";
@@ -242,7 +241,7 @@ pub fn abandon_command(namespace: &str, run: &str) -> String {
     )
 }
 
-/// The command that requests a run that imports into the state the objects that this run created and did not record.
+/// The command that requests a recovery. The new run imports into the state the objects that this run created but did not record.
 pub fn recover_command(namespace: &str, run: &str) -> String {
     format!("kubectl annotate -n {namespace} {KUBECTL_RUN}/{run} {RECOVER}=true")
 }
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rerun_has_a_legal_name_of_its_own() {
+    fn rerun_has_a_valid_name_of_its_own() {
         let name = rerun_name(&format!("{}.b", "n".repeat(45)), UID);
         assert!(name.len() <= MAX_RUN_NAME && !name.contains(".-"), "{name}");
         assert_ne!(rerun_name("a", UID), rerun_name("a", "other"));

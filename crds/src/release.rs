@@ -3,7 +3,7 @@
 
 /// The version of this release, equal to the chart's.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The prefix of the admission policy `pawl-status`'s rejection of an agent of another minor release.
+/// The beginning of the message by which the admission policy `pawl-status` refuses an agent of another minor release.
 pub const REFUSED: &str = "the agent of this image is not of release";
 
 /// The version as `MAJOR.MINOR`.
@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chart_is_of_this_version() {
+    fn chart_has_the_version_of_this_release() {
         let chart = include_str!("../../charts/pawl/Chart.yaml");
         for field in ["version", "appVersion"] {
             assert!(chart.lines().any(|line| line == format!("{field}: {VERSION}")), "{field} is not {VERSION}");
@@ -24,13 +24,13 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_refuses_in_these_words() {
+    fn policy_message_equals_the_release_constant() {
         let policy = include_str!("../../charts/pawl/templates/policies/status.yaml");
         assert!(policy.contains(&format!("message: {REFUSED} ")));
     }
 
     #[test]
-    fn a_minor_release_is_the_first_two_numbers() {
+    fn minor_release_is_the_first_two_numbers() {
         assert!(VERSION.starts_with(&format!("{}.", minor())) && minor().split('.').count() == 2, "{}", minor());
     }
 }

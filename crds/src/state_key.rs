@@ -19,8 +19,8 @@ pub fn managed(namespace: &str, id: &StateId) -> String {
     digest(&json!(["managed", namespace, id.stack, id.workspace]))
 }
 
-/// The key of a state outside the datastore, from the backend's type and configuration after `init` or in the spec.
-/// When the configuration does not identify the state (the environment does), the run's own stack is used.
+/// The key of a state outside the datastore, from the backend's type and configuration after `init` or in the spec. When the environment
+/// and not the configuration identifies the state, the run's own stack is used.
 pub fn foreign(kind: &str, config: &Value, workspace: &str, namespace: &str, id: &StateId) -> String {
     let place = BackendType::of(kind).state(config);
     if place.is_empty() {

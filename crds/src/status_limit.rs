@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_status_fits() {
+    fn oversized_status_is_cut_to_the_limit() {
         let mut status = huge();
         fit(&mut status);
         assert!(size(&status) <= MAX_STATUS_BYTES, "{}", size(&status));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_what_is_left_out() {
+    fn last_line_counts_the_omitted_lines() {
         let mut status = TerraformRunStatus {
             plan: Some(PlanStatus { changes: vec!["+ a".into(); 262], ..PlanStatus::default() }),
             ..TerraformRunStatus::default()

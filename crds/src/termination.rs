@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_keeps_its_result() {
+    fn oversized_message_retains_its_result() {
         for length in [0, 100, 1_000, 100_000] {
             let bytes = message(length).to_bytes();
             assert!(bytes.len() <= MAX_BYTES, "{length}: {}", bytes.len());

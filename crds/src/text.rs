@@ -13,7 +13,7 @@ pub fn clip(text: &str, limit: usize) -> String {
     short
 }
 
-/// Whether a character breaks a line or changes the text direction, so that people would see a different text.
+/// Whether a character breaks a line or changes the text direction, so that a reader would see another text than the stored one.
 pub const fn reorders(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

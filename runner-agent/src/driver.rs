@@ -72,7 +72,7 @@ pub struct Driver<A, W, C> {
     notices: Channel<Notice>,
     seen: (watch::Sender<Option<Seen>>, watch::Receiver<Option<Seen>>),
     follower: Option<JoinHandle<()>>,
-    /// Start of the phase, time at which the tool was told to end, time at which the process was.
+    /// Start of the phase; time at which the tool was asked to stop; time at which this process was asked to stop.
     phase_since: Instant,
     told_at: Option<Instant>,
     terminated_at: Option<Instant>,

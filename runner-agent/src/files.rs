@@ -200,7 +200,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(bytes.as_ref())
 }
 
-/// Opens a regular file for reading unless its name is a link. Never blocks on a pipe.
+/// Opens a regular file for reading; fails if its name is a link. Never blocks on a pipe.
 ///
 /// # Errors
 /// The file does not exist, or is no regular file.

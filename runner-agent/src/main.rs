@@ -154,7 +154,7 @@ fn run() -> u8 {
     let _ = tracing::subscriber::set_global_default(own_lines::subscriber(std::io::stderr));
     install_panic_hook(settings.clone());
     termination::reserve(&settings.termination_log);
-    // The stack's code runs as the same user: it may not read the token or the nonce from our memory.
+    // The stack's code runs as the same user, so prevent it from reading token and nonce from the agent's memory.
     let _ = nix::sys::prctl::set_dumpable(false);
     if own_pid() != 1 {
         // Adopt orphans of the tool, as PID 1 does.
@@ -205,7 +205,7 @@ async fn work(settings: Arc<Settings>) -> u8 {
     let work = Arc::new(work);
     let clock = api.clock();
     let driver = Driver::new(api, work.clone(), clock, settings.clone());
-    // A task of its own, so that a panic in it is an error here and does not end PID 1 with all its children.
+    // The driver is a separate task, so that its panic is an error here and does not end PID 1 with all its children.
     let code = match tokio::spawn(driver.run(stops)).await {
         Ok(code) => code,
         Err(error) => {

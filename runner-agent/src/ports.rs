@@ -26,7 +26,7 @@ impl ApiError {
     /// Maximum wait at a busy server's request: 30 s. Writing an end waits at most as long.
     pub const LONGEST_WAIT: Duration = crds::clock::LONGEST_WAIT;
 
-    /// Wait at a busy server's request, besides the usual backoff. Zero for a claimed run, since its writes report changes of
+    /// The wait that a busy server requested, in addition to the usual backoff. Zero for a claimed run, since its writes report changes of
     /// infrastructure.
     pub fn wait(&self, claimed: bool) -> Duration {
         if claimed { Duration::ZERO } else { self.after.unwrap_or_default().min(Self::LONGEST_WAIT) }
@@ -160,7 +160,7 @@ pub trait Work: Send + Sync + 'static {
     fn apply(&self, claim: Claim, notices: Notices) -> impl Future<Output = Result<ApplyReport, Failure>> + Send;
     /// Sends the one SIGINT to running tools. Starts no command any more.
     fn interrupt(&self);
-    /// The controller confirms that an ended process of Pawl left this lock. No other lock may be released.
+    /// The controller has confirmed that an ended process of Pawl left this lock. Only such a lock may be released.
     fn may_unlock(&self, _id: &str, _holder: &str) {}
     fn kill_providers(&self);
     fn kill_tool(&self);
@@ -191,7 +191,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// In a pod, the API server's clock, since other pods and the controller read the times that a pod writes.
+/// A pod uses the API server's clock, since other pods and the controller read the times that it writes.
 impl Clock for ServerClock {
     fn now(&self) -> Timestamp {
         Self::now(self)

@@ -27,7 +27,7 @@ pub struct Settings {
     pub grace: Duration,
     /// Directories of the image with tools, in order.
     pub tools: Vec<PathBuf>,
-    /// The operator's settings for tools. `None` on a person's machine, where nothing is installed.
+    /// The operator's settings for tools. `None` on a person's machine, where the agent installs no tool.
     pub tool_settings: Option<ToolSettings>,
     /// The tool cache, a volume. Without one the cache is below the work directory.
     pub cache: Option<PathBuf>,
@@ -87,8 +87,7 @@ const GRACE: Duration = Duration::from_secs(600);
 /// Minimum interval of progress writes in a cluster.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
-/// Duration of silence before the status reports it: 60 s. Longer than a provider's usual silence, and short enough that people
-/// need not ask.
+/// Duration of silence before the status reports it: 60 s. Longer than a provider's usual silence, and short for people who wait.
 pub const STALL_AFTER: Duration = Duration::from_secs(60);
 
 /// A setting of the pod is missing or invalid.
@@ -99,8 +98,8 @@ pub struct SettingsError {
     problem: &'static str,
 }
 
-/// Environment variables passed on from the pod to commands. None leads to the pod's token. The API server's address is included,
-/// since the `kubernetes` backend and provider need it.
+/// Environment variables passed on from the pod to commands. None reveals the path of the pod's token. The API server's address is
+/// included, since the `kubernetes` backend and provider need it.
 const INHERITED: &str = "PATH KUBERNETES_SERVICE_HOST KUBERNETES_SERVICE_PORT HTTP_PROXY HTTPS_PROXY NO_PROXY \
     http_proxy https_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR TZ";
 

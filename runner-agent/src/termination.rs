@@ -39,7 +39,7 @@ pub fn write(path: &Path, message: &TerminationMessage) {
     let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&bytes)).and_then(|()| file.set_len(bytes.len() as u64));
 }
 
-/// Adds to the message which parts of log and journal are not in the datastore. That is known last.
+/// Adds the parts of log and journal that are missing in the datastore, which are known only at the very end.
 pub fn say_unkept(path: &Path, text: &str) {
     let stands = std::fs::read_to_string(path).ok().and_then(|stands| TerminationMessage::parse(&stands));
     if let Some(message) = stands {

@@ -24,8 +24,8 @@ use crate::{
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done
-  1   there is no such version, it cannot be had or proven, or what is asked for contradicts itself
-  64  the command line makes no sense";
+  1   no such version exists, it cannot be downloaded or verified, or the request contradicts itself
+  64  the command line is invalid";
 
 const ENVIRONMENT: &str = "\
 Environment:

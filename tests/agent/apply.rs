@@ -67,7 +67,7 @@ async fn apply_without_the_lock_names_its_holder() {
 
 #[tokio::test]
 async fn deadline_in_a_wait_for_a_lock_names_its_holder() {
-    // The first call is refused; the second waits inside the tool and mentions no lock when it is stopped.
+    // The first call is refused the lock. The second waits inside the tool, and prints nothing of a lock when it is stopped.
     let plan = format!(
         "if [ -e $LEDGER.refused ]; then trap 'exit 1' INT; while :; do sleep 0.05; done; fi\ntouch $LEDGER.refused\n{LOCKED}"
     );
@@ -89,7 +89,7 @@ async fn providers_are_killed_and_then_the_tool() {
     let env = [("APPLY", "trap '' INT; while :; do sleep 0.1; done")];
     let mut a = start_with(&json!({}), &env, |s, _| s.grace = Duration::from_secs(9));
     a.until_ran("apply").await;
-    // `driver::deadlines` tests without a clock that this precedes the end of the pod's grace period.
+    // `driver::deadlines` tests, without a clock, that this happens before the end of the pod's grace period.
     a.stop.send(()).unwrap();
     assert_eq!(a.fails(FailureClass::Interrupted, reason::APPLY_INTERRUPTED).await.changes, Changed::Unknown);
 }

@@ -153,7 +153,7 @@ async fn unavailable_artifact_fails_before_the_tool_starts() {
     let other = format!("sha256:{}", "0".repeat(64));
     let named = json!({"secretRef": {"name": "flux"}});
     let rows = [
-        ("/a.tar", json!({"digest": other}), FailureClass::Integrity, reason::ARTIFACT_MISMATCH, "nothing of it was unpacked"),
+        ("/a.tar", json!({"digest": other}), FailureClass::Integrity, reason::ARTIFACT_MISMATCH, "nothing was unpacked"),
         ("/gone.tar", json!({}), FailureClass::Configuration, reason::ARTIFACT_NOT_FOUND, "404"),
         ("/closed.tar", json!({}), FailureClass::Credentials, reason::SOURCE_UNAUTHORIZED, "source.artifact.secretRef"),
         ("/a.tar", named, FailureClass::Configuration, reason::SECRET_NOT_FOUND, "Secret flux does not exist or is empty"),

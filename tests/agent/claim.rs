@@ -69,7 +69,7 @@ async fn constant_annotations_do_not_delay_the_claim() {
         let mut writer = None;
         let mut a = start_with(&json!({"approval": {"mode": mode}}), &[("APPLY", GATE)], |_, api| {
             let api = api.clone();
-            // Faster than any response of the API, so that no version stays the newest for the time of a write.
+            // Annotates faster than the API responds, so that the resourceVersion changes during every write.
             writer = Some(tokio::spawn(async move {
                 for n in 0_u64.. {
                     api.annotate("team/busy", &n.to_string());

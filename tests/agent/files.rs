@@ -69,7 +69,8 @@ async fn confined_or_not() {
     assert!(failure.message.contains("no Landlock") && status.next_step.unwrap().contains("runner.requireConfinement"));
     assert!(a.ledger().is_empty() && !a.stack().exists() && !status.unconfined, "{:?}", a.ledger());
 
-    // Reported before code of the stack runs. Directories that pods share are not used, because code could write to them.
+    // The status reports the missing confinement before code of the stack runs. Shared directories are not used, because code could write
+    // to them.
     let shared = tempfile::tempdir().unwrap();
     let [tools, providers] = ["tools", "providers"].map(|name| shared.path().join(name));
     fs::create_dir(&tools).unwrap();

@@ -76,7 +76,7 @@ async fn values_are_masked_even_if_printed_before() {
     for (script, code, said) in [
         ("set -x\nTOKEN=hunter22\nsleep 0.3\necho TOKEN=$TOKEN > \"$PAWL_HOOK_VALUES\"", 0, "+ echo (sensitive value)"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; echo no hunter22; exit 3", 1, "no (sensitive value)"),
-        ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "printed is not shown"),
+        ("echo hunter22\necho TOKEN=hunter22 > $HOME/x; ln -sf $HOME/x \"$PAWL_HOOK_VALUES\"", 1, "output is not shown"),
         ("echo hunter22\necho TOKEN=hunter22 > \"$PAWL_HOOK_VALUES\"; kill -9 $$", 1, "(sensitive value)"),
         ("echo hunter22\nrm \"$PAWL_HOOK_VALUES\" && mkfifo \"$PAWL_HOOK_VALUES\"", 1, "cannot be read"),
         ("echo hunter22\nhead -c 100000 /dev/zero | tr '\\0' x > \"$PAWL_HOOK_VALUES\"", 1, "cannot be read"),
@@ -161,7 +161,7 @@ async fn failed_hook_stops_its_phase_unless_continue() {
         let said = format!("hook {} ({when}) failed with 3: it is not to be", when.to_lowercase());
         assert_eq!((failure.message, failure.changes), (said.clone(), Changed::None));
         assert_eq!((status.result, status.claim.is_some()), (Some(RunResult::Failed), is_late));
-        assert!(status.next_step.unwrap().starts_with("see in the log what the hook printed"));
+        assert!(status.next_step.unwrap().starts_with("read the hook's output in the log"));
         assert_eq!(ran(&a), wanted);
 
         spec["hooks"][0]["onFailure"] = json!("Continue");
@@ -275,7 +275,7 @@ async fn process_left_by_a_hook_prevents_the_apply() {
     let status = a.api.status();
     assert_eq!((status.result, status.claim.is_some(), a.ran("apply")), (Some(RunResult::Failed), true, 0));
     assert_eq!((a.ran("BeforeApply"), a.ran("Always")), (1, 1));
-    assert_eq!(left.await.unwrap().signal, Some(9), "it was told to end");
+    assert_eq!(left.await.unwrap().signal, Some(9), "it was asked to stop");
 }
 
 /// Code of the stack may change files, but a hook's script is fixed beforehand.

@@ -91,8 +91,8 @@ async fn control_and_bidi_characters_are_escaped() {
 async fn secrets_are_masked_when_cut_or_encoded() {
     let more = json!({"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "token"}}},
         {"name": "LONG", "valueFrom": {"secretKeyRef": {"name": "db", "key": "long"}}}]});
-    // Unchanged, in two writes, in base64 alone and after other text, as digits, broken into lines, at the end of a truncated line, and
-    // where the failure's message is truncated.
+    // Prints a secret unchanged, in two writes, in base64 alone and after other text, in hexadecimal digits, broken into lines, at the end
+    // of a truncated line, and where the failure's message is truncated.
     let plan = "echo \"as it is $TOKEN\"; printf 't0k3'; sleep 0.2; printf 'n-of-mine/+\\n'; \
         for before in '' x me; do printf '%s' \"$before$TOKEN\" | base64; done; printf '%s' \"$TOKEN\" | od -An -v -tx1 | tr -d ' \\n'; echo; \
         printf '%s' \"$LONG\" | base64; echo 't0k3n-of-mine%2F%2B'; \

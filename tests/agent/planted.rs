@@ -6,7 +6,7 @@ use crate::common::{Attempt, start_at};
 use crds::{FailureClass, RunResult, reason};
 use serde_json::{Value, json};
 
-/// Replaces the tool by another executable. Renames it, because a shell reads its running script bit by bit.
+/// Replaces the tool by another executable. Uses a rename, because a shell reads a script while it runs it.
 const REPLACE: &str =
     "printf '#!/bin/sh\\necho evil >> $LEDGER\\nexit 2\\n' > $TOOL.new && chmod 755 $TOOL.new && mv $TOOL.new $TOOL";
 
@@ -27,7 +27,7 @@ async fn tool_replaced_after_setup_is_not_started() {
         for mode in ["Automatic", "Manual"] {
             let mut a = with_places(&json!({"approval": {"mode": mode}}), &[(phase, REPLACE)]);
             let failure = a.fails(FailureClass::Integrity, reason::TOOL_NOT_GENUINE).await;
-            assert!(failure.message.contains("OpenTofu 1.10.6 is not what it was at Setup"), "{}", failure.message);
+            assert!(failure.message.contains("OpenTofu 1.10.6 has changed since Setup"), "{}", failure.message);
             assert_eq!(a.ledger(), ran, "{phase} {mode}");
             assert!(a.api.status().claim.is_none());
         }

@@ -100,7 +100,7 @@ async fn installed_provider_is_served_to_later_attempts() {
     let h1 = package(&from, 1000);
     let more = json!({"source": {"inline": {"files": {"main.tf": "# nothing", ".terraform.lock.hcl": lock_file(&h1)}}}});
     let place = format!(".terraform/providers/{}", installed().display());
-    // Installs like the tool, from the mirror by a link or a copy, and then like malicious code that plants files for others.
+    // Installs providers from the mirror as the tool does, by a link or a copy. Then plants files for other runs, as malicious code would.
     let init = format!(
         "cp $TF_CLI_CONFIG_FILE config; mkdir -p {place}; m=$(sed -n 's/.*path *= \"\\(.*\\)\"/\\1/p' config); \
          if [ \"$m\" ]; then rm -r {place}; ln -s $(readlink $m/{installed}) {place}; else cp $FROM/* {place}; fi; \

@@ -42,7 +42,7 @@ async fn silence_is_reported_once_and_cleared() {
     let (status, seen) = (a.api.status(), jiff::Timestamp::now());
     std::fs::write(a.dir.path().join("ledger.heard"), "").unwrap();
     let message = status.message.unwrap();
-    assert!(message.starts_with("apply has said nothing new since ") && message.contains(", at a.b; "), "{message}");
+    assert!(message.starts_with("apply has printed nothing new since ") && message.contains(", at a.b; "), "{message}");
     assert!(message.contains("it ends at the deadline at "), "{message}");
     let progress = status.progress.unwrap();
     assert_eq!((progress.current.as_deref(), progress.done), (Some("a.b"), 0), "what it said before is kept");
@@ -74,7 +74,7 @@ async fn hanging_plan_is_reported_and_ends_at_its_deadline() {
     });
     a.api.until("silence", is_quiet).await;
     let message = a.api.status().message.unwrap();
-    assert!(message.starts_with("plan has said nothing new since ") && message.contains("at the deadline at"), "{message}");
+    assert!(message.starts_with("plan has printed nothing new since ") && message.contains("at the deadline at"), "{message}");
     let failure = a.fails(FailureClass::Timeout, reason::DEADLINE_EXCEEDED).await;
     let status = a.api.status();
     assert_eq!((failure.changes, status.result), (Changed::None, Some(RunResult::Failed)));
@@ -96,7 +96,7 @@ async fn interrupted_apply_announces_the_kill() {
     a.until_ran("ready").await;
     a.stop.send(()).unwrap();
     let says = |s: &TerraformRunStatus| {
-        s.message.as_deref().is_some_and(|m| m.contains("it was told to end, and what holds it up is killed at "))
+        s.message.as_deref().is_some_and(|m| m.contains("it was asked to stop, and the blocking process is killed at "))
     };
     a.api.until("that it is being ended", says).await;
     assert_eq!(a.end().await, 1);

@@ -277,7 +277,7 @@ async fn unavailable_revision_fails_before_the_tool_starts() {
     store.put(REPOSITORY, &revision, foreign).await;
     let mut a = store.run(&revision, &json!({}));
     let failure = a.fails(FailureClass::Integrity, reason::SOURCE_CORRUPT).await;
-    assert!(failure.message.contains(&format!("says that it is commit {other}")) && a.ledger().is_empty(), "{failure:?}");
+    assert!(failure.message.contains(&format!("the snapshot is of commit {other}")) && a.ledger().is_empty(), "{failure:?}");
     let source = json!({"stack": "net", "source": {"repository": {"name": "infra", "revision": revision}}});
     let mut a = start(&source, &[]);
     let failure = a.fails(FailureClass::Configuration, reason::INVALID_SPEC).await;

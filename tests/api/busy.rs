@@ -1,4 +1,4 @@
-//! A client annotates a run in a loop: this can delay neither the record of its approval nor its claim forever.
+//! A client that annotates a run in a loop prevents neither the record of its approval nor its claim.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ async fn busy_annotators_delay_neither_approval_nor_apply(world: World) -> Resul
     rig.until("waiting", |status| status.phase == Some(Phase::AwaitingApproval)).await?;
     let writers: Vec<_> = (0..WRITERS).map(|index| writer(&rig, index)).collect();
     rig.approve().await?;
-    // The controller does not reconcile after the approval is recorded: only the agent writes the claim.
+    // The test reconciles until the approval is recorded and not afterwards, so only the agent writes the claim.
     let recorded = rig.look("approved", |status| status.approval.is_some()).await;
     let claimed = rig.until("claimed", |status| status.claim.is_some()).await;
     let stopped = writers.iter().filter(|writer| writer.is_finished()).count();

@@ -1,4 +1,4 @@
-//! What depends on the admission policies while one is missing, and after its return. Uses a separate API server, because it removes
+//! Runs and annotations while an admission policy is missing, and after its return. Uses a separate API server, because the tests remove
 //! policies.
 
 use anyhow::{Context as _, Result, ensure};
@@ -103,8 +103,8 @@ async fn plans(rig: &Rig) -> Result<()> {
     rig.look("waiting", |status| has(status, conditions::APPROVED, "False", reason::WAITING)).await.map(drop)
 }
 
-/// An author approves in another user's name while the policy is missing. The controller revokes that, with or without a reconcile of the
-/// run meanwhile.
+/// An author approves in another user's name while the policy is missing. The controller revokes this approval, whether or not it
+/// reconciled the run meanwhile.
 async fn forged(world: &World, looked_at: bool) -> Result<()> {
     let rig = Rig::guarded(world.clone()).await?;
     rig.enforced().await?;

@@ -1,4 +1,4 @@
-//! Writes with a pod's token, without the checks of the honest agent: only those that belong to that pod are admitted.
+//! Writes with a pod's token, without only writes of that pod, without those checks of an honest pod are admitted.
 
 use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names, release};

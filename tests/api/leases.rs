@@ -55,7 +55,7 @@ async fn sharing_namespaces_have_one_lease_per_state(world: World) -> Result<()>
 }
 
 /// A run took the Lease, but its approval was withdrawn before the status recorded it, and renewed after another run's approval. The Lease
-/// names the first, but the queue has the other in front.
+/// names the first run, but the other run is ahead in the queue.
 async fn run_named_by_the_lease_does_not_deadlock(world: World) -> Result<()> {
     const OTHER: &str = "other";
     let rig = Rig::new(world.clone()).await?;

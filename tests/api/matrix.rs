@@ -14,7 +14,7 @@ use crate::{
     world::{Agent, Test, World, plan, sum},
 };
 
-/// Burrito 11.23: the token of a runner, which code of the stack could read, was valid for every layer of its namespace.
+/// Burrito 11.23: code of the stack could read a runner's token, which was valid for every layer of its namespace.
 pub(crate) fn tests() -> Vec<Test> {
     let places = ANY.split(' ');
     places.map(|place| Test::new(&format!("matrix::{place}"), true, move |world| hold(world, place))).collect()

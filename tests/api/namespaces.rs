@@ -59,7 +59,7 @@ async fn listed_namespace_limits_the_controllers_rights(world: World) -> Result<
     Ok(())
 }
 
-/// The creation of one run's pod is refused, and so is the policy probe that the other run needs first.
+/// For one run the creation of the pod is refused; for the other the policy probe, which it needs first.
 async fn terminating_namespace_is_named_by_its_runs(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let modes = ["Manual", "Automatic"];

@@ -48,7 +48,7 @@ pub(crate) fn definition() -> Result<Value> {
         let field = json!({"type": "string", "maxLength": 64, "description": "Of a newer version."});
         fields.with_context(|| format!("{path} has no fields"))?.insert("newer".into(), field);
     }
-    // Any phase may follow it and precede it: the newer version defines what is legal.
+    // Any phase may follow it and precede it: the newer version defines the legal transitions.
     let rules = root["x-kubernetes-validations"].as_array_mut().context("no rules")?;
     let rule = rules.iter_mut().find(|rule| rule["message"] == "illegal change of phase").context("no rule of phases")?;
     let more = format!(

@@ -119,7 +119,7 @@ async fn proven(world: World, deleted: bool) -> Result<()> {
     Ok(())
 }
 
-/// A pod was force-deleted before the present controller saw it. Its own node is healthy, another is not.
+/// A pod was force-deleted before the present controller saw it. The pod's own node is healthy, and another node is not.
 async fn unready_node_of_others_keeps_no_lease(world: World) -> Result<()> {
     let rig = Rig::new(world).await?;
     let (node, ghost) = (Machine::new(&rig, "n", true).await?, Machine::new(&rig, "ghost", false).await?);

@@ -33,7 +33,8 @@ tests! {
     Guarded: pods_leases_and_roles_equal_the_real_ones,
 }
 
-/// An operation on an object. Versions and UIDs differ between the worlds, so it only tells whether to use the right one.
+/// An operation on an object. Versions and UIDs differ between the two servers, so the operation states only whether to send the correct
+/// one.
 #[derive(Clone, Debug)]
 enum Act {
     Create,

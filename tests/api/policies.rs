@@ -165,7 +165,7 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
     }
     let stalled = json!({"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    let (no_verb, once) = ("has not the right to give this apply up", "never changed nor taken back");
+    let (no_verb, once) = ("has not the right to give this apply up", "cannot be removed or changed");
     let names_her = "has to name the one who gives the apply up, carol";
     let (name_alone, half) = (json!({names::ABANDONED_BY: "carol"}), json!({names::ABANDON: null}));
     let other_name = json!({names::ABANDONED_BY: "system:admin"});

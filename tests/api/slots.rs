@@ -189,7 +189,7 @@ async fn frozen_namespace_begins_no_run(world: World) -> Result<()> {
     let guide = guide::block("freeze")?;
     let (freezes, ends) = guide.split_once('\n').context("the guide has two lines")?;
     lab.does(freezes)?;
-    // The watch of namespaces is separate from that of runs: until it has the change, a run begins.
+    // The watch of namespaces is separate from that of runs, so a run may still begin until that watch shows the freeze.
     let mut number = 0;
     loop {
         number += 1;

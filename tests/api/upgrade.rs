@@ -134,7 +134,7 @@ async fn unknown_phase_waits(world: World) -> Result<()> {
     process.until_read(4).await?;
     rig.rests("an agent that waits").await?;
     ensure!(rig.status().await?.adopted.is_none(), "it was adopted");
-    // The newer version has left its phase, and the run goes on.
+    // The newer version has ended its phase, so the run continues.
     phase("Pending").await?;
     rig.until("waiting for an approval", |status| status.phase == Some(Phase::AwaitingApproval)).await?;
     rig.approve().await?;

@@ -105,7 +105,8 @@ pub(crate) struct World {
 impl World {
     /// Starts an API server and installs the CRDs, and with `policies` the rest of the chart.
     pub(crate) async fn start(policies: bool) -> Result<(Self, ControlPlane)> {
-        // Not shared: tests simulate kubelet and controllers here, and CRDs, policies and version differ between the servers of this suite.
+        // This server is not shared with other suites: tests simulate kubelet and controllers on it, and the servers of this suite differ
+        // in CRDs, policies and version.
         let plane = ControlPlane::start(Options::default()).await?;
         let access: Access = (*plane).clone();
         let world = Self { admin: access.client().await?, access, next: Arc::default() };
@@ -298,7 +299,8 @@ impl World {
     }
 }
 
-/// CRDs with the names of Burrito's: a user who migrates has both, and its group is first in the alphabet.
+/// CRDs with the names of Burrito's. A cluster has both during a migration, and kubectl prefers Burrito's group, which is first in the
+/// alphabet.
 fn foreign() -> Value {
     let definitions: Vec<Value> = [
         ("terraformruns", "TerraformRun", ["run", "runs", "tfrun", "tfruns"].as_slice()),

@@ -100,7 +100,7 @@ fn backend(lab: &Lab, tool: &str) -> Result<()> {
     let (_, failure, next) = fails(&place, command.env("TF_HTTP_ADDRESS", address(1)), Transient, reason::BACKEND_UNREACHABLE)?;
     holds(&failure.message, "init failed: Error refreshing state: ")?;
     holds(&failure.message, "connection refused")?;
-    ensure!(next.starts_with("see that the state's backend, which the message names, can be reached, then: "), "{next}");
+    ensure!(next.starts_with("make sure that the state's backend, which the message names, can be reached, then: "), "{next}");
     // A backend without a state.
     let server = TcpListener::bind("127.0.0.1:0")?;
     let port = server.local_addr()?.port();
@@ -148,7 +148,7 @@ fn registry(lab: &Lab, tool: &str) -> Result<()> {
     command.env("TF_CLI_CONFIG_FILE", "/dev/null");
     let (_, failure, next) = fails(&place, &mut command, Transient, reason::PROVIDER_UNREACHABLE)?;
     holds(&failure.message, "connection refused")?;
-    ensure!(next.starts_with("see that the host that the message names can be reached, then: "), "{next}");
+    ensure!(next.starts_with("make sure that the host that the message names can be reached, then: "), "{next}");
     Ok(())
 }
 

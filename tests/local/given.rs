@@ -64,7 +64,7 @@ fn wrong(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[("main.tf", "variable \"a\" {}\nvariable \"b\" {}\n")])?;
     for (spec, said) in [
         ("  variablefiles: []\n", "there is no field spec.variablefiles (did you mean variableFiles?)"),
-        ("  operation: Destroy\n", "the command line says it"),
+        ("  operation: Destroy\n", "the command line selects it"),
     ] {
         write(&place, "pawl.yaml", &format!("{HEAD}{spec}"))?;
         let (code, text) = place.run(&["plan"])?;

@@ -63,7 +63,7 @@ fn in_init(lab: &Lab) -> Result<()> {
     let mut terminal = place.at_terminal(&[])?;
     server.until_asked()?;
     terminal.press(CTRL_C)?;
-    terminal.until("Cancelled: init was told to end and is waited for; nothing was changed")?;
+    terminal.until("Cancelled: init was asked to stop and is waited for; nothing was changed")?;
     is_cancelled(&place, &terminal.end()?)
 }
 
@@ -73,7 +73,7 @@ fn in_plan(lab: &Lab) -> Result<()> {
     let mut terminal = place.at_terminal(&[])?;
     server.until_asked()?;
     terminal.press(CTRL_C)?;
-    terminal.until("Cancelled: plan was told to end and is waited for; nothing was changed")?;
+    terminal.until("Cancelled: plan was asked to stop and is waited for; nothing was changed")?;
     terminal.until("Interrupt received")?;
     for _ in 0..3 {
         terminal.press(CTRL_C)?;
@@ -113,7 +113,7 @@ fn in_apply(lab: &Lab) -> Result<()> {
         terminal.press(CTRL_C)?;
         std::thread::sleep(Duration::from_millis(100));
     }
-    terminal.until("Interrupted: apply was told to end, once; it finishes what it has begun and saves its state")?;
+    terminal.until("Interrupted: apply was asked to stop, once; it finishes what it has begun and saves its state")?;
     let (code, text) = terminal.end()?;
     one_signal(&text)?;
     interrupted(&place, code, &text)

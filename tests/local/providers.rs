@@ -31,7 +31,7 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     all
 }
 
-/// A stack whose provider is installed and locked as after a download: in a directory and not by a link.
+/// A stack whose provider is installed in a directory and locked, as after a download, and not linked from a mirror.
 struct Stack {
     place: Place,
     tool: &'static str,

@@ -71,7 +71,7 @@ fn killed_in_plan(lab: &Lab) -> Result<()> {
     terminal.signal(Signal::SIGKILL)?;
     let (code, text) = terminal.end()?;
     ensure!(code == 128 + Signal::SIGKILL as i32, "{code}: {text}");
-    // The tool goes on by itself. It releases the state's lock at its end, or dies because the reader of its output is gone.
+    // The tool continues without the agent. It releases the state's lock at its end, or dies because the reader of its output is gone.
     server.release();
     wait::until_blocking("the tool ends", PATIENCE, || Ok(!somebody_works_in(&place.stack())))?;
     let text = place.came_to(RunResult::Applied, place.run(&["--auto-approve"])?)?;

@@ -179,7 +179,7 @@ async fn kept(scene: &Scene, dir: &Path) -> Result<()> {
         for part in unseen.into_iter().filter(|part| !part.is_empty()) {
             ensure!(!log.contains(part), "{run} has `{part}`:\n{log}");
         }
-        // The first run had it in its own folder and in the cache as well: it is stored before code of the stack runs.
+        // The first run also had the provider in its own folder and in the cache, which stores it before code of the stack runs.
         holds(&log, "code made 0 files among 1")?;
     }
     let group = |path: &str| fs::metadata(dir.join(path)).with_context(|| format!("there is no {path}")).map(|meta| meta.gid());

@@ -50,7 +50,7 @@ async fn deleted(scene: Scene) -> Result<()> {
 
 /// The creation of a pod lands after the cleanup of its run, and no node runs it.
 async fn late(scene: Scene) -> Result<()> {
-    // An existing account: that of an attempt is deleted by then, and the API server refuses a pod without its account.
+    // Use an existing account: the attempt's own is deleted by then, and the API server refuses a pod whose account is missing.
     let spec = json!({"runner": {"nodeSelector": {"no": "such-node"}, "serviceAccountName": "default"}});
     scene.scripted("a", json!({}), spec).await?;
     scene.until("a", "attempted", LATER, |s| s.attempt.is_some()).await?;

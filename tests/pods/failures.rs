@@ -41,7 +41,8 @@ async fn image(scene: Scene) -> Result<()> {
 }
 
 async fn account(scene: Scene) -> Result<()> {
-    // It does not time out within this test, which only checks that the run reports the problem at once and then goes on.
+    // The wait does not time out within this test, which checks only that the run reports the problem at once and continues after the
+    // correction.
     let spec =
         json!({"runner": {"serviceAccountName": "deployer"}, "approval": {"mode": "Automatic"}, "timeouts": {"start": "24h"}});
     scene.scripted("a", json!({}), spec).await?;

@@ -32,7 +32,7 @@ async fn silent(scene: &Scene) -> Result<()> {
     ensure!((60..90).contains(&lasted), "said after {lasted} s");
     let describe = scene.kubectl(&["describe", "terraformrun", "a"])?;
     holds(&describe, "Quiet Since:")?;
-    let words = format!("apply has said nothing new since {}", since.strftime("%H:%M:%S"));
+    let words = format!("apply has printed nothing new since {}", since.strftime("%H:%M:%S"));
     [words.as_str(), ", at terraform_data.b; ", "it ends at the deadline at "].iter().try_for_each(|part| holds(&describe, part))
 }
 
@@ -92,7 +92,7 @@ async fn daemon(scene: Scene) -> Result<()> {
     let planned = ends.first().and_then(|end| end.seq).context("no end of plan")?;
     let applied = ledger::select(&ledger, what::COMMAND_START, Some("apply")).first().and_then(|start| start.seq);
     let applied = applied.context("no start of apply")?;
-    // The daemon must outlive the tool, otherwise this test shows nothing, and must end before the apply.
+    // The daemon must outlive the tool, otherwise this test proves nothing, and it must end before the apply.
     let pids = |from: u64, to: u64| {
         let alive = ledger::select(&ledger, what::BACKGROUND, None).into_iter();
         let within = alive.filter(|entry| entry.seq.is_some_and(|seq| seq > from && seq < to));

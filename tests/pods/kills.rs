@@ -122,7 +122,7 @@ async fn second_process(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"commands": {"apply": [gate()]}}), json!({})).await?;
     scene.phase("a", Phase::AwaitingApproval).await?;
     let pod = scene.pod("a").await?.name_any();
-    // The same program with the same token in the same pod: like a container that the kubelet starts twice.
+    // Runs the same program with the same token in the same pod, like a container that the kubelet starts twice.
     let second = |scene: &Scene| -> Result<String> {
         let output = scene
             .suite

@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The layers of a namespace, all of the repository `infrastructure`, and their objects: texts at URLs.
+/// The layers of a namespace, all of the repository `infrastructure`, and their real objects, which are texts at URLs.
 pub(crate) struct Layers {
     scene: Scene,
     /// The repository on the suite's Git server. It stays empty if the layers follow another server.

@@ -112,7 +112,7 @@ async fn alive(scene: Scene) -> Result<()> {
     scene.open("a").await?;
     scene.ends("a", RunResult::Applied).await?;
     let status = scene.ends_within("b", RunResult::Planned, LATER).await?;
-    // The controller allows the release only after its holder has ended; by then the holder has released it itself.
+    // The controller permits the release of a lock only after its holder has ended. By then the holder has released the lock itself.
     ensure!(status.state_lock.is_none());
     ensure!(status.steps.iter().all(|step| step.name != "force-unlock" || step.exit_code != Some(0)), "{:?}", status.steps);
     Ok(())

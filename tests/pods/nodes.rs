@@ -68,7 +68,7 @@ async fn lost(scene: Scene) -> Result<()> {
     holds(&told.message, &command)?;
     scene.paste(&command)?;
     let status = scene.ends_within("applies", RunResult::Indeterminate, A_MINUTE).await?;
-    holds(status.message.as_deref().unwrap_or_default(), "gave it up: REASON")?;
+    holds(status.message.as_deref().unwrap_or_default(), "abandoned the apply: REASON")?;
     scene.until("applies", "without its lease", A_MINUTE, |s| s.lease.is_none()).await?;
 
     drop(kubelet);

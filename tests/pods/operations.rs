@@ -65,7 +65,7 @@ async fn rerun(scene: Scene) -> Result<()> {
     let taken_off = |run: &crds::TerraformRun| !run.annotations().contains_key(names::RERUN);
     wait::object(&scene.runs(), "a", "ready to be asked once more", SOON, taken_off).await?;
     let once_more = scene.annotate("a", &[(names::RERUN, Some("true"))]).await;
-    ensure!(once_more.is_err_and(|error| format!("{error:#}").contains(&format!("run {name} answered this already"))));
+    ensure!(once_more.is_err_and(|error| format!("{error:#}").contains(&format!("run {name} already answers this request"))));
     ensure!(scene.rerun_of("a").await? == name);
     scene.ends(&name, RunResult::NoChanges).await?;
     // The same spec with the stack name that an inline source gets from its first run.

@@ -102,7 +102,7 @@ async fn for_a_while(scene: Scene) -> Result<()> {
 }
 
 /// One outage that exceeds all time limits, for runs at four places. Burrito 11.16: a plan's output was lost when it could not be stored,
-/// and the run went on.
+/// and the run continued.
 async fn too_long(scene: Scene) -> Result<()> {
     scene.scripted("at", json!({}), json!({"approval": {"holdFor": "1h"}})).await?;
     let waiting = scene.phase("at", Phase::AwaitingApproval).await?;

@@ -134,7 +134,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     }
     let status = scene.closed("a").await?;
     let took = begun.elapsed();
-    // A true result: it never claims that nothing happened, and gives an end only if the agent saw it.
+    // The result must be true: it never reports that nothing changed, and it reports an end only if the agent observed it.
     let failure = status.failure.clone().context("no failure")?;
     match (fault, status.result) {
         (Fault::Deleted | Fault::ForceDeleted, Some(RunResult::Failed)) => {
@@ -160,7 +160,7 @@ async fn row(scene: Scene, tool: &'static str, fault: Fault) -> Result<()> {
     }
     ensure!(said.compared, "{said:?}");
     let known = usize::try_from(said.recorded)? + said.not_recorded.len();
-    // The object with the interrupted script exists as well, and is stored as tainted if the tool recorded its failure.
+    // The object with the interrupted script exists as well. The state has it as tainted if the tool recorded its failure.
     let (whole, failed) = (created(&lines).len(), lines.iter().filter(|line| matches!(line, Line::Errored(_))).count());
     ensure!((whole..=whole + failed).contains(&known), "{whole} objects are created, {failed} failed, the status says {said:?}");
     println!(

@@ -49,7 +49,7 @@ async fn approved_at(scene: &Scene, name: &str, version: &str) -> Result<String>
     bail!("the approval of {name} is not recorded")
 }
 
-/// etcd has the run as of the record of its approval; the datastore knows that it was claimed.
+/// etcd has the run as it was when its approval was recorded. The datastore has the record of its claim.
 async fn etcd(scene: Scene) -> Result<()> {
     scene.scripted("a", json!({"resources": 2}), json!({"approval": {"holdFor": "0s"}})).await?;
     let waiting = released(&scene, "a").await?;
@@ -68,7 +68,7 @@ async fn etcd(scene: Scene) -> Result<()> {
     let restored = scene.status("a").await?;
     ensure!(restored.result.is_none() && restored.claim.is_none(), "{restored:?}");
     let status = scene.fails("a", FailureClass::Integrity, reason::ALREADY_CLAIMED, LATER).await?;
-    holds(&format!("{:?}", status.failure), "the cluster was restored from before that")?;
+    holds(&format!("{:?}", status.failure), "the cluster was restored to an earlier time")?;
     ensure!(status.claim.is_none() && scene.starts("a", "apply") == 1, "{status:?}");
     Ok(())
 }
@@ -115,7 +115,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     let stack = json!({"stack": "words"});
     managed::run(&team, "first", stack.clone()).await?;
     team.ends("first", RunResult::Applied).await?;
-    // A layer with a managed state, and one that the release leaves behind; both would destroy their objects on deletion.
+    // A layer with a managed state, and one that remains after the release was removed. Both would destroy their objects on deletion.
     let destroys = json!({"deletionPolicy": "Destroy", "template": {"approval": {"holdFor": "0s"}}});
     let (layers, behind) = (Layers::followed(&team).await?, Layers::followed(&left).await?);
     for stage in [&layers, &behind] {
@@ -123,7 +123,7 @@ async fn moved(scene: &Scene) -> Result<()> {
     }
     layers.approve("app", &layers.repo.resolve("main")?.context("no commit")?).await?;
     behind.until("app", "planned", |status| status.pending.is_some()).await?;
-    // One run is deleted with the others, one is left behind by the release, and one is in the restored cluster.
+    // Three runs: one is deleted with the others, one remains after the release was removed, and one is in the restored cluster.
     for (place, name) in [(&team, "waits"), (&left, "left"), (scene, "old")] {
         place.scripted(name, json!({}), json!({"approval": {"holdFor": "0s"}})).await?;
         released(place, name).await?;

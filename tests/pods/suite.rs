@@ -80,7 +80,7 @@ pub(crate) fn gate() -> Value {
     json!({"exec": ["sh", "-c", GATE]})
 }
 
-/// `count` resources of a script, named as by their number alone, of which the last waits at a gate.
+/// A script's `count` resources, with the names that the number alone would give. The last one waits at a gate.
 pub(crate) fn gated(count: usize) -> Value {
     let steps = |n: usize| if n + 1 == count { vec![gate()] } else { Vec::new() };
     (0..count).map(|n| json!({"address": format!("terraform_data.r[{n}]"), "steps": steps(n)})).collect()
@@ -88,7 +88,8 @@ pub(crate) fn gated(count: usize) -> Value {
 
 impl Suite {
     pub(crate) async fn up(name: &str) -> Result<Self> {
-        // Two parts, two clusters: tests that remove the API server, the policies or Pawl itself cannot run with others.
+        // The two parts of the suite have a cluster each: tests that remove the API server, the policies or Pawl itself cannot run with
+        // others.
         let cluster = Cluster::up(name, Audit::Objects).await?;
         let files = tempfile::tempdir()?;
         let releases = Releases::start(&cluster, files.path()).await?;

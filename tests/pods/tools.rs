@@ -87,7 +87,7 @@ async fn downloaded(scene: Scene) -> Result<()> {
 
 async fn terragrunt(scene: Scene) -> Result<()> {
     let files = json!({"terragrunt.hcl": UNIT});
-    // Its plan outlives its pod and is applied in another, where Terragrunt generates its files again.
+    // The plan outlives its pod and is applied in another one, where Terragrunt generates its files again.
     run(&scene, "a", files.clone(), json!({"approval": {"mode": "Manual", "holdFor": "0s"}})).await?;
     let waits = released(&scene, "a").await?;
     holds(&tool(&waits), "Terragrunt 1.1.3 with OpenTofu 1.10.6, ")?;
@@ -109,8 +109,8 @@ async fn terragrunt(scene: Scene) -> Result<()> {
 async fn terragrunt_told(scene: Scene) -> Result<()> {
     scene.suite.releases.publish("1.7.7")?;
     // A stand-in (fixtures/terragrunt) plays Terragrunt, because versions before 1.0 have other options. The provider ignores the
-    // interrupt, so the tool alone would wait for an hour. The stand-in forwards a signal after 15 s, and 10 s of the smallest grace period
-    // are left for the provider.
+    // interrupt, so the tool would wait for an hour. The stand-in forwards a signal after 15 s, and 10 s of the smallest grace period are
+    // left for the provider.
     let script = scene.script(
         "a",
         json!({"resources": [

@@ -13,7 +13,7 @@ use crate::{
 
 /// Each seed has other clocks.
 const SEEDS: std::ops::Range<u64> = 20..32;
-/// A wait may be shorter by this: two estimates of the clock's offset, and times in whole seconds.
+/// The time by which a wait may be too short, because of two estimates of the clock's offset, and of times in whole seconds.
 const LESS: Duration = Duration::from_secs(4);
 
 /// Plays a life and checks that `wait` seconds pass between the first trace line that contains `from` and the first that contains `to`. Up

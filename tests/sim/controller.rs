@@ -309,7 +309,7 @@ async fn live(shared: Shared, process: Process, index: u8) {
     tokio::join!(inform(&shared, &process, index, informer), queue.work(&process, look), layers, revoke);
 }
 
-/// Fills the caches: a list, then every change in order, each after a delay. A watch that heard nothing for a while lists again.
+/// Fills the caches: a list, then every change in order, each after a delay. A watch without events for a while lists again.
 async fn inform(shared: &Shared, process: &Process, index: u8, mut informer: Informer) {
     let mut seen = informer.list(&Watch::ALL, shared, process).await;
     // Versions that the new listings cover, by watch.

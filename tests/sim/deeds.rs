@@ -129,7 +129,7 @@ fn deed(world: &mut World, uid: &str, what: Deed) {
     }
 }
 
-/// Whether the tool of another run works on the state; all runs of a life share one. Runs whose apply a person gave up do not count.
+/// Whether the tool of another run works on the state, which all runs of a simulation share. Ignores runs whose apply a person abandoned.
 pub(crate) fn others_work(world: &World, uid: &str) -> bool {
     let others = world.watcher.applied.iter().filter(|(of, _)| *of != uid && !world.watcher.given_up.contains(*of));
     others.into_iter().any(|(_, applied)| applied.works(world))
@@ -139,7 +139,8 @@ fn alive(world: &World, name: &str) -> bool {
     world.agents.values().flatten().any(|process| *process.name == *name && !process.is_dead())
 }
 
-/// Releases the lock of the state if `is` holds for it. An agent does so on the controller's word, or the controller itself.
+/// Releases the lock of the state if `is` holds for it. An agent does so with the controller's permission; the controller also does so
+/// itself.
 pub(crate) fn unlock(world: &mut World, is: impl FnOnce(&Lock) -> bool) {
     let Some(lock) = world.lock.take_if(|lock| is(lock)) else { return };
     if alive(world, &lock.holder) && !world.watcher.given_up.contains(&lock.uid) {

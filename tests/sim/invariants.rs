@@ -104,7 +104,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         if result == RunResult::Expired {
             let attempt = is.plan.as_ref().map_or(0, |plan| plan.attempt);
             let made = world.watcher.planned.get(&(uid.clone(), attempt));
-            // Each of two clocks may be behind by a second and a round trip, and a stored time has whole seconds.
+            // Allow for two clocks that may each be a second and a round trip behind, and for a stored time in whole seconds.
             if made.is_none_or(|made| millis() + 3_000 < made + EXPIRES_AFTER * 1000) {
                 world.violated("S63", "a plan expired before its time");
             }
@@ -125,7 +125,7 @@ pub(crate) fn changed(world: &mut World, step: &Step, bytes: usize) {
         world.came_to("given up");
     }
     let message = is.message.as_deref().unwrap_or_default();
-    if message.contains(&format!("gave it up: {FORGED}")) && !world.believes_forgeries() {
+    if message.contains(&format!("abandoned the apply: {FORGED}")) && !world.believes_forgeries() {
         world.violated("S3", "an apply was given up in forged words");
     }
     if let (None, Some(settled)) = (&was.settled, &is.settled) {
@@ -163,7 +163,7 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
     let adopted = was.adopted.as_ref().filter(|adopted| adopted.attempt == before);
     for pod in world.store.list("pods", NS, &selector) {
         let ended = ["Succeeded", "Failed"].contains(&text(&pod, "/status/phase"));
-        // Pods without effect (S17): of attempts that were already succeeded by another, and pods other than the adopted one.
+        // These pods must have no effect (S17): pods of attempts that have a successor, and pods other than the adopted one.
         let other = label(&pod, names::LABEL_ATTEMPT) != before.to_string()
             || adopted.is_some_and(|adopted| text(&pod, "/metadata/uid") != adopted.pod_uid);
         let node = text(&pod, "/spec/nodeName");
@@ -179,7 +179,8 @@ fn opened(world: &mut World, run: &TerraformRun, was: &TerraformRunStatus) {
 /// Checks the number of open attempts.
 fn bounded(world: &mut World, new: &TerraformRun) {
     let Schedule { scene, faults, strikes, .. } = &world.schedule;
-    // Two leaders do not see each other's openings, and a new process does not see a request of its dead predecessor that lands later.
+    // The bound may be exceeded in two cases: two leaders do not see each other's attempts, and a new process does not see a request of its
+    // dead predecessor that takes effect later.
     let has_late = faults.iter().any(|(_, fault)| matches!(fault, Fault::Late(_)));
     let is_death = |fault: &Fault| matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
     let has_deaths = faults.iter().any(|(_, fault)| is_death(fault))
@@ -203,8 +204,8 @@ fn bounded(world: &mut World, new: &TerraformRun) {
         let waits = approved && !holds && !status.is_terminal();
         let is = (!waits).then(|| approved && lease.is_some() || restores);
         let counts = world.watcher.counts.entry(key).or_insert(is);
-        // An attempt that left the plans does not count as a plan again when its approval is withdrawn: another may have its slot. A
-        // process that starts afterwards does not know that, so it then counts as neither.
+        // An attempt that left the class of plans does not return to it when its approval is withdrawn, since another attempt may have its
+        // slot. A process that starts afterwards counts it as a plan, so here it counts in neither class.
         *counts = match (is, *counts) {
             (Some(false), Some(true) | None) if has_deaths => None,
             (Some(false), before) => before,
@@ -267,7 +268,7 @@ pub(crate) fn at_rest(world: &World) -> bool {
         && world.agents.values().flatten().all(Process::is_dead)
 }
 
-/// Whether the datastore has the result of a run that was given up, and no controller has recorded it yet.
+/// Whether the datastore has the result of an abandoned run that no controller has recorded yet.
 fn proof_is_there(world: &World) -> bool {
     world.runs.values().any(|run| {
         let status = run.status.clone().unwrap_or_default();
@@ -278,7 +279,7 @@ fn proof_is_there(world: &World) -> bool {
     })
 }
 
-/// Checks the end of a life: everything has come to rest, and the results of the runs are true.
+/// Checks the end of a life: no activity is left, and the results of the runs equal the tool's actions.
 pub(crate) fn judge(world: &mut World, rested: bool) {
     if !rested {
         let runs = world.runs.values().map(|run| format!("{}: {}", run.name_any(), say(run)));

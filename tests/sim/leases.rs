@@ -12,10 +12,10 @@ use crate::{
 /// Delay of the write, in seconds.
 const SLOW: u8 = 3;
 
-/// The life of a run whose approval is withdrawn for some seconds. By then one of two controllers has taken the lease, and its write of
-/// lease and approval is delayed by [`SLOW`]. The other controller sees everything two seconds late and gives the state to a run that was
-/// made meanwhile. The approval is back before the write lands, and the write lands before the other run has a plan, which would replace
-/// the first one's.
+/// Simulates a run whose approval is withdrawn for some seconds. Before that, one of two controllers takes the lease, and its write of
+/// lease and approval is delayed by [`SLOW`]. The other controller sees all changes two seconds late and gives the lease to a run that was
+/// created meanwhile. The approval is set again before the delayed write takes effect. The write takes effect before the other run has a
+/// plan, which would supersede the first one's.
 fn life(seed: u64, waits: f64, slow: &[(u32, Fault)]) -> Schedule {
     let second = Some(u8::try_from(num(waits + 4.4)).unwrap());
     let life = Schedule::of(seed).with(|s| (s.two, s.objects, s.rival, s.second) = (true, 20, true, second));
@@ -29,8 +29,8 @@ fn num(of: f64) -> u32 {
     of as u32
 }
 
-/// Approved, withdrawn and approved again, a run looks as it did when its lease was taken. Only its count of being passed over shows that
-/// another run has the state now.
+/// A run that was approved, withdrawn and approved again looks the same as when its lease was taken. Only `passedOver` shows that another
+/// run has the lease now.
 pub(crate) fn passed_over() -> Result<(), Failed> {
     let mut lives = 0;
     for seed in 11..23 {

@@ -67,7 +67,7 @@ pub(crate) fn canceled() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A person gives up an apply on a lost node: its run ends at once, and the next run of its state applies while that node is away.
+/// A person abandons an apply on a lost node: its run ends at once, and the next run of its state applies while that node is away.
 pub(crate) fn given_up() -> Result<(), Failed> {
     for datastore in [true, false] {
         for seed in 11..15 {

@@ -134,7 +134,7 @@ fn waiting(world: &World) -> String {
     status.and_then(|status| status.plan).unwrap_or_default().checksum
 }
 
-/// A user without the verbs approves in alice's name, and gives up an apply on a lost node, because no policy prevents it.
+/// While no policy prevents it, a user without the verbs approves in alice's name, and abandons an apply on a lost node.
 fn forge(world: &mut World) {
     let is_lost = world.run(FIRST).as_deref().is_some_and(says_it_is_lost);
     let mut forged = json!({names::APPROVE: waiting(world), names::APPROVED_BY: "alice", names::COMMENT: FORGED});

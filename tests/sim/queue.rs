@@ -1,4 +1,4 @@
-//! A process's work queue: that of the real runtime, one object at a time.
+//! A process's work queue, with the rules of the real runtime and one object at a time.
 
 use std::{
     collections::BTreeMap,

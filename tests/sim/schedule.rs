@@ -1,4 +1,4 @@
-//! A schedule: everything in one simulated life that our code does not decide, as data that fits on one line, can be replayed, and can be
+//! A schedule: everything in one simulation that does not follow from our code, as data that fits on one line, can be replayed, and can be
 //! shrunk.
 
 use serde::{Deserialize, Serialize};
@@ -79,7 +79,7 @@ pub(crate) enum Strike {
     Lag(u8, u8),
     /// The same for one controller.
     LagOf(u8, u8, u8),
-    /// This watch of this controller hears nothing for this many seconds and then lists again, so it gets no events of that time.
+    /// This watch of this controller gets no events for this many seconds, and then lists again.
     Relist(u8, Watch, u8),
     /// The watches of this controller repeat this many of the last changes.
     Again(u8, u8),

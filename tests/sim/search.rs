@@ -155,7 +155,7 @@ pub(crate) fn singles() -> Vec<Schedule> {
     all
 }
 
-/// The first fault of each pair on the way to the apply. The second depends on how far the life comes with the first.
+/// The first fault of each pair on the way to the apply. The second faults depend on how far the simulation comes with the first.
 pub(crate) fn firsts() -> Vec<Schedule> {
     let ways = ["automatic", "held", "restored"];
     let mut all = Vec::new();

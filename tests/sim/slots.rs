@@ -30,7 +30,7 @@ pub(crate) fn line() -> Result<(), Failed> {
     Ok(())
 }
 
-/// While frozen, open attempts go on, none is opened, and no apply of an approved plan begins. Afterwards they do.
+/// In a frozen namespace open attempts continue, no attempt is opened, and no apply of an approved plan begins. After the freeze both do.
 pub(crate) fn frozen() -> Result<(), Failed> {
     const SECONDS: u8 = 60;
     let scenes: [fn(&mut Scene); 5] =
@@ -59,7 +59,7 @@ pub(crate) fn frozen() -> Result<(), Failed> {
     if waited < 20 || went_on < 3 { Err(format!("{waited} and {went_on}").into()) } else { Ok(()) }
 }
 
-/// A pod holds the one slot while it waits for a person or for the lease, and others have the lease and want the slot: all of them end.
+/// A pod has the only slot while it waits for a person or for the lease, and runs with the lease wait for the slot. All of them must end.
 pub(crate) fn circles() -> Result<(), Failed> {
     let mut lives = 0;
     for combination in 0..16 {

@@ -83,7 +83,7 @@ pub(crate) fn unrecorded(trouble: Trouble) -> Failure {
 }
 
 fn terminated() -> Failure {
-    let text = "the tool was told to end";
+    let text = "the tool was asked to stop";
     failure(Interrupted, reason::TERMINATED, text, Changed::None)
 }
 

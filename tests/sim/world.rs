@@ -29,7 +29,7 @@ use crate::{
 };
 
 pub(crate) const NODES: &str = "nodes";
-/// The resource name of namespaces. The namespace of the runs exists as an object only while it is frozen.
+/// The resource name of namespaces. The runs' namespace exists as an object only while it is frozen.
 pub(crate) const NAMESPACES: &str = "namespaces";
 /// The nodes. Pods are placed on the first that is not lost.
 pub(crate) const NODE_NAMES: [&str; 2] = ["node-1", "node-2"];
@@ -96,8 +96,8 @@ impl World {
         self.guards.values_mut().for_each(|guard| guard.tell(&policies));
     }
 
-    /// Whether a controller started after approvals were forged, or before it had revoked them all. It cannot know that the policies were
-    /// missing.
+    /// Whether a controller started after approvals were forged, or before it had revoked them all. Such a controller cannot know that the
+    /// policies were missing.
     pub(crate) fn believes_forgeries(&self) -> bool {
         self.forged_at.is_some_and(|at| self.guards.values().any(|guard| guard.since >= at))
     }
@@ -164,7 +164,7 @@ pub(crate) struct World {
     pub forged_at: Option<u64>,
     /// By controller: lag of its watches, and until when.
     pub lag: BTreeMap<u8, (u64, u64)>,
-    /// By controller and watch: when it lists again. It hears nothing before.
+    /// The time at which each watch of each controller lists again. It gets no events before.
     pub deaf: BTreeMap<(u8, Watch), u64>,
     /// By controller: how many of the last changes its watches repeat.
     pub again: BTreeMap<u8, u64>,

@@ -1,4 +1,4 @@
-//! Requests of an attempt's pod. Each reads the current token, and each returns success, a refusal, or no answer.
+//! Requests of an attempt's pod. Each request reads the token's file, and ends as success, as a refusal, or without an answer.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -12,7 +12,7 @@ use crds::{
 /// Maximum size of a response that is read into memory, in bytes.
 pub(crate) const MAX_ANSWER: usize = 64 << 10;
 
-/// Upper bound of a datastore's `Retry-After`: after the claim, requests are retried for minutes only.
+/// The longest `Retry-After` of the datastore that is obeyed: after the claim, requests are retried for a few minutes only.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// A request that failed or whose outcome is unknown. [`causes`] prints it with its sources.
@@ -66,7 +66,7 @@ impl RequestError {
         }
     }
 
-    /// The cause, for cases in which it is clear that the datastore did not carry out the request.
+    /// The cause of a failed request that the datastore certainly did not carry out.
     pub fn why(&self) -> String {
         match self {
             Self::File { path, source } => format!("{}: {source}", path.display()),

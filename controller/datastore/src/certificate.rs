@@ -60,7 +60,7 @@ pub async fn settle(cluster: &dyn Cluster, secret: &SecretName, names: &[String]
         }
         // Read again: the other writer's content is used.
     }
-    anyhow::bail!("others change it all the time")
+    anyhow::bail!("other writers change it too often")
 }
 
 fn files(entries: &BTreeMap<String, Vec<u8>>) -> Option<Files> {
@@ -77,7 +77,7 @@ fn make(names: &[String]) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
-        // The first of a month exists in every year, and a clock that is hours late makes no difference.
+        // Certificates begin on the first of a month: that day exists in every year, and a clock that is hours late makes no difference.
         let day = |years: i16| {
             let month = u8::try_from(today.month()).unwrap_or(1);
             date_time_ymd(i32::from(today.year() + years), month, 1)

@@ -30,7 +30,8 @@ use crate::{
 };
 
 /// The summary for a claimed attempt without a journal.
-const NOTHING: &str = "no journal was kept: the apply was cut off before the tool said anything, or while the datastore was away";
+const NOTHING: &str =
+    "no journal is stored: the apply ended before the tool printed anything, or while the datastore was unreachable";
 
 /// The journal of an attempt, compared with the run's managed state. A state outside the datastore, or one that cannot
 /// be decrypted, is not compared.
@@ -45,7 +46,7 @@ pub async fn compared(service: &Service, run: &RunKey, attempt: u32) -> Result<J
     }
     let replay = replay(service, &key, &index).await?;
     if !replay.head().is_some_and(|head| head.managed) {
-        return Ok(uncompared(&replay, "it is kept elsewhere; a recovery run reads it"));
+        return Ok(uncompared(&replay, "the state is stored elsewhere; a recovery run reads it"));
     }
     match managed_state(service, run).await {
         Ok(facts) => Ok(Comparison::of(&replay, &facts).status()),
@@ -156,7 +157,7 @@ pub async fn of_recovered(service: &Service, run: &RunView) -> Result<Response, 
     let key = LogKey { run: RunKey::new(&from.namespace, &from.uid)?, attempt: claim.attempt, phase: JOURNAL };
     let index = service.logs.index(&key).await?;
     if index.length == 0 {
-        return Err(not_found(format!("no journal of run {name} is kept")));
+        return Err(not_found(format!("no journal of run {name} is stored")));
     }
     let mut response = Response::new(Body::from_stream(service.logs.read(&key, &index, 0)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));

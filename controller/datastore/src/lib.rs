@@ -81,7 +81,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     let sealed = Sealed::new(store, Arc::new(Keys::waiting(&settings.keys)));
     let service = Service::new(sealed, cluster, settings.controller_account.clone(), stopped.clone());
     let service = Arc::new(service.publishing(settings.outputs_policy.clone()).fed_by(settings.sources_account.clone()));
-    service.unfit.send_replace(Some(problem(UNAVAILABLE, "the keys are being looked at")));
+    service.unfit.send_replace(Some(problem(UNAVAILABLE, "the keys are being loaded")));
     tokio::spawn(settle(service.clone(), settings.keys_secret.clone()));
     let listener = TcpListener::bind(settings.listen).await.with_context(|| format!("cannot listen on {}", settings.listen))?;
     let paths = (settings.tls_cert.clone(), settings.tls_key.clone());
@@ -97,7 +97,7 @@ pub async fn run(settings: Settings, client: kube::Client, clock: ServerClock) -
     tokio::spawn(outputs::run(service.outputs.clone(), Duration::from_secs(settings.outputs_interval)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store = settings.store, listen = %settings.listen, "started");
 
-    // This listener also answers the kubelet's probes, so that connections waiting for a transfer cannot block them.
+    // The kubelet's probes have this separate listener, so that connections that wait for a transfer cannot block them.
     let counted = service.metrics.clone();
     let routes = health::router(move || counted.exposition(), http::readiness(service.clone()));
     let admin = health::serve(settings.metrics_listen, routes);

@@ -42,7 +42,7 @@ impl Metrics {
         registry.register("received_bytes", "Bytes of bodies that were received", received.clone());
         registry.register("sent_bytes", "Bytes of content that were sent", sent.clone());
         registry.register("connections", "Connections that are open", connections.clone());
-        registry.register("swept", "Things that the sweep deleted, by kind", swept.clone());
+        registry.register("swept", "Objects that the sweep deleted, by kind", swept.clone());
         registry.register("sweeps_failed", "Sweeps that were not finished", sweeps_failed.clone());
         Self { registry: Mutex::new(registry), requests, received, sent, connections, swept, sweeps_failed }
     }

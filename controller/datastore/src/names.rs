@@ -59,22 +59,22 @@ fn is_word(text: &str, most: usize, more: &[u8]) -> bool {
 }
 
 pub fn namespace(text: &str) -> Result<String, Problem> {
-    if is_word(text, 63, b"-") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a namespace")) }
+    if is_word(text, 63, b"-") { Ok(text.to_owned()) } else { Err(invalid("invalid name of a namespace")) }
 }
 
 /// Validates the name of a run.
 pub fn run(text: &str) -> Result<String, Problem> {
-    if is_word(text, 253, b"-.") { Ok(text.to_owned()) } else { Err(invalid("that is no name of a run")) }
+    if is_word(text, 253, b"-.") { Ok(text.to_owned()) } else { Err(invalid("invalid name of a run")) }
 }
 
 pub fn uid(text: &str) -> Result<String, Problem> {
-    if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") { Ok(text.to_owned()) } else { Err(invalid("that is no UID")) }
+    if is_word(text, 64, b"-ABCDEFGHIJKLMNOPQRSTUVWXYZ") { Ok(text.to_owned()) } else { Err(invalid("invalid UID")) }
 }
 
 /// Validates the number of an attempt, from 1.
 pub fn attempt(text: &str) -> Result<u32, Problem> {
     let legal = (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
-    text.parse().ok().filter(|_| legal).ok_or_else(|| invalid("that is no number of an attempt"))
+    text.parse().ok().filter(|_| legal).ok_or_else(|| invalid("invalid number of an attempt"))
 }
 
 /// Validates a phase that has a log.
@@ -155,7 +155,7 @@ impl RunKey {
 /// Validates a full commit id.
 pub fn revision(text: &str) -> Result<String, Problem> {
     let legal = matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if legal { Ok(text.to_owned()) } else { Err(invalid("that is no full id of a commit")) }
+    if legal { Ok(text.to_owned()) } else { Err(invalid("not a full commit ID")) }
 }
 
 /// The key of a repository's data, by UID.
@@ -255,11 +255,11 @@ impl StateKey {
     /// When one of them is invalid.
     pub fn new(namespace: &str, id: StateId) -> Result<Self, Problem> {
         if !is_word(&id.stack, 63, b"-.") {
-            return Err(invalid("that is no name of a stack"));
+            return Err(invalid("invalid name of a stack"));
         }
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         if !(1..=90).contains(&id.workspace.len()) || !id.workspace.bytes().all(legal) {
-            return Err(invalid("that is no name of a workspace"));
+            return Err(invalid("invalid name of a workspace"));
         }
         Ok(Self { namespace: self::namespace(namespace)?, id })
     }

@@ -123,7 +123,7 @@ impl Publisher {
         }
         let destroyed = run.operation == Operation::Destroy;
         if destroyed && wanted.on_destroy == OnDestroy::Keep {
-            return Ok(said(Reason::Published, "what was published stays, as asked"));
+            return Ok(said(Reason::Published, "the published outputs stay, as the spec asks"));
         }
         let mut record = Record {
             namespace_uid: namespace_uid.to_owned(),
@@ -161,14 +161,14 @@ impl Publisher {
                 let all: Vec<_> = refused.iter().map(|Refusal(_, text)| text.as_str()).collect();
                 said(*reason, all.join("; "))
             }
-            None if destroyed => said(Reason::Published, "what was published is deleted with the stack"),
+            None if destroyed => said(Reason::Published, "the published outputs are deleted with the stack"),
             None => said(Reason::Published, in_words(&record.objects) + &left_out(&left)),
         };
         if wanted.status && !destroyed {
             let (values, long) = shown(&found.outputs);
             status.values = values;
             if long > 0 {
-                status.message = clip(&format!("{}; {long} not shown, for their length", status.message), 512);
+                status.message = clip(&format!("{}; {long} not shown, because they are too long", status.message), 512);
             }
         }
         tracing::info!(namespace = run.namespace, run = run.name, reason = status.reason, "outputs: {}", status.message);

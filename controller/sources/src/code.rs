@@ -206,7 +206,7 @@ fn variable_files(block: &Block, evaluated: impl Fn(&Expression) -> Option<Place
     Some(places)
 }
 
-/// The calls through which a Terragrunt file reads others, anywhere in it; `None` once one cannot be determined.
+/// Collects the calls by which a Terragrunt file reads other files, anywhere in it; `None` as soon as one path cannot be determined.
 struct Calls {
     found: Option<Vec<(Kind, Place)>>,
     included: bool,

@@ -49,7 +49,7 @@ fn of_secret(url: &Url, name: &str, data: &Data) -> Result<Access, Problem> {
     }
     if login.is_empty() && app.is_none() {
         let message = format!(
-            "Secret {name} has none of the keys that are looked for: username and password, bearerToken, identity, ca.crt, or githubAppID, \
+            "Secret {name} has none of the known keys: username and password, bearerToken, identity, ca.crt, or githubAppID, \
              githubAppInstallationID and githubAppPrivateKey"
         );
         return Err(Problem::new(Reason::SecretNotFound, message));

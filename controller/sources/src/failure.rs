@@ -39,7 +39,7 @@ impl Problem {
             Reason::RepositoryNotFound => "correct spec.url, or let the credentials see the repository",
             Reason::RevisionNotFound => "push the ref, or correct spec.ref of the layers that name it",
             Reason::InvalidSpec | Reason::SourceInvalid => "correct what the message names",
-            Reason::SourceUnreachable => "see that the cluster can reach the host that the message names",
+            Reason::SourceUnreachable => "make sure that the cluster can reach the host that the message names",
             Reason::AgentFault | Reason::ToolKilled => "see in the log of `controller sources` what happened",
             _ => {
                 let facts = Facts { logs: again.clone(), again, ..Facts::default() };

@@ -50,7 +50,7 @@ impl Layer {
         }
     }
 
-    /// What is relevant to the layer, given its repository's defaults.
+    /// The settings that determine which files are relevant to the layer, with its repository's defaults.
     pub fn subject(&self, defaults: &RunTemplate) -> Subject {
         let files = self.variable_files.clone().or_else(|| variable_files(defaults));
         Subject { path: self.path.clone(), variable_files: files.unwrap_or_default(), triggers: self.triggers.clone() }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_needs_its_commit_until_it_has_ended() {
+    fn run_retains_its_snapshot_until_it_ends() {
         let run = |namespace: Option<&str>, phase: &str| {
             let mut source = json!({"name": "r", "revision": "c".repeat(40)});
             if let Some(namespace) = namespace {

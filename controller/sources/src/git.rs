@@ -33,7 +33,7 @@ const INHERITED: [&str; 11] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
-/// Additional environment of local commands: no configuration files, and no check of the directory's owner.
+/// Additional environment of local commands. It disables configuration files and git's check of the directory's owner.
 const LOCAL: [(&str, &str); 8] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),

@@ -128,8 +128,7 @@ impl Tokens {
 
     /// The token of an installation for the host of a URL. Uses a cached token that is valid for five more minutes.
     ///
-    /// # Errors
-    /// Why there is none. Failures worth a retry have class Transient.
+    /// # Errors Why there is none. Failures worth a retry have class Transient.
     pub async fn token(&self, app: &App, url: &Url, authority: Option<&str>, now: Timestamp) -> Result<String, Problem> {
         let api = api(url);
         let name = format!("{api} {} {} {}", app.id, app.installation, app.digest);

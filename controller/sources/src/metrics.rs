@@ -46,8 +46,8 @@ impl Metrics {
         let (repositories, deleted) = (Gauge::default(), Counter::default());
         let seconds = Histogram::new(exponential_buckets(0.05, 2.0, 13));
         let mut registry = Registry::with_prefix("pawl_sources");
-        registry.register("looks", "Looks at repositories, by cause and by whether there was an answer", looks.clone());
-        registry.register("look_seconds", "How long looks took, in seconds", seconds.clone());
+        registry.register("looks", "Checks of repositories, by cause and result", looks.clone());
+        registry.register("look_seconds", "Duration of checks, in seconds", seconds.clone());
         registry.register("writes", "Writes of statuses, by kind of the object", writes.clone());
         registry.register("repositories", "Repositories that are followed", repositories.clone());
         registry.register("snapshots_deleted", "Deleted unused snapshots", deleted.clone());

@@ -165,7 +165,7 @@ impl Mirror<'_> {
     /// Why the commit is still missing.
     pub async fn fetch(&self, url: &str, commit: &str) -> Result<(), Problem> {
         if commit.len() != 40 {
-            let message = format!("{url} has objects of SHA-256, of which no snapshots are made");
+            let message = format!("{url} is a SHA-256 repository, which is not supported; no snapshot was made");
             return Err(Problem::new(Reason::SourceInvalid, message));
         }
         if self.has(commit).await {

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submodule_is_its_commit() {
+    fn submodule_counts_as_its_commit() {
         let tree = |id: char| {
             let id = id.to_string().repeat(40);
             Tree::parse(format!("100644 blob {id} 1\t.gitmodules\0160000 commit {id} -\tmodules/m\0").as_bytes()).unwrap()

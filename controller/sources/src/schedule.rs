@@ -53,8 +53,8 @@ pub struct Memory {
     pub answered: BTreeMap<Key, Answer>,
 }
 
-/// A layer's request at the time of an answer, and the answered status. A different status later means that a write
-/// believed lost took effect, or that another writer changed it.
+/// A layer's request at the time of an answer, and the status that answered it. If the status differs later, a write that was believed lost
+/// took effect, or another writer changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub of: String,
@@ -183,7 +183,7 @@ pub fn is_tried(known: &RefStatus, memory: &Memory, cause: Cause, now: Timestamp
     known.failure.is_none() || matches!(cause, Cause::Request | Cause::Spec) || retry(known, memory) <= now
 }
 
-/// When a failed ref is retried; immediately after a restart, which forgets the time of the failure.
+/// When a failed ref is retried: immediately after a restart, since the time of the failure is in memory only.
 fn retry(known: &RefStatus, memory: &Memory) -> Timestamp {
     let (Some(failure), Some(tries)) = (&known.failure, memory.refs.get(&known.name)) else { return Timestamp::MIN };
     let backoff = if failure.class == FailureClass::Transient { OF_TRANSIENT } else { OF_OTHERS };

@@ -100,7 +100,7 @@ impl Servers {
         let mut repository = Repository::new::<GitError>(url.as_str(), "HEAD")?.with_logins::<GitError>(&logins)?;
         let [login] = &logins;
         let fault = |error: std::io::Error| {
-            Problem::new(Reason::AgentFault, format!("what the server is asked with cannot be written: {error}"))
+            Problem::new(Reason::AgentFault, format!("the request to the server cannot be encoded: {error}"))
         };
         let mut keys = None;
         if login.identity.is_some() {

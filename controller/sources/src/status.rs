@@ -68,7 +68,7 @@ pub fn next(
         conditions::set(&mut status.conditions, type_, Some(is), reason, message, look.generation, now);
     };
     match &look.failed {
-        None => set(conditions::SYNCED, true, ANSWERED, "the last look had an answer"),
+        None => set(conditions::SYNCED, true, ANSWERED, "the last check was answered"),
         Some(problem) => set(conditions::SYNCED, false, problem.reason.as_str(), &said(&problem.message, &step(problem))),
     }
     let failing = status.refs.iter().find_map(|known| Some((&known.name, known.failure.as_ref()?)));
@@ -88,8 +88,7 @@ pub fn next(
             set(conditions::READY, false, &reason, &message);
         }
         _ if look.beyond > 0 => {
-            let message =
-                format!("{} refs more than the {MAX_REFS} that a repository has room for are not followed", look.beyond);
+            let message = format!("{} refs beyond the limit of {MAX_REFS} are not followed", look.beyond);
             set(conditions::READY, false, crds::reason::INVALID_SPEC, &message);
         }
         _ if look.refs.is_empty() => set(conditions::READY, true, REFS_KNOWN, "no layer names a ref of it yet"),
@@ -100,7 +99,7 @@ pub fn next(
 
 pub fn suspended(old: &TerraformRepositoryStatus, generation: Option<i64>, now: Timestamp) -> TerraformRepositoryStatus {
     let mut status = TerraformRepositoryStatus { observed_generation: generation, ..old.clone() };
-    let message = "spec.suspend is true: its refs are not looked at, and layers keep what they have";
+    let message = "spec.suspend is true: its refs are not checked, and its layers keep their commits";
     conditions::set(&mut status.conditions, conditions::SYNCED, Some(false), SUSPENDED, message, generation, now);
     status
 }

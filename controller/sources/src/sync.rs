@@ -99,7 +99,7 @@ impl<B: Snapshots> Syncer<B> {
         found
     }
 
-    /// Stores a revision that runs wait for. No ref has to be at it.
+    /// Stores a revision that runs wait for, whether or not a ref points to it.
     ///
     /// # Errors
     /// Why it was not stored.
@@ -230,7 +230,7 @@ fn source(layer: &Layer, content: &Content, commit: &Commit) -> Option<LayerSour
     if old.of == fresh.of {
         return None;
     }
-    // For the same ref and path, the first commit remains the one to plan: changed globs found no other content.
+    // For the same ref and path with the same content, the layer keeps the first commit, also if its globs changed.
     let place = |of: &str| of.rsplit_once('\n').map(|(place, _)| place.to_owned());
     let first = place(&old.of) == place(&fresh.of);
     Some(if first { LayerSource { of: fresh.of, ..old.clone() } } else { fresh })

@@ -146,8 +146,8 @@ async fn fetch<B: Snapshots>(shared: &Shared<B>, view: &View, revision: &str) {
     shared.syncer.git.make_room();
 }
 
-/// Writes the result: layers first, so that a ref's new commit is recorded only after all its layers have been told. If
-/// one cannot be told, its ref keeps the old commit and is checked again; other refs proceed.
+/// Writes the result: layers first, so that a ref's new commit is recorded only after it was written to all layers. If a layer's write
+/// fails, its ref keeps the old commit and is checked again; other refs proceed.
 async fn write<B: Snapshots>(shared: &Shared<B>, view: &View, found: &mut SyncResult) -> Result<(), String> {
     let mut untold = None;
     for (layer, source) in &found.sources {

@@ -1,5 +1,5 @@
-//! The cached objects of one watch: as they are, or packed while nothing happens to them. Most stored objects are idle,
-//! and an object is large even if only a small part of it is needed.
+//! The cached objects of one watch: stored whole, or packed while they are idle. Most stored objects are idle, and an object is large even
+//! if only a small part of it is needed.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ enum Form<K> {
 }
 
 impl<K: Serialize + DeserializeOwned> Cached<K> {
-    /// Caches an object as it is; `wakes` is a hash of the parts whose change triggers a reconcile.
+    /// Caches an object whole; `wakes` is a hash of the parts whose change triggers a reconcile.
     pub(crate) fn whole(object: K, wakes: u64) -> Self {
         Self { form: Form::Whole(Arc::new(object)), wakes, due: None }
     }

@@ -77,7 +77,7 @@ impl Observed {
 impl Candidate {
     /// A candidate for the Lease of this name in the controller's own namespace. `pod` identifies it for people.
     pub fn new(client: Client, name: &str, pod: &str) -> Self {
-        // A restarted container is another candidate, because requests of its predecessor may still be in progress.
+        // A restarted container gets another identity, because requests of its predecessor may still be in progress.
         let identity = format!("{pod}_{:08x}", rand::random::<u32>());
         Self { api: Api::default_namespaced(client), name: name.to_owned(), identity }
     }
@@ -138,7 +138,7 @@ impl Candidate {
                             Ok(Ok(Some(found))) if self.is_ours(&found) => lease = found,
                             Ok(Ok(found)) => {
                                 let holder = found.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
-                                return format!("the Lease is of {}", holder.as_deref().unwrap_or("nobody"));
+                                return format!("the Lease is of {}", holder.as_deref().unwrap_or("no process"));
                             }
                             Ok(Err(error)) => last = error.to_string(),
                             Err(_) => {}
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn leader_stops_before_a_standby_may_start() {
-        // Our timer starts before the renewal reaches the API server, the standby's when it sees the renewal. A call in
-        // flight may last, but ends with the process.
+        // The leader's timer starts before its renewal reaches the API server, the standby's when it sees the renewal. So the leader always
+        // exits first. A call in flight ends with the process.
         assert!(GIVES_UP + Duration::from_secs(2) < LASTS && RENEWS * 3 < GIVES_UP);
     }
 }

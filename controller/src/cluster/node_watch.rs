@@ -50,7 +50,7 @@ pub async fn run(ctx: Arc<Cluster>, stop: watch::Receiver<bool>) {
     until(stop, follow("nodes", api, watcher::Config::default(), Watched(ctx))).await;
 }
 
-/// The current node. Uses the cache while that shows a healthy node, because then nothing depends on it.
+/// The current state of the node. Uses the cache while it shows a healthy node, because no decision depends on a healthy one.
 ///
 /// # Errors
 /// When a call fails. Without the right to read nodes, the state is unknown.

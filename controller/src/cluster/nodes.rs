@@ -67,8 +67,8 @@ pub(crate) fn boot_id<'a>(attempt: Option<&'a Attempt>, node: &str) -> Option<&'
     attempt.filter(|attempt| attempt.node_name.as_deref() == Some(node)).and_then(|attempt| attempt.boot_id.as_deref())
 }
 
-/// Why nothing of a pod runs any more on a node: the node was deleted, is out of service, or was rebooted since the pod
-/// was lost.
+/// The proof that no process of a pod runs on a node any more: the node was deleted, is out of service, or was rebooted since the pod was
+/// lost.
 pub fn over(name: &str, attempt: Option<&Attempt>, node: &NodeState) -> Option<String> {
     match node {
         NodeState::Gone(of) if of == name => Some(format!("node {name} was deleted")),

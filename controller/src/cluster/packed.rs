@@ -14,7 +14,7 @@ const MORE: usize = 64;
 /// Size of the length prefix, in bytes.
 const LENGTH: usize = size_of::<u32>();
 
-// Compressors are large and reused: allocating one per text would fragment the heap between long-lived values.
+// Compressors are large, so one is reused: allocating one per text would fragment the heap between long-lived values.
 thread_local! {
     static DEFLATE: RefCell<Compress> = RefCell::new(Compress::new(Compression::default(), false));
     static INFLATE: RefCell<Decompress> = RefCell::new(Decompress::new(false));

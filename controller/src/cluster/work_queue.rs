@@ -129,8 +129,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     }
 }
 
-/// Reconciles woken objects of the store, and again at requested times, until `stop`; running reconciles are completed.
-/// A packed object never has priority.
+/// Reconciles objects of the store when they are woken and at the times that their reconciles request, until `stop`. Completes running
+/// reconciles. A packed object never has priority.
 pub(crate) async fn work<K, F>(
     store: Arc<Store<K>>,
     wakes: impl Stream<Item = Key>,

@@ -70,7 +70,7 @@ pub(super) fn terraform(mut document: Document, scripts: &Scripts, made: &mut Ma
     to.put("spec.drift.suspend", Some(true));
     document.spec.end(
         &[
-            ("provider", "the code says which providers there are"),
+            ("provider", "the code lists its providers"),
             ("environment", "name the layer by it, or set template.workspace"),
             ("postDeploy", "a hook with when: AfterApply runs a script; template.outputs publishes outputs"),
         ],
@@ -117,7 +117,7 @@ fn scripts_of(spec: &mut Fields, namespace: &str, known: &Scripts, to: &mut Tree
                 notes.say(
                     &at,
                     &format!(
-                        "calls the tool, and has no counterpart: {instead}. What else it does belongs before or behind that"
+                        "calls the tool, and has no counterpart: {instead}. Move its other commands into a hook before or after that"
                     ),
                 );
             }

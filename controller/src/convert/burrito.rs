@@ -82,7 +82,10 @@ pub(super) fn layer(mut document: Document, known: &mut Repositories, made: &mut
     let mut none = Inherited::default();
     let key = (namespace.clone().unwrap_or_else(|| own.clone()), name.clone());
     let inherited = known.0.get_mut(&key).unwrap_or_else(|| {
-        notes.say("spec.repository", "is not among what is converted: what the layer takes from it is missing here");
+        notes.say(
+            "spec.repository",
+            "names a repository that is not in the input: the settings that the layer takes from it are missing here",
+        );
         &mut none
     });
     inherited.used = true;
@@ -126,7 +129,7 @@ fn tool(spec: &mut Fields, notes: &mut Notes) -> Option<Value> {
         }
         if found.as_ref().is_some_and(|(outer, _)| *outer == "Terragrunt") {
             if version.is_some() {
-                notes.say(&spec.path(&format!("{field}.version")), "is read from the code when Terragrunt is what is started");
+                notes.say(&spec.path(&format!("{field}.version")), "is read from the code when the tool is Terragrunt");
             }
             continue;
         }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_three_parts() {
+    fn address_splits_into_url_path_and_ref() {
         let of = |source: &str| address(source).map(|a| (a.url, a.path.unwrap_or_default(), a.git_ref.unwrap_or_default()));
         let wanted = |url: &str, path: &str, git_ref: &str| Some((url.to_owned(), path.to_owned(), git_ref.to_owned()));
         assert_eq!(of("https://h/a.git"), wanted("https://h/a.git", "", ""));

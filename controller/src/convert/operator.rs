@@ -77,13 +77,13 @@ pub(super) fn terraform(mut document: Document, made: &mut Made, notes: &mut Not
     document.spec.end(
         &[
             ("terraformModule.version", "the address names a ref, as in ?ref=v1"),
-            ("keepLatestPodsOnly", "pods go with their runs, and runHistory says how many are kept"),
+            ("keepLatestPodsOnly", "pods are deleted with their runs, of which runHistory limits the number"),
             ("keepCompletedPods", "logs are kept by the datastore"),
-            ("outputsToOmit", "outputs.secret.items lists what is published"),
+            ("outputsToOmit", "outputs.secret.items lists the published outputs"),
             ("persistentVolumeSize", "a run needs no volume"),
             ("storageClassName", "a run needs no volume"),
-            ("sshTunnel", "a proxy stands in the chart's values"),
-            ("images", "the runner's image is Pawl's; tool says which tool and version runs"),
+            ("sshTunnel", "the chart's values set the proxy"),
+            ("images", "the runner's image is Pawl's; tool selects the tool and its version"),
             (
                 "setup",
                 "the repository's submodules are there; files takes keys of Secrets and ConfigMaps, variableFiles variables",
@@ -136,8 +136,8 @@ fn credentials_of_git(spec: &mut Fields, url: Option<&str>, to: &mut Tree, at: &
         method.end(
             &[
                 ("namespace", "Secrets are of the object's own namespace"),
-                ("requireProxy", "a proxy stands in the chart's values"),
-                ("lockSecretDeletion", "nobody deletes it"),
+                ("requireProxy", "the chart's values set the proxy"),
+                ("lockSecretDeletion", "Pawl never deletes it"),
             ],
             notes,
         );
@@ -244,9 +244,6 @@ fn tasks(spec: &mut Fields, to: &mut Tree, at: &str, notes: &mut Notes) {
         pod::metadata(&mut task, to, at);
         pod::settings(&mut task, to, at);
         pod::environment(&mut task, to, at, notes);
-        task.end(
-            &[&pod::HINTS[..], &[("restartPolicy", "spec.retry says how often an attempt is followed by another")]].concat(),
-            notes,
-        );
+        task.end(&[&pod::HINTS[..], &[("restartPolicy", "spec.retry limits the attempts")]].concat(), notes);
     }
 }

@@ -9,7 +9,7 @@ use super::{
 
 /// Pod fields that Pawl covers by other means.
 pub(super) const HINTS: [(&str, &str); 10] = [
-    ("image", "the runner's image is Pawl's; template.tool says which tool and version runs"),
+    ("image", "the runner's image is Pawl's; template.tool selects the tool and its version"),
     ("command", "Pawl's agent runs the tool; template.hooks holds scripts"),
     ("args", "Pawl's agent runs the tool; template.hooks holds scripts"),
     ("initContainers", "template.hooks holds scripts, template.files files"),

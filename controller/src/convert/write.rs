@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::read::{Document, Notes};
 
-/// Prefixes of labels and annotations of the old operator, or of tools that applied the old object. A tool that mistook
-/// our object for its own would delete it.
+/// Prefixes of labels and annotations of the old operator, and of tools that applied the old object. These are not copied: such a tool
+/// would take the new object for its own and delete it.
 const FOREIGN: [&str; 14] = [
     "kubectl.kubernetes.io/",
     "app.kubernetes.io/managed-by",

@@ -2,7 +2,7 @@
 //! deleted once the datastore has their log. Without a datastore, or with an incomplete log, a pod remains as long as
 //! its run.
 //!
-//! There is no check per pod. Pods are listed when the first one has been released for long enough, and not before.
+//! No timer runs for a single pod. Pods are listed when the first of them has been released for an hour, and not before.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

@@ -103,7 +103,7 @@ async fn is_forgotten<K>(object: &PartialObjectMeta<K>, runs: &mut Runs, ctx: &C
     Ok(is_over(uid, attempt, runs.get(&key).and_then(Option::as_ref)))
 }
 
-/// Whether an attempt of the run with this UID is closed, or the run gone; `there` is the run that now has the name.
+/// Whether an attempt of the run with this UID is closed, or that run is gone. `there` is the run that has the name now.
 fn is_over(run_uid: &str, attempt: &str, there: Option<&TerraformRun>) -> bool {
     let Some(run) = owner(run_uid, there) else { return true };
     // A run with an unknown value belongs to a newer version.

@@ -41,10 +41,10 @@ pub(super) fn plan_up_to_date(s: &Situation<'_>, now: Timestamp) -> Verdict {
     match &s.check {
         Err(error) => Verdict::new(None::<bool>, reason::SCHEDULE_INVALID, error.as_str()),
         Ok(_) if s.o.layer.spec.drift.suspend => {
-            Verdict::new(true, reason::DRIFT_SUSPENDED, "nobody looks for drift: drift.suspend")
+            Verdict::new(true, reason::DRIFT_SUSPENDED, "drift detection is suspended: drift.suspend")
         }
         Ok(Some(at)) if *at <= now => {
-            Verdict::new(false, reason::PLAN_IS_TOO_OLD, format!("planned at {}; drift is looked for since {at}", plan.at.0))
+            Verdict::new(false, reason::PLAN_IS_TOO_OLD, format!("planned at {}; a drift check is due since {at}", plan.at.0))
         }
         Ok(_) => Verdict::new(true, reason::PLAN_IS_RECENT, format!("planned at {}", plan.at.0)),
     }
@@ -111,8 +111,10 @@ pub(super) fn ready(s: &Situation<'_>, next: &Next) -> (Verdict, bool) {
     }
     let dry = s.facts.last_plan.as_ref().is_some_and(|plan| plan.result == Some(RunResult::Planned));
     match (s.is_planned(), s.is_settled(), &s.facts.drift) {
-        (true, true, None) => (Verdict::new(true, reason::UP_TO_DATE, "what exists is what the code says"), false),
-        (true, true, Some(drift)) => not(reason::DRIFT_FOUND, format!("run {} found what is not as the code says", drift.run)),
+        (true, true, None) => (Verdict::new(true, reason::UP_TO_DATE, "the objects match the code"), false),
+        (true, true, Some(drift)) => {
+            not(reason::DRIFT_FOUND, format!("run {} found objects that differ from the code", drift.run))
+        }
         _ if s.facts.current.is_some() || next.made.is_some() => not(reason::RUNNING, waits),
         _ if s.o.is_suspended() => not(reason::SUSPENDED, waits),
         (true, false, _) if dry => {
@@ -135,7 +137,7 @@ pub(super) fn reconciling(s: &Situation<'_>, next: &Next, ready: &Verdict, stall
 }
 
 pub(super) fn stalled(ready: &Verdict, stalled: bool) -> Verdict {
-    let message = if stalled { ready.message.clone() } else { "nothing holds the layer up".into() };
+    let message = if stalled { ready.message.clone() } else { "nothing blocks the layer".into() };
     Verdict::new(stalled, if stalled { ready.reason } else { reason::PROGRESSING }, message)
 }
 

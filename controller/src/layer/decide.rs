@@ -97,8 +97,8 @@ fn under_way(s: &Situation<'_>, run: &RunSummary, wanted: &Wanted) -> Next {
     let short: String = wanted.revision.chars().take(12).collect();
     let why = if *run.content == *wanted.content { "other settings".to_owned() } else { format!("commit {short}") };
     Next {
-        actions: vec![supersede(run, &format!("{why} took its place"))],
-        waits_for: Some(format!("the end of run {}: {why} takes its place", run.name)),
+        actions: vec![supersede(run, &format!("superseded for {why}"))],
+        waits_for: Some(format!("the end of run {}: it is superseded for {why}", run.name)),
         ..Next::default()
     }
 }
@@ -127,7 +127,7 @@ fn waits(s: &Situation<'_>) -> Next {
         let failed = format!("run {} failed ({})", failures.run, failures.reason);
         return match &failures.retry_at {
             Some(at) => {
-                Next { waits_for: Some(format!("the next try at {}: {failed}", at.0)), step: Some(describe), ..Next::default() }
+                Next { waits_for: Some(format!("the next retry at {}: {failed}", at.0)), step: Some(describe), ..Next::default() }
             }
             None => Next {
                 waits_for: Some(format!("a commit, other settings or a person: {failed}")),
@@ -139,10 +139,10 @@ fn waits(s: &Situation<'_>) -> Next {
     let plan = s.facts.last_plan.as_ref().filter(|_| !s.is_settled() || s.facts.drift.is_some());
     let Some(plan) = plan else { return Next::default() };
     let what = match plan.result {
-        Some(RunResult::Planned) => format!("nobody: remediation is Dry, and the changes of run {} are not applied", plan.run),
+        Some(RunResult::Planned) => format!("nothing: remediation is Dry, and the changes of run {} are not applied", plan.run),
         result => {
             let ended = result.map_or("gone", RunResult::as_str);
-            format!("a commit, a person or the next look for drift: run {} is {ended}, and nothing was applied", plan.run)
+            format!("a commit, a person or the next drift check: run {} is {ended}, and nothing was applied", plan.run)
         }
     };
     Next { waits_for: Some(what), step: Some(plan_command(layer)), ..Next::default() }

@@ -28,15 +28,15 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
     if let Some(run) = s.facts.current {
         return under_way(s, run);
     }
-    // Nothing was ever planned, so nothing exists: a layer with a misspelled repository can be deleted.
+    // Without a plan no object exists, so a layer with a misspelled repository can be deleted.
     let Some(made) = s.facts.last_apply.as_ref().or(s.facts.last_plan.as_ref()) else {
         return Next { actions: vec![Action::RemoveFinalizer], ..Next::default() };
     };
-    // Destroys the revision that was planned before, so the repository need no longer have its ref or path.
+    // The destroy uses the revision that was planned before, so it works without the ref and the path.
     let effective = match situation::effective(s.o) {
         Ok(effective) => effective,
         Err(hold) => {
-            let what = format!("{}; what the layer made is not destroyed before that changes", hold.message);
+            let what = format!("{}; until that changes, the layer's objects are not destroyed", hold.message);
             return Next { waits_for: Some(what), step: Some(orphan(s)), ..Next::default() };
         }
     };
@@ -44,7 +44,7 @@ pub(super) fn next(s: &Situation<'_>, now: Timestamp) -> Next {
         return resumes(s);
     }
     if s.o.layer.spec.remediation.on_delete == Remediation::Dry {
-        let what = "remediation.onDelete is Dry: nothing is destroyed before that, or deletionPolicy, is changed";
+        let what = "remediation.onDelete is Dry: nothing is destroyed until it or deletionPolicy is changed";
         return Next { waits_for: Some(what.into()), step: Some(orphan(s)), ..Next::default() };
     }
     match cause(s, made, &effective, last, now) {
@@ -57,7 +57,7 @@ fn under_way(s: &Situation<'_>, run: &RunSummary) -> Next {
     if run.operation == Operation::Destroy {
         return match &s.facts.pending {
             Some(pending) => approval_of(s, pending),
-            None => Next { waits_for: Some(format!("run {}, which destroys what the layer made", run.name)), ..Next::default() },
+            None => Next { waits_for: Some(format!("run {}, which destroys the layer's objects", run.name)), ..Next::default() },
         };
     }
     let mut next = Next { waits_for: Some(format!("the end of run {}", run.name)), ..Next::default() };
@@ -68,7 +68,7 @@ fn under_way(s: &Situation<'_>, run: &RunSummary) -> Next {
     next
 }
 
-/// The first destroy run is due at once. A failed one is retried like any run, any other only on request.
+/// The first destroy run is due at once. A failed one is retried like any run; a denied, canceled or expired one only on request.
 fn cause(
     s: &Situation<'_>,
     made: &LayerRun,
@@ -96,12 +96,12 @@ fn cause(
     match retry {
         Some(LayerFailures { retry_at: Some(at), .. }) if at.0 <= now => Ok(of(format!("deletion after {}", s.o.newest()))),
         Some(LayerFailures { retry_at: Some(at), times, reason, .. }) => {
-            let what = format!("the next try at {}: run {} failed for the {times}. time ({reason})", at.0, last.name);
+            let what = format!("the next retry at {}: run {} failed, failure {times} in a row ({reason})", at.0, last.name);
             Err(Box::new(Next { waits_for: Some(what), at: Some(at.0), ..Next::default() }))
         }
         Some(_) | None => {
             let ended = last.result.map_or("ended", RunResult::as_str);
-            let what = format!("a person: run {}, which was to destroy what the layer made, is {ended}", last.name);
+            let what = format!("a person: run {}, which was to destroy the layer's objects, is {ended}", last.name);
             let namespace = layer.namespace().unwrap_or_default();
             let describe = format!("kubectl describe -n {namespace} {}/{}", names::KUBECTL_RUN, last.name);
             let step = format!("{describe}; then {}", plan_command(layer));
@@ -114,7 +114,7 @@ fn cause(
 fn orphan(s: &Situation<'_>) -> String {
     let (namespace, name) = (s.o.layer.namespace().unwrap_or_default(), s.o.layer.name_any());
     format!(
-        "to leave what it made: kubectl patch -n {namespace} {}/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'",
+        "to keep its objects: kubectl patch -n {namespace} {}/{name} --type=merge -p '{{\"spec\":{{\"deletionPolicy\":\"Orphan\"}}}}'",
         names::KUBECTL_LAYER
     )
 }

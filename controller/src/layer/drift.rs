@@ -10,7 +10,7 @@ use crds::DriftDetection;
 const CRON_SPREAD: SignedDuration = SignedDuration::from_mins(10);
 /// With an interval: that time is a tenth of the interval, at most this.
 const MAX_SPREAD: SignedDuration = SignedDuration::from_hours(1);
-/// In thousandths: the range in which an interval varies between layers, a tenth to each side.
+/// The range in which an interval varies between layers, in thousandths: a tenth to each side.
 const JITTER: u64 = 200;
 
 /// The inputs of a layer's next check.

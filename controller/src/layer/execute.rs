@@ -106,8 +106,8 @@ pub(super) async fn act(layer: &TerraformLayer, action: &Action, ctx: &Context) 
     Ok(Done::Carried)
 }
 
-/// Cancels a run after a live read. Does nothing if the run has progressed: a cancel would interrupt its apply, or a plan whose successor
-/// can wait.
+/// Cancels a run after a live read. Does nothing if the run has progressed: a cancel would interrupt an apply, or a plan that may as well
+/// finish.
 async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx: &Context) -> Result<(), Error> {
     let api = ctx.cluster.runs(&layer.namespace().unwrap_or_default());
     let there =
@@ -122,7 +122,7 @@ async fn supersede(layer: &TerraformLayer, run: &str, uid: &str, why: &str, ctx:
         .call("take run of layer back", api.patch_metadata(run, &params(), &Patch::Merge(json!({"metadata": meta}))))
         .await?;
     tracing::info!(run, why, "run taken back");
-    let text = format!("run {run} was taken back: {why}");
+    let text = format!("run {run} was canceled: {why}");
     ctx.events.publish(layer, vec![Note { reason: "RunSuperseded", warning: false, text }]);
     Ok(())
 }
@@ -172,7 +172,8 @@ fn refused(uid: &str, run: &NewRun, text: &str, ctx: &Context) -> Done {
     Done::Refused(refused)
 }
 
-/// Whether the layer's namespace is being deleted. Without the right to read namespaces, the refusal of a run shows it later.
+/// Whether the layer's namespace is being deleted. Without the right to read namespaces this is unknown, and the API server refuses the run
+/// later.
 pub(super) async fn namespace_goes(layer: &TerraformLayer, ctx: &Context) -> Result<bool, Error> {
     let api: Api<CoreNamespace> = Api::all(ctx.cluster.client.clone());
     match ctx.cluster.call_opt("read namespace", api.get_metadata(&layer.namespace().unwrap_or_default())).await {

@@ -7,8 +7,8 @@ use super::run_summary::RunSummary;
 /// The most runs that one reconcile deletes.
 const AT_ONCE: usize = 10;
 
-/// The ended runs to delete: all but the newest `keep`, those that the status names, and Indeterminate ones, which a person has to check.
-/// Never a run in progress.
+/// Selects the ended runs to delete: all but the newest `keep`, those that the status names, and Indeterminate ones, which a person has to
+/// check. Never a run in progress.
 pub(super) fn over<'a>(runs: &'a [RunSummary], status: &TerraformLayerStatus, keep: u32) -> Vec<&'a RunSummary> {
     let named = [
         status.last_plan.as_ref().map(|run| &run.run),

@@ -60,8 +60,8 @@ pub(super) fn held_up(s: &Situation<'_>) -> Option<Next> {
 /// The same run was refused, and its retry is not due yet.
 fn refused(s: &Situation<'_>, run: &str, now: Timestamp) -> Option<Next> {
     let refused = s.o.refused.as_ref().filter(|refused| refused.run == run && refused.retry_at > now)?;
-    let what = format!("run {run} was refused, and nothing was done: {}", refused.text);
-    let step = Some("correct what the API server refuses; it is tried again by itself".to_owned());
+    let what = format!("the API server refused to create run {run}; nothing was changed: {}", refused.text);
+    let step = Some("correct the cause that the API server names; Pawl retries by itself".to_owned());
     Some(Next { waits_for: Some(clip(&what, 512)), step, at: Some(refused.retry_at), refused: true, ..Next::default() })
 }
 

@@ -39,7 +39,7 @@ pub async fn reconcile(layer: Arc<TerraformLayer>, ctx: Arc<Context>) -> Option<
     match Box::pin(work(layer.clone(), &ctx)).instrument(span).await {
         // Changed or deleted in between: the watch shows the new state.
         Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
-            tracing::debug!(%error, "decided on something that has changed");
+            tracing::debug!(%error, "the decision is based on an outdated object");
             Some(CACHE_LAG)
         }
         Ok(again) => {
@@ -107,7 +107,7 @@ async fn work(mut layer: Arc<TerraformLayer>, ctx: &Context) -> Result<Option<Du
             return Ok(decision.requeue);
         }
     }
-    tracing::warn!("no rest after {MAX_STEPS} steps");
+    tracing::warn!("not settled after {MAX_STEPS} steps");
     Ok(Some(Duration::from_secs(2)))
 }
 

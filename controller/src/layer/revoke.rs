@@ -1,4 +1,4 @@
-//! Marks layers that ask for rights and whose author is unverified. A marked layer creates no runs until a person confirms it.
+//! Marks layers that need rights and whose author is unverified. A marked layer creates no runs until a person confirms it.
 
 use kube::{
     Api, Resource as _, ResourceExt as _,
@@ -20,10 +20,10 @@ const PAGE: u32 = 200;
 /// The most attempts of a write that conflicts.
 const TRIES: u32 = 20;
 
-/// Marks the layers of a namespace, or of all, that ask for rights.
+/// Marks the layers of a namespace, or of all, that need rights.
 ///
 /// # Errors
-/// If a request fails. The layers before it are marked then.
+/// If a request fails. Layers marked before the failure remain marked.
 pub async fn all(scope: Option<&str>, ctx: &Context) -> Result<(), Error> {
     let api: Api<DeserializeGuard<TerraformLayer>> = ctx.cluster.scoped(scope);
     let mut next = Some(ListParams::default().limit(PAGE));

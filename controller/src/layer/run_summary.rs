@@ -113,7 +113,7 @@ impl RunSummary {
         *self.content == *content && *self.settings == *settings
     }
 
-    /// Whether its plan was completed. Its content counts as planned then, whatever became of the plan.
+    /// Whether the plan was completed. Then the content counts as planned, even if the plan was denied or expired.
     pub fn has_planned(&self) -> bool {
         let done =
             matches!(self.result, Some(RunResult::NoChanges | RunResult::Planned | RunResult::Applied | RunResult::Destroyed));

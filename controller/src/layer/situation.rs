@@ -95,7 +95,7 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     }
     let effective = Effective::of(&o.layer, repository).or_else(|error| {
         let step = Some("correct spec.template, or spec.defaults of the repository".to_owned());
-        hold(reason::TEMPLATE_INVALID, format!("no run can be made of the settings: {error}"), step)
+        hold(reason::TEMPLATE_INVALID, format!("the settings give no valid run: {error}"), step)
     })?;
     // A named stack is a deliberate choice. A stack derived from path and URL changes with a renamed directory: everything would be planned
     // again from an empty state, and a destroy would find nothing.
@@ -103,7 +103,7 @@ pub(super) fn effective(o: &Observed) -> Result<Effective, Hold> {
     match before.filter(|before| *before != effective.stack && !effective.names_stack()) {
         Some(before) => {
             let message = format!(
-                "its state is of stack {before}; with this path and repository it would be of {}, which knows nothing of what exists",
+                "its state belongs to stack {before}; with this path and repository it would belong to {}, whose state lists none of its objects",
                 effective.stack
             );
             let step =
@@ -126,7 +126,7 @@ fn wanted(o: &Observed) -> Result<Wanted, Hold> {
     let source = o.layer.status.as_ref().and_then(|status| status.source.as_ref()).filter(|source| source.of.starts_with(&of));
     let Some(source) = source else {
         let (namespace, name) = o.layer.repository_key();
-        let message = format!("nobody has looked yet what {namespace}/{name} has at {}", o.layer.spec.git_ref);
+        let message = format!("{namespace}/{name} has not been synced at {} yet", o.layer.spec.git_ref);
         return hold(reason::NO_REVISION, message, None);
     };
     if let Some(missing) = &source.missing {

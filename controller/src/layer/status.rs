@@ -57,7 +57,7 @@ pub(super) fn of(s: &Situation<'_>, next: &Next, now: Timestamp) -> (TerraformLa
     };
     let found = status.drift.as_ref().filter(|drift| before.drift.as_ref().is_none_or(|old| old.run != drift.run));
     let notes = found.map(|drift| {
-        let text = format!("run {} found what is not as the code says: {}", drift.run, drift.objects.join(", "));
+        let text = format!("run {} found objects that differ from the code: {}", drift.run, drift.objects.join(", "));
         Note { reason: "DriftFound", warning: true, text }
     });
     (status, notes.into_iter().chain(told).collect())

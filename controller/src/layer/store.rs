@@ -38,7 +38,8 @@ pub(super) struct Store {
     wakers: Arc<Wakers>,
     shared: SharedStates,
     has_datastore: bool,
-    /// Every watch has listed once. Until then no states are computed: nothing reads them, and each listed run would change them.
+    /// Every watch has listed once. Until then no states are computed, because each listed run would change them and no decision reads them
+    /// yet.
     pub(super) settled: bool,
 }
 

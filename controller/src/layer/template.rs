@@ -94,7 +94,7 @@ impl Effective {
         let spec = Value::Object(spec);
         let read: TerraformRunSpec = serde_json::from_value(spec.clone()).map_err(|error| clip(&error.to_string(), 300))?;
         match (crds::TerraformRun { spec: read, ..crds::TerraformRun::default() }).unknown_word() {
-            Some(field) => Err(format!("{field} has a word of a newer version")),
+            Some(field) => Err(format!("{field} has a value of a newer version")),
             None => Ok(spec),
         }
     }

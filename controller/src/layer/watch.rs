@@ -59,7 +59,7 @@ impl Index<TerraformLayer> for Shown {
     }
 }
 
-/// A hash of what decisions depend on. Our own status writes do not change it, and so wake nothing.
+/// Hash of the fields that decisions depend on. Our own status writes do not change it, so they cause no reconcile.
 pub fn wake_hash(layer: &TerraformLayer) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = layer.meta();

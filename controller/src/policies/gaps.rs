@@ -1,4 +1,4 @@
-//! Where the policies were not enforced, until what depends on them has been revoked there. In memory only.
+//! Records gaps, where the policies were not enforced, until everything that depends on them has been revoked there. In memory only.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Gaps {
         self.installed.is_some()
     }
 
-    /// The first policy that does not exist, or has no binding. Until the first listing, all of them.
+    /// The first policy that does not exist or has no binding. Until the first listing, every policy counts as missing.
     pub(super) fn missing(&self) -> Option<String> {
         self.installed
             .as_ref()

@@ -16,7 +16,8 @@ pub(super) struct Policies(pub(super) BTreeMap<String, Identity>);
 
 impl Policies {
     /// Whether the policies that existed at `before` were enforced until now, if both sets were proven. An object that was recreated in
-    /// between has another UID. One changed once had only the two proven specs; one changed twice had an unproven third.
+    /// between has another UID. An object that changed once had only the two proven specs; one that changed twice had an unproven third
+    /// spec.
     pub(super) fn unbroken_since(&self, before: &Self) -> bool {
         let unbroken = |(name, (uid, was)): (&String, &Identity)| {
             self.0.get(name).is_some_and(|(now, generation)| now == uid && (*was..=was + 1).contains(generation))

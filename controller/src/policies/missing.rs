@@ -8,7 +8,8 @@ pub struct Missing {
     pub reason: &'static str,
     /// For people.
     pub text: String,
-    /// A probe was admitted, so its policy is not enforced. If false, a policy is missing, or something else refused the probe.
+    /// Whether a probe was admitted, which proves that its policy is not enforced. If false, a policy is missing, or another component
+    /// refused the probe.
     pub let_through: bool,
 }
 

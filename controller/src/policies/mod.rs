@@ -82,7 +82,7 @@ struct Last {
 }
 
 impl Last {
-    /// What it proves now. `is_open`: something in the namespace has yet to be revoked.
+    /// The present proof. `is_open`: a gap in the namespace is open, so annotations there have yet to be revoked.
     fn state(&self, now: Timestamp, changes: u64, is_open: bool) -> Enforcement {
         let retry_at = self.at.checked_add(RETRY).unwrap_or(Timestamp::MAX);
         match &self.found {

@@ -32,7 +32,7 @@ async fn probe(namespace: &str, policy: &str, ctx: &Cluster) -> Result<Option<Mi
     }
 }
 
-/// What remains unproven after a refusal.
+/// The lack that remains after a refusal.
 fn lack(namespace: &str, policy: &str, error: Error) -> Result<Option<Missing>, Error> {
     // Nothing can be created there, so no policy is evaluated.
     if error.is_of_terminating_namespace() {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_being_deleted_says_nothing_of_the_policies() {
+    fn terminating_namespace_is_not_a_missing_policy() {
         let going = |cause: &str| -> Error {
             let details = serde_json::json!({"causes": [{"reason": cause, "message": "m", "field": "metadata.namespace"}]});
             let message = "unable to create new content in namespace team because it is being terminated";
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_proves_nothing_and_refutes_nothing() {
+    fn probe_error_neither_proves_nor_refutes() {
         for code in [404, 409, 429, 500, 503] {
             assert!(judge("a", "pawl-approval", refused(code, "ValidatingAdmissionPolicy 'pawl-approval'")).is_err(), "{code}");
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_a_run_that_only_its_policy_refuses() {
+    fn probe_is_a_manual_run_annotated_with_its_policy() {
         for policy in names::POLICIES {
             let probe = serde_json::to_value(probe_of("team", policy)).unwrap();
             assert_eq!(probe["metadata"]["annotations"], serde_json::json!({names::PROBE: policy}));

@@ -128,9 +128,9 @@ impl Keeper {
             let seen = self.put(place, &datastore.authority()?).await?;
             order = guard.stands(seen, Instant::now());
             match (seen, order) {
-                (Seen::Foreign, _) => tracing::warn!("the APIService of {GROUP} is another release's"),
+                (Seen::Foreign, _) => tracing::warn!("the APIService of {GROUP} belongs to another release"),
                 (_, Order::Remove) => tracing::warn!(
-                    "the API server does not reach the datastore; is it let through by the NetworkPolicy? {GROUP} is taken away"
+                    "the API server cannot reach the datastore; the APIService of {GROUP} is removed; check the NetworkPolicy"
                 ),
                 _ if fresh => tracing::info!("{GROUP} is registered"),
                 _ => {}

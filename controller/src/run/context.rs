@@ -26,7 +26,7 @@ pub struct Context {
     /// Runs by the state that they apply to.
     pub queue: Arc<Queue>,
     pub slots: Arc<Slots>,
-    /// Locks that runs were told to release.
+    /// Locks that runs may release, by the controller's permission.
     pub released: Released,
     pub datastore: Option<Arc<Datastore>>,
     pub events: Events,
@@ -49,7 +49,7 @@ impl Context {
     }
 }
 
-/// The run that was told to release each lock: namespace, name and UID by lock ID. A second release could remove a lock that the first run
-/// took afterwards.
+/// The one run that may release each lock: namespace, name and UID by lock ID. A second run's release could remove a lock that the first
+/// run took afterwards.
 #[derive(Default)]
 pub struct Released(pub(super) Mutex<HashMap<String, (String, String, String)>>);

@@ -142,8 +142,8 @@ impl<W> Action<W> {
 }
 
 impl Action {
-    /// Whether the decision needs a live read. The other actions rest on facts that never become false again, or have a precondition that
-    /// proves that nothing has changed since the cached read.
+    /// Whether the decision needs a live read. The other actions rely on facts that never become false again, or have a precondition that
+    /// fails if a fact has changed since the cached read.
     pub const fn needs_live(&self) -> bool {
         match self {
             Self::Write(write) => match write.kind {

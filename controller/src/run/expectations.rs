@@ -22,7 +22,7 @@ pub struct Notes {
     pub errors: u32,
     /// When the datastore was asked how a claimed run ended.
     pub datastore_asked: Option<DatastoreAsked>,
-    /// The datastore's account of the objects of a claimed run, and whether the run was settled then.
+    /// The journal from the datastore, and whether the run was settled when it was read.
     pub journal: Option<(bool, Box<Journal>)>,
     /// Why the lease on the state could not be taken.
     pub waits: Option<LeaseWait>,
@@ -32,7 +32,7 @@ pub struct Notes {
     pub unlock_failed: Option<(Timestamp, String)>,
     /// The node of the pod that was observed last: its attempt, and the name.
     pub node: Option<(u32, String)>,
-    /// The attempt whose node was written. An older CRD drops the field; the note prevents that it is written over and over.
+    /// The attempt whose node was written. An older CRD drops that field; without this note the controller would write it again and again.
     pub node_told: Option<u32>,
     /// The lock whose holder was looked up, and when.
     pub lock_asked: Option<(String, Timestamp)>,
@@ -66,7 +66,7 @@ pub struct LeaseWait {
 /// Why a run waits before its next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// Other runs come first on the state: the first of them, and the place in the line.
+    /// Other runs are ahead on the state: the first of them, and the position in the queue.
     Turn {
         first: String,
         place: usize,

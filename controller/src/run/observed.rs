@@ -23,7 +23,7 @@ pub struct Observed {
     pub pod: PodState,
     /// Whether the pod was read live.
     pub pod_live: bool,
-    /// The state before the run was read. `Enforced`: annotations set before then were verified or revoked.
+    /// The state of the policies before the run was read. With `Enforced`, all annotations on the run were verified, or revoked.
     pub policies: Enforcement,
     /// In-memory notes on the run.
     pub notes: Notes,

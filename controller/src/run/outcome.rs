@@ -34,7 +34,7 @@ pub(super) enum Outcome {
         by: String,
     },
 
-    /// The pod of the open attempt does not start. The attempt is given up at `until`.
+    /// The pod of the open attempt does not start. The attempt fails at `until`.
     NotStarting {
         trouble: Trouble,
         until: Timestamp,

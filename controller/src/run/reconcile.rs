@@ -42,7 +42,7 @@ pub async fn reconcile(run: Arc<TerraformRun>, ctx: Arc<Context>) -> Option<Dura
     );
     let begun = Instant::now();
     let again = Box::pin(work(run.clone(), &ctx)).instrument(span).await.unwrap_or_else(|error| {
-        // Leave the line: the retry asks for a slot again, and others need not wait behind this run until then.
+        // Leave the queue for slots until the retry requests one again, so that no other run waits behind this one.
         ctx.slots.looked(&*run, false, ctx.cluster.now());
         Some(failed(&run, &error, &ctx))
     });
@@ -78,13 +78,13 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         match Box::pin(execute(decision.actions, seen, basis, ctx)).await {
             Ok(Executed::Seen(next)) => seen = *next,
             Ok(Executed::Gone) => return Ok(gone(&uid, ctx)),
-            // A concurrent write or a deletion: the error does not tell the present state. A write under the version had no tests, so
-            // Invalid then means the write itself.
+            // A concurrent write or a deletion: the run has to be read again. A write under the version has no tests, so for it Invalid
+            // means that the write itself is invalid.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
                     || error.kind() == ErrorKind::Invalid && basis != Some(Basis::Version) =>
             {
-                tracing::debug!(%error, "decided on something that has changed; reading again");
+                tracing::debug!(%error, "the decision is based on an outdated object; reading again");
                 basis = Some(Basis::after(error.kind()));
                 match observe::live(&run, ctx).await? {
                     Some(fresh) => seen = fresh,
@@ -95,7 +95,7 @@ async fn work(run: Arc<TerraformRun>, ctx: &Context) -> Result<Option<Duration>,
         }
     }
     // Another client writes all the time, or two decisions contradict each other.
-    tracing::warn!("no rest after {MAX_STEPS} steps");
+    tracing::warn!("not settled after {MAX_STEPS} steps");
     Ok(Some(Duration::from_secs(2)))
 }
 
@@ -113,7 +113,7 @@ fn gone(uid: &str, ctx: &Context) -> Option<Duration> {
     None
 }
 
-/// The retry after an error: after 1, 2, 4, … s, at most 30, and not before a busy server's Retry-After.
+/// Schedules the retry after an error: after 1, 2, 4, … s, at most 30, and not before a busy server's Retry-After.
 fn failed(run: &TerraformRun, error: &Error, ctx: &Context) -> Duration {
     let errors = ctx.memory.update(&run.uid().unwrap_or_default(), |notes| {
         notes.errors = notes.errors.saturating_add(1);

@@ -73,7 +73,7 @@ async fn one(run: TerraformRun, ctx: &Context) -> Result<(), Error> {
         return Ok(());
     }
     annotate(run.meta(), changes, ctx).await?;
-    tracing::warn!(run.namespace = run.namespace(), run.name = run.name_any(), ?texts, "what is unverified was revoked");
+    tracing::warn!(run.namespace = run.namespace(), run.name = run.name_any(), ?texts, "unverified annotations were revoked");
     let note = |text| Note { reason: reason::UNVERIFIED, warning: true, text };
     ctx.events.publish(&run, texts.into_iter().map(note).collect());
     if approved && manual { Box::pin(tell(&run, &Outcome::ApprovalRevoked { by: by.cloned() }, ctx)).await } else { Ok(()) }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_revoked_until_it_is_answered() {
+    fn rerun_or_recovery_request_is_revoked_until_answered() {
         let asked = [names::RERUN, names::RECOVER];
         assert_eq!(orders(&with(&asked, |_, _| {})), asked);
         let answered = with(&asked, |_, status| (status.rerun, status.recovery) = (Some("x".into()), Some("y".into())));
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn abandon_is_revoked_until_the_run_gave_its_lease_back() {
+    fn abandon_is_revoked_until_the_lease_is_returned() {
         assert_eq!(orders(&with(&ABANDONS, |_, status| claim(status))), ABANDONS);
         assert!(orders(&with(&ABANDONS, |_, status| status.phase = Some(Phase::Failed))).is_empty());
     }
 
     #[test]
-    fn run_that_asks_for_rights_is_canceled_until_it_begins() {
+    fn unstarted_run_that_needs_rights_is_canceled() {
         let automatic = |change: fn(&mut TerraformRun, &mut TerraformRunStatus)| {
             let mut run = with(&[], change);
             run.spec.approval.mode = ApprovalMode::Automatic;

@@ -1,5 +1,5 @@
-//! The fields of a run that decisions read. A cached run lacks many fields (`watch::trim`), and a trimmed field looks unset: this type
-//! makes those unreadable.
+//! The fields of a run that decisions read. A cached run lacks many fields (`watch::trim`), and a trimmed field looks like an unset one.
+//! This type gives no access to trimmed fields.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -135,7 +135,7 @@ impl Status {
         condition.map(|c| c.last_transition_time.0)
     }
 
-    /// The trouble that the condition Stalled names while it is True. It survives a restart of this process.
+    /// Reason and message of the condition Stalled while it is True. The condition outlives a restart of this process.
     pub fn stalled(&self) -> Option<Trouble> {
         let condition = self.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True")?;
         let reason = reason::ALL.iter().find(|reason| **reason == condition.reason)?;

@@ -9,7 +9,7 @@ use super::run_view::RunView;
 
 /// The agent's time to carry out a cancel, deny or deletion before its pod is deleted.
 pub(super) const ASK_GRACE: SignedDuration = SignedDuration::from_secs(30);
-/// The deleted pod's time to end before its attempt is closed without it: before the claim the closing is the fence.
+/// Time that a deleted pod has to end before its attempt is closed without its end. Before the claim, closing fences the pod.
 pub(super) const END_GRACE: SignedDuration = SignedDuration::from_secs(20);
 /// A claimed attempt's pod has to be gone for this long before the run is Indeterminate.
 pub(super) const GONE_WAIT: SignedDuration = SignedDuration::from_secs(60);

@@ -11,7 +11,7 @@ pub(super) const VOLUME: &str = "identity";
 /// user, because clouds do not trust an attempt's own account. The kubelet renews the tokens.
 pub(super) fn volume(run: &TerraformRun, attempt: &Attempt) -> Option<Volume> {
     run.spec.runner.account(attempt.restores.is_some())?;
-    // The schema rejects it as well: with a token for the datastore, code of the stack could write its own plans.
+    // The schema rejects the datastore's audience as well: with such a token, code of the stack could write plans that people approve.
     let tokens = run.spec.credentials.tokens().into_iter().filter(|token| token.audience != datastore::AUDIENCE);
     let sources: Vec<_> = tokens.map(|token| token_of(format!("{}/token", token.field), Some(&token.audience))).collect();
     (!sources.is_empty()).then(|| projected(VOLUME, sources))

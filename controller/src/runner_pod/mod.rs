@@ -27,10 +27,10 @@ use crate::settings::Settings;
 
 /// Lifetime of tokens in seconds. The kubelet renews them before they expire.
 const TOKEN_SECONDS: i64 = 3600;
-/// Mode of files from Secrets and ConfigMaps: readable by the image's user, whichever it is, and writable by none.
+/// Mode of files from Secrets and ConfigMaps: readable by every user, since an image may have any user, and writable by none.
 const FILE_MODE: i32 = 0o444;
 
-/// Extra time, in addition to the pod's grace period, for a node to stop containers without a pod object.
+/// Time beyond the pod's grace period in which a node stops containers whose pod object is gone.
 const NODE_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// The pod's grace period, in seconds.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_pod_security_restricted() {
+    fn runner_pod_passes_pod_security_restricted() {
         let mut run = testing::run();
         run.spec.runner.fs_group = Some(2000);
         let spec = spec_of(&run);
@@ -261,7 +261,7 @@ mod tests {
 
     /// Burrito 11.9: lists in a pod were ordered by a hash map, differently at each reconcile.
     #[test]
-    fn the_same_run_has_the_same_pod() {
+    fn equal_runs_give_equal_pods() {
         let mut run = testing::run();
         let secret = |name: String| crds::KeyRef { name, key: "value".into() };
         let of = |name: String| crds::ValueFrom { secret_key_ref: Some(secret(name)), ..crds::ValueFrom::default() };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_is_requested_and_not_limited() {
+    fn disk_is_requested_and_not_limited() {
         let resources = |run: &TerraformRun, disk: Option<&str>| {
             let settings = Settings { runner_ephemeral_storage: disk.map(ToOwned::to_owned), ..Settings::default() };
             built(run, &settings).spec.unwrap().containers[0].resources.clone().unwrap()
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_plan_runs_in_its_image_on_its_platform() {
+    fn restored_plan_runs_in_its_image_on_its_platform() {
         let mut run = testing::run();
         run.spec.runner.image = Some("moved".into());
         run.spec.runner.node_selector =

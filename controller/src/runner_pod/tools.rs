@@ -44,8 +44,7 @@ pub fn equip(pod: &mut Pod, settings: &ToolSettings, nodes: bool) {
         let source = SecretVolumeSource {
             secret_name: Some(secret.clone()),
             default_mode: Some(super::FILE_MODE),
-            // Optional, because the agent reports a missing Secret in the run's status, while a pod that waits for it
-            // reports nothing.
+            // Optional, so that the pod starts without the Secret and the agent reports it as missing in the run's status.
             optional: Some(true),
             ..SecretVolumeSource::default()
         };

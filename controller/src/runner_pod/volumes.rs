@@ -108,7 +108,7 @@ pub(super) fn volumes(run: &TerraformRun, attempt: &Attempt, datastore: bool) ->
     (volumes, mounts)
 }
 
-/// Token, certificate authority and namespace at the default location, as automounting provides, and nothing else.
+/// The token, certificate authority and namespace that automounting would provide, at the same location.
 fn token_volume() -> Volume {
     let authority = VolumeProjection {
         config_map: Some(ConfigMapProjection {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_datastore_has_a_token_of_its_own() {
+    fn datastore_gets_a_separate_projected_token() {
         let run = testing::run();
         assert!(spec_of(&run).volumes.unwrap().iter().all(|volume| volume.name != "datastore"));
         let handout = Handout { url: "https://datastore".into(), ca: "PEM".into() };

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_up_to_its_limit() {
+    async fn body_is_read_up_to_its_limit() {
         let mut read = 0;
         assert_eq!(Incoming::new(pieces(25)).read(|piece| read += piece.len()).await, Ok(()));
         assert_eq!(read, 25 << 20);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_is_cut_off_is_refused() {
+    async fn truncated_body_is_rejected() {
         let cut = stream::iter([Ok(vec![0]), Err(std::io::Error::other("gone"))]);
         assert_eq!(Incoming::new(Body::from_stream(cut)).read(|_| {}).await, Err(Refusal::CutOff));
     }

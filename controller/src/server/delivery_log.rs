@@ -47,8 +47,8 @@ impl Verdict {
     /// The reason, for people.
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::Accepted => "the refs of the repository are looked at",
-            Self::Ignored => "this event moves no ref; nothing is looked at",
+            Self::Accepted => "the refs of the repository are checked",
+            Self::Ignored => "this event moves no ref; nothing is checked",
             Self::Form => "the body is a form; choose application/json as the content type of the webhook",
         }
     }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signing_token_is_base64_of_its_key() {
+    fn signing_token_is_decoded_from_base64() {
         let tag = |context: hmac::Context| context.sign().as_ref().to_vec();
         let key = Key::new(b"whsec_a2V5").unwrap();
         assert_eq!(tag(key.sign_standard()), tag(Key::new(b"key").unwrap().sign()));

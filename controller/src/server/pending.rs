@@ -42,8 +42,8 @@ impl Pending {
         }
     }
 
-    /// Up to `room` repositories to notify now, and when the next one is due if only time has to pass. The returned ones
-    /// count as being sent.
+    /// Up to `room` repositories to notify now, and the time at which the next one is due, if it waits for a time only. The returned
+    /// repositories count as in progress.
     pub fn due(&mut self, now: Instant, room: usize, standing: impl Fn(&str) -> Standing) -> (Vec<String>, Option<Instant>) {
         self.0.retain(|uid, wanted| wanted.under_way.is_some() || standing(uid) != Standing::Gone);
         let (mut due, mut next) = (Vec::new(), None::<Instant>);

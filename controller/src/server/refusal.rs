@@ -64,7 +64,7 @@ impl Refusal {
             Self::Unavailable => "the secret cannot be read at the moment; deliver again",
             Self::NoProof => "the delivery is not signed; give the forge's webhook the secret of this repository",
             Self::WrongProof => "the delivery is not signed with the secret of this repository",
-            Self::Malformed => "a header is there twice or has no sense; nothing was looked at",
+            Self::Malformed => "a header is duplicated or malformed; nothing was checked",
             Self::TooLarge => "the body is larger than 25 MiB",
             Self::TooSlow => "the body did not come within 30 s",
             Self::CutOff => "the body was cut off",

@@ -18,8 +18,7 @@ use super::{
 
 /// Maximum number of signatures checked per delivery.
 const SIGNATURES: usize = 8;
-/// Maximum size of a body from which event and id are read, after authentication, in bytes. A longer one counts as a
-/// ref move.
+/// Maximum size, in bytes, of a body from which event and id are read after authentication. A longer body counts as the move of a ref.
 const KEPT: usize = 1 << 20;
 /// Maximum length of stored event and id, in characters.
 const LONGEST: usize = 128;

@@ -1,6 +1,6 @@
-//! Which runs of a line may take a slot: a pure function of the line, the open attempts and the bounds.
+//! Decides which runs of a queue may take a slot: a pure function of the queue, the open attempts and the bounds.
 //!
-//! The line is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
+//! The queue is ordered: people before commits before schedules, then oldest first. Each run in turn gets a slot if no bound is full. A run
 //! that the bound of its namespace or repository excludes does not block runs of others.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 
-/// The purpose of a slot. The bounds apply to each class separately, and each has its own line: an approved apply never waits for a plan.
+/// The purpose of a slot. The bounds apply to each class separately, and each has its own queue: an approved apply never waits for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// An attempt that plans, and applies too if no approval is needed.
@@ -19,7 +19,7 @@ pub enum Class {
     Apply,
 }
 
-/// Priority in the line, highest first.
+/// Priority in the queue, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
     /// A person, or any other client that creates a run.
@@ -40,7 +40,7 @@ pub enum Scope {
     Repository(Box<str>, Box<str>),
 }
 
-/// A place in the line; the derived order is that of the line.
+/// A place in the queue. The derived order is the order of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub class: Class,
@@ -166,7 +166,7 @@ impl fmt::Display for Full {
     }
 }
 
-/// The runs of a line that may take a slot now, in order.
+/// The runs of a queue that may take a slot now, in order.
 pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, open: &Open, bounds: &Bounds) -> Vec<&'a Place> {
     let mut open = open.clone();
     let mut all = Vec::new();
@@ -179,7 +179,7 @@ pub fn admitted<'a>(line: impl Iterator<Item = (&'a Place, &'a Box<[Scope]>)>, o
     all
 }
 
-/// Whether a run with that place may take a slot. The place need not be in the line yet.
+/// Whether a run at that place of the queue may take a slot. The place need not be in the queue yet.
 ///
 /// # Errors
 /// Why it has to wait.
@@ -307,7 +307,8 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// For random lines: no bound is exceeded, no run is passed over unless a bound of its own is full, and `ask` agrees with `admitted`.
+    /// For random queues: no bound is exceeded, no run is passed over unless one of its own bounds is full, and `ask` agrees with
+    /// `admitted`.
     #[test]
     fn random_lines_keep_bounds_and_order() {
         for seed in 0..2_000 {

@@ -1,4 +1,4 @@
-//! The counted state of runs: open attempts, reserved slots, and the line. Consistent between any two events.
+//! Counts open attempts and reserved slots, and holds the queue. Consistent between any two events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::cluster::watch::Wakers;
 
-/// Slots and the line, from the watches and from this process's own writes.
+/// Slots and the queue, from the watches and from this process's own writes.
 #[derive(Default)]
 pub(super) struct Allocations {
     /// Only runs that have not ended.
@@ -92,7 +92,7 @@ impl Allocations {
         }
     }
 
-    /// Subtracts an entry from the counts and the line.
+    /// Subtracts an entry from the counts and the queue.
     fn forget(&mut self, key: &Key, entry: &Entry) {
         for class in entry.counts() {
             self.open.remove(class, &entry.scopes);
@@ -103,10 +103,10 @@ impl Allocations {
         self.held.remove(key);
     }
 
-    /// Whether it is the turn of a place in the line.
+    /// Whether the run at a place of the queue may take a slot.
     ///
     /// # Errors
-    /// Which bound is full, and how many wait before it.
+    /// The bound that is full, and the number of runs ahead.
     pub(super) fn ask(&self, place: &Place, scopes: &[Scope]) -> Result<(), Full> {
         ask(place, scopes, &self.line, &self.open, &self.bounds)
     }
@@ -118,7 +118,7 @@ impl Allocations {
         }
     }
 
-    /// Wakes the held runs that occupy slots of what is full.
+    /// Wakes the the held runs that occupy slots of a full bound.
     pub(super) fn wake_held(&self, full: &Full) {
         for key in &self.held {
             let entry = self.runs.get(key);

@@ -1,4 +1,4 @@
-//! The part of a run that concerns slots: what its attempt counts as, in which scopes, and its place in the line.
+//! The part of a run that slots depend on: the class of its attempt, the scopes in which it counts, and its place in the queue.
 
 use crds::{ApprovalMode, Phase, TerraformRun, Trigger, approval, names, reason};
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) open: Option<Class>,
     /// Its pod only waits and may end, since its plan is in the datastore.
     pub(super) held: bool,
-    /// Its place in the line, from its `SlotsFull` condition.
+    /// The run's place in the queue, if its condition has the reason `SlotsFull`.
     pub(super) waits: Option<Place>,
     pub(super) kept: Option<Kept>,
 }
@@ -66,7 +66,7 @@ impl Entry {
         }
     }
 
-    /// The classes that it counts in. An attempt that changes from one to the other counts in both meanwhile.
+    /// The classes that the attempt counts in. During its change from one class to the other it counts in both.
     pub(super) fn counts(&self) -> impl Iterator<Item = Class> {
         let kept = self.kept.map(|kept| kept.class).filter(|class| self.open != Some(*class));
         self.open.into_iter().chain(kept)
@@ -99,7 +99,7 @@ fn class(run: &TerraformRun) -> Option<Class> {
     }
 }
 
-/// Whether its pod waits for a person or for the lease on its state, and can end without loss.
+/// Whether the run's pod waits for a person or for the lease on its state, and may end without losing the plan.
 pub(super) fn is_held(run: &TerraformRun) -> bool {
     let Some(status) = &run.status else { return false };
     let waits =

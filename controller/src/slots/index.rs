@@ -1,8 +1,8 @@
-//! Which runs have a slot and which wait: filled by the watches, and by this process's own writes before the watches show them.
+//! Knows which runs have a slot and which wait for one: from the watches, and from this process's own writes before the watches show them.
 //!
-//! A run that has to wait is in the line while its own condition says `SlotsFull`, and from the refusal that caused that condition. A
-//! reconcile that does not ask again removes the run from the line until one does, so no run waits behind another that needs no slot now.
-//! The event that frees a slot wakes the runs that may take it.
+//! A waiting run is queued while its condition has the reason `SlotsFull`, and already from the decision that causes this condition. A
+//! reconcile that does not request a slot removes the run from the queue, so no run waits behind another that needs no slot now. The event
+//! that frees a slot wakes the runs that may take it.
 
 use std::{
     collections::BTreeMap,
@@ -89,8 +89,8 @@ impl Slots {
         (slot, is_wanted)
     }
 
-    /// Reserves a slot of a class for a run if it is its turn. Otherwise puts the run in the line, and wakes held runs whose pods occupy
-    /// what is full.
+    /// Reserves a slot of a class for a run if it is its turn. Otherwise queues the run, and wakes runs whose held pods have slots of the
+    /// full bound.
     pub fn take(&self, run: &TerraformRun, class: Class) -> Slot {
         let mut inner = self.lock();
         let key = Key::new(name_of(run));
@@ -127,7 +127,7 @@ impl Slots {
         self.lock().keeps(&Key::new(name_of(run)), |_| version.map_or(Until::Look, Until::Seen));
     }
 
-    /// A reconcile of a run has ended: returns a reserved slot that it did not use, and removes the run from the line unless it `waits`.
+    /// A reconcile of a run has ended: returns a reserved slot that it did not use, and removes the run from the queue unless it `waits`.
     /// Returns when to reconcile again while an unanswered write may still be carried out.
     pub fn looked(&self, run: &impl ResourceExt, waits: bool, now: Timestamp) -> Option<Duration> {
         let (mut inner, key) = (self.lock(), Key::new(name_of(run)));

@@ -1,10 +1,10 @@
-//! How many attempts are open at once, and which run is next (`design/0031-slots.md`).
+//! Bounds the attempts that are open at once, and orders the waiting runs (`design/0031-slots.md`).
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@admission`] | which runs of a line may take a slot, and their order: plain values |
+//! | [`mod@admission`] | which runs of a queue may take a slot, and their order: plain values |
 //! | [`index`] | which runs have a slot or wait for one, from the watches and this process's own writes |
-//! | [`allocations`] | the counts and the line behind the index |
+//! | [`allocations`] | the counts and the queue behind the index |
 //! | [`entry`] | the part of a run that concerns slots |
 
 pub mod admission;

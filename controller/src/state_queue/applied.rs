@@ -36,8 +36,8 @@ pub(crate) struct Applies {
 }
 
 impl Applies {
-    /// Stores a run. Returns the runs whose plan is for a state that this run has applied to since it was last seen.
-    /// `named` gives the name of a state's Lease, which only namespaces that share states have in common.
+    /// Stores a run. Returns returns the runs (namespace and name) with a plan for the same to since it was last seen.
+    /// `named` gives the name of a state's Lease, which is equal only for namespaces that share states have in common.
     pub(crate) fn put(&mut self, key: &Key, run: &TerraformRun, named: impl Fn(&str) -> Arc<str>) -> Vec<Key> {
         self.wait_no_more(key);
         if let Some((state, _)) = waits(run) {

@@ -33,14 +33,14 @@ const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_hours(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     Yes,
-    /// Another run holds it: `NAMESPACE/NAME`, or what is known.
+    /// Another run holds it: its `NAMESPACE/NAME`, or a description if that is unknown.
     Behind(String),
     /// The controller lacks the permission.
     Refused(String),
 }
 
-/// Takes the Lease of this name, which belongs to a state within the namespaces that share it with the run's, unless a
-/// live read shows that another run of these namespaces holds it.
+/// Takes the Lease of this name, unless a live read shows that another run holds it. The Lease is that of one state, in the namespaces that
+/// share it with the run's namespace.
 ///
 /// A Lease that already names this run is written again. A competitor that read the run before it wanted the lease, and
 /// is about to take it, then gets a conflict.
@@ -83,7 +83,7 @@ async fn attempt(run: &TerraformRun, name: &str, ctx: &Cluster) -> Result<Taken,
             Err(error) => return Err(error),
         }
     }
-    Ok(Taken::Behind("a run that takes it at this moment".to_owned()))
+    Ok(Taken::Behind("a run that is taking it".to_owned()))
 }
 
 /// Whether the run that a Lease names still holds it.
@@ -126,9 +126,9 @@ async fn held(identity: &str, lease: &str, own: &str, ctx: &Cluster) -> Result<H
     Ok(if runs { Held::By(format!("{namespace}/{name}, which was removed while its pod still runs")) } else { Held::No })
 }
 
-/// Increments a counter in a run that may be about to record its Lease, so that the record fails its test of the
-/// counter. Returns whether the run is unchanged since it was read. Without the counter, an approval that was withdrawn
-/// and set again would leave no trace.
+/// Increments a counter in a run that may be about to record its Lease, so that this record fails its test of the counter. Returns whether
+/// the run is unchanged since it was read. The counter is needed because an approval may be withdrawn and set again, which the tested
+/// fields do not show.
 async fn pass_over(run: &TerraformRun, ctx: &Cluster) -> Result<bool, Error> {
     let status = run.status.clone().unwrap_or_default();
     let Some(attempt) =
@@ -186,9 +186,8 @@ pub async fn remove(run_uid: &str, ctx: &Cluster) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether nothing of an attempt's deleted pod runs any more, according to its node: `Ok`, or the reason for doubt.
-/// `attempt` is the run's newest attempt, if it is this one. When no node was recorded (by an older version), all nodes
-/// must be Ready.
+/// Whether the node confirms that no process of an attempt's deleted pod runs any more: `Ok`, or the reason for doubt. `attempt` is the
+/// run's newest attempt, if it is this one. When no node was recorded (by an older version), all nodes must be Ready.
 ///
 /// # Errors
 /// When a call fails.
@@ -269,7 +268,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn a_lease_names_its_run() {
+    fn lease_names_its_run() {
         let run = testing::run();
         let lease = object(&run, "pawl-state-x", testing::t0());
         let identity = lease.spec.unwrap().holder_identity.unwrap();

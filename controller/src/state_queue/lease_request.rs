@@ -1,4 +1,4 @@
-//! Which run requests the lease of which state, and which run is entitled to it.
+//! Decides which lease a run requests, and whether it is entitled to it.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -15,16 +15,15 @@ pub struct LeaseRequest {
     pub since: Timestamp,
 }
 
-/// The lease that a run requests and need not hold yet; `None` for a run that applies nothing now.
+/// The lease that a run requests, whether or not it holds it; `None` for a run that does not apply now.
 ///
-/// A Manual run requests it once its approval is recorded (`approved_now`: is about to be). An Automatic run requests
-/// it as soon as it may start, so that it waits without a pod and plans after its predecessor's apply.
+/// A Manual run requests it once its approval is recorded, or with `approved_now`, when the same write records it. An Automatic run
+/// requests it as soon as it may start, so that it waits without a pod and plans after its predecessor's apply.
 pub fn requested_lease(run: &TerraformRun, approved_now: bool, has_datastore: bool) -> Option<LeaseRequest> {
     wanted(run, |recorded, annotated| annotated && (recorded || approved_now), has_datastore)
 }
 
-/// Like [`requested_lease`]; `approved` decides from whether the plan's approval is recorded and whether it is
-/// annotated.
+/// Like [`requested_lease`]; `approved` is called with two facts: whether the approval is recorded, and whether it is annotated.
 fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<LeaseRequest> {
     let status = run.status.clone().unwrap_or_default();
     if status.is_terminal() || status.claim.is_some() || requests::asked(run).is_some() || run.unknown_word().is_some() {
@@ -54,9 +53,8 @@ fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_dat
     }
 }
 
-/// Whether this run, read live, is still entitled to a Lease that names it: it has recorded it, or is about to. A run
-/// with an unknown value remains entitled, and so does one whose withdrawn approval is still recorded, because its
-/// controller is about to write.
+/// Whether this run, read live, is still entitled to a Lease that names it: the run has recorded the Lease, or its controller may be about
+/// to. A run with an unknown value remains entitled, and so does a run whose withdrawn approval is still recorded.
 pub fn is_entitled(holder: &TerraformRun, lease: &str, settings: &Settings) -> bool {
     let recorded = holder.status.as_ref().and_then(|status| status.lease.as_ref());
     recorded.is_some_and(|recorded| recorded.name == lease)

@@ -104,7 +104,7 @@ impl Inner {
         woken
     }
 
-    /// Removes ended runs that no waiting run reports. A waiting run reports the newest one, and another only after that is deleted.
+    /// Removes ended runs that no waiting run needs. A waiting run names the newest one, and another one only after that is deleted.
     fn prune(&mut self, workspace: Workspace) {
         let all = self.planned.range((workspace, i64::MIN, Key::default())..).take_while(|((of, ..), _)| *of == workspace);
         let mut all: Vec<_> = all.map(|((.., key), stage)| (key.clone(), *stage)).collect();
@@ -134,8 +134,8 @@ fn has_planned(run: &TerraformRun) -> bool {
         })
 }
 
-/// Backend arguments for credentials or access. All other arguments count as identifying the state: confusing two
-/// states would cost a waiting plan, while separating one state into two has no cost.
+/// Backend arguments for credentials or access. All other arguments identify the state. If two states looked like one, a waiting plan would
+/// be superseded wrongly; if one state looks like two, nothing is lost.
 const MANNER: &[&str] = &[
     "access_key",
     "access_token",

@@ -42,7 +42,7 @@ struct Inner {
 struct Entry {
     /// Its place, while it waits.
     waits: Option<Place>,
-    /// The present name of the Lease on the state whose lease the run has recorded. It may have been recorded under another name.
+    /// The current name of the Lease that the run has recorded. The run may have recorded it when the Lease had another name.
     has: Option<Arc<str>>,
 }
 

@@ -109,8 +109,7 @@ impl Comparison {
         for (action, id) in &place.open {
             self.uncertain.push(object(id, Some(*action)));
         }
-        // A failed creation may have created the object nevertheless. If the tool saved its state afterwards, that
-        // state decides.
+        // A failed creation may have created the object. If the tool saved its state afterwards, that state decides.
         let there = left.iter().any(|recorded| !recorded.deposed);
         if !judged && !there && place.failed > 0 {
             self.uncertain.push(object(&None, Some(Action::Create)));
@@ -132,7 +131,7 @@ impl Comparison {
         ];
         let mut parts: Vec<String> = parts.into_iter().flatten().collect();
         if parts.is_empty() {
-            parts.push("the state has all that the tool knows of".to_owned());
+            parts.push("the state contains every object that the tool reported".to_owned());
         }
         let serial = self.serial.map_or_else(|| "no state".to_owned(), |serial| format!("state serial {serial}"));
         Journal {
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_is_two_objects() {
+    fn replacement_counts_as_two_objects() {
         let destroyed_first = ["start delete t.a 1", "complete delete t.a", "start create t.a", "complete create t.a 2"];
         is(said(&destroyed_first, &["t.a 2"]), 1, [&[], &[], &[]]);
         is(said(&destroyed_first, &["t.a 1"]), 0, [&["t.a id=2 (beside the one that the state has)"], &[], &["t.a id=1"]]);

@@ -56,8 +56,7 @@ pub struct Head {
 pub struct Ended {
     /// Its exit code.
     pub code: i32,
-    /// Whether the state was saved where it belongs. If so, the tool itself has decided about the objects it reported
-    /// as failed.
+    /// Whether the tool saved the state to its backend. If so, the state shows which of the objects that the tool reported as failed exist.
     #[serde(default)]
     pub saved: bool,
 }

@@ -144,8 +144,8 @@ impl Replay {
         self.places.is_empty() && self.gaps == 0
     }
 
-    /// Whether the tool exited by itself and saved its state. If so, the tool itself has decided about the objects it
-    /// reported as failed.
+    /// Whether the tool exited by itself and saved its state. If so, the state shows which of the objects that the tool reported as failed
+    /// exist.
     pub fn is_judged(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| ended.saved)
     }
@@ -157,7 +157,8 @@ impl Replay {
 }
 
 impl Place {
-    /// Removes the oldest open operation of this kind. The inner option is its ID, if it was printed.
+    /// Removes the oldest open operation of this kind. The outer option is `None` without such an operation, the inner one if the tool
+    /// printed no ID.
     #[expect(clippy::option_option, reason = "none is under way, or one that has no ID")]
     fn close(&mut self, action: Action) -> Option<Option<String>> {
         let at = self.open.iter().position(|(open, _)| *open == action)?;

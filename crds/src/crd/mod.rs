@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_a_bound() {
+    fn every_schema_value_is_bounded() {
         let mut found = Vec::new();
         for schema in schemas() {
             unbounded("", &schema, &mut found);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_definitions_are_the_generated_ones() {
+    fn committed_definitions_equal_the_generated_ones() {
         for (name, text) in files().unwrap() {
             let path = format!("{}/../charts/pawl/files/crds/{name}", env!("CARGO_MANIFEST_DIR"));
             let committed = std::fs::read_to_string(path).unwrap_or_default();

@@ -47,7 +47,7 @@ pub fn root_rules() -> Vec<RootRule> {
         rule("result", &format!("{} || {}", unset("result"), same("result")), "a result never changes"),
         rule("settled", &format!("{} ? !self.?status.?settled.hasValue() || self.?status.?result.orValue('') == '{}' : {}",
             unset("settled"), RunResult::Indeterminate, same("settled")),
-            "what settled an Indeterminate run never changes"),
+            "settled never changes"),
         rule("apply-needs-claim", &format!("{phase} != '{}' || self.?status.?claim.hasValue()", Phase::Apply), "phase Apply needs a claim"),
         rule("result-of-phase", &format!("self.?status.?result.hasValue() ? has(self.status.phase) && ({})
             : !({phase} in ['Succeeded', 'Failed', 'Canceled'])", results_of_phases()),
@@ -179,13 +179,13 @@ fn shape(root: &mut Value) {
         "planServiceAccountName needs approval.mode Manual: a plan without approval is applied by the pod that made it",
     ), (
         "self.operation != 'RefreshOnly' || !has(self.refresh) || self.refresh",
-        "RefreshOnly with refresh: false would look at nothing; leave refresh out",
+        "RefreshOnly with refresh: false would refresh nothing; leave refresh out",
     ), (
         "!(self.operation in ['Destroy', 'RefreshOnly']) || !has(self.replace) || self.replace.size() == 0",
         "replace makes objects anew, which operations Destroy and RefreshOnly do not; leave replace out, or name operation Apply or Plan",
     ), (
         "!(has(self.source.artifact) || has(self.source.repository)) || has(self.stack)",
-        "an artifact or repository needs stack: nothing else says which stack it holds, and so which state it has",
+        "an artifact or repository needs stack, which names its state",
     ), (
         "!has(self.credentials) || has(self.runner.serviceAccountName)
             || !(has(self.credentials.aws) || has(self.credentials.gcp) || has(self.credentials.azure) || has(self.credentials.vault))",

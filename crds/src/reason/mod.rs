@@ -99,8 +99,8 @@ reasons! {
     // Source.
     /// The repository, or the server of the artifact, could not be reached.
     SOURCE_UNREACHABLE SourceUnreachable: Transient,
-        First("see that the cluster can reach the host that the message names"),
-        First("see that the repository can be reached");
+        First("make sure that the cluster can reach the host that the message names"),
+        First("make sure that the repository can be reached");
     /// The repository, or the artifact's server, rejects the credentials.
     SOURCE_UNAUTHORIZED SourceUnauthorized: Credentials,
         First("correct the Secret that spec.source names"),
@@ -124,7 +124,7 @@ reasons! {
         Never;
     /// The artifact's digest differs from the one in the run's spec; nothing was unpacked.
     ARTIFACT_MISMATCH ArtifactMismatch: Integrity,
-        Only("see who changed what is at the URL; then create a run with the digest of what you mean"),
+        Only("find out who changed the content at the URL; then create a run with the digest of the intended content"),
         Never;
     /// The datastore does not have the revision of the `TerraformRepository` yet.
     SOURCE_NOT_READY SourceNotReady: Transient,
@@ -145,7 +145,7 @@ reasons! {
         First(OF_OBJECT);
     /// An account lacks the permission to read a Secret.
     SECRET_FORBIDDEN SecretForbidden: Configuration,
-        First("let the account that the message names read the Secret, as the message says"),
+        First("give the account that the message names the right to read the Secret"),
         Never;
     /// A ConfigMap or a key in it is missing.
     CONFIG_MAP_NOT_FOUND ConfigMapNotFound: Configuration, First("create the ConfigMap or key that the message names"), First(OF_OBJECT);
@@ -176,8 +176,8 @@ reasons! {
         First("correct the hook that the message names");
     /// A hook failed.
     HOOK_FAILED HookFailed: Configuration,
-        First("see in the log what the hook printed, and correct what it says"),
-        First("see in the log what the hook printed, and correct what it says");
+        First("read the hook's output in the log, and correct its cause"),
+        First("read the hook's output in the log, and correct its cause");
     // Tool.
     /// No available version of the tool satisfies the request.
     TOOL_NOT_FOUND ToolNotFound: Configuration,
@@ -203,8 +203,8 @@ reasons! {
     PLAN_UNREADABLE PlanUnreadable: Internal, Log, Log;
     /// A provider, registry or service could not be reached.
     PROVIDER_UNREACHABLE ProviderUnreachable: Transient,
-        First("see that the cluster can reach the host that the message names"),
-        First("see that the host that the message names can be reached");
+        First("make sure that the cluster can reach the host that the message names"),
+        First("make sure that the host that the message names can be reached");
     /// A service asked for fewer requests.
     THROTTLED Throttled: Transient, THROTTLE, THROTTLE;
     /// A provider, backend or registry rejects the credentials.
@@ -217,8 +217,8 @@ reasons! {
         First("put the answer into the environment or on the command line");
     /// The backend of the state could not be reached.
     BACKEND_UNREACHABLE BackendUnreachable: Transient,
-        First("see that the cluster can reach the state's backend, which the message names"),
-        First("see that the state's backend, which the message names, can be reached");
+        First("make sure that the cluster can reach the state's backend, which the message names"),
+        First("make sure that the state's backend, which the message names, can be reached");
     /// The content of the backend is not a readable state: it is damaged, or encrypted with an unavailable key.
     STATE_UNREADABLE StateUnreadable: Integrity, RESTORE, RESTORE;
     /// The state was written by a newer version of the tool.
@@ -254,7 +254,7 @@ reasons! {
         First("see whether there was too little memory");
     // Datastore.
     /// The datastore does not respond.
-    DATASTORE_UNAVAILABLE DatastoreUnavailable: Transient, First("see that the datastore runs and can be reached"), Never;
+    DATASTORE_UNAVAILABLE DatastoreUnavailable: Transient, First("make sure that the datastore runs and can be reached"), Never;
     /// The datastore rejects a request of this pod.
     DATASTORE_REFUSED DatastoreRefused: Internal, First("see in the log of the datastore why it refuses"), Never;
     /// The stored content is not the plan that the run stored.
@@ -281,14 +281,14 @@ reasons! {
     OUT_OF_MEMORY OutOfMemory: Interrupted, Only("create a run with more memory in spec.runner.resources"), Never;
     /// The image cannot be pulled.
     IMAGE_NOT_AVAILABLE ImageNotAvailable: Configuration,
-        First("see that the node can pull the image that the message names"),
+        First("make sure that the node can pull the image that the message names"),
         Never;
     /// The agent in the image has another minor release than the controller; nothing was started.
     IMAGE_VERSION ImageVersion: Configuration,
         Only("create a run without spec.runner.image, or with an image of the controller's minor release; it plans anew"),
         Never;
     /// No node accepts the pod.
-    UNSCHEDULABLE Unschedulable: Timeout, First("see why no node takes the pod: the message says it"), Never;
+    UNSCHEDULABLE Unschedulable: Timeout, First("see in the message why no node takes the pod"), Never;
     /// The run's namespace is being deleted, so nothing can be created in it.
     NAMESPACE_TERMINATING NamespaceTerminating: Configuration,
         Only("create the run in a namespace that is not being deleted"),
@@ -306,13 +306,13 @@ reasons! {
     /// An apply cannot be abandoned while its pod's node is Ready.
     ABANDON_REFUSED AbandonRefused;
     /// The apply started, and its outcome is unknown.
-    APPLY_UNCONFIRMED ApplyUnconfirmed: Interrupted, Again, First("see that the tool no longer runs, and holds no lock");
+    APPLY_UNCONFIRMED ApplyUnconfirmed: Interrupted, Again, First("make sure that the tool no longer runs and holds no lock");
     /// An apply was asked to terminate.
     APPLY_INTERRUPTED ApplyInterrupted: Interrupted, INTERRUPTED, INTERRUPTED;
     /// A disk that the run needs is full.
     DISK_FULL DiskFull: Transient,
-        First("see to the disk that the message names"),
-        First("see to the disk that the message names");
+        First("enlarge or empty the disk that the message names"),
+        First("enlarge or empty the disk that the message names");
     /// A fault of the agent.
     AGENT_FAULT AgentFault: Internal, Log, Log;
     // Conditions and endings.
@@ -415,14 +415,14 @@ const SPEC: Step = Only("create a run with a corrected spec (a spec never change
 const NAMED: Step = First("correct what the message names");
 /// On a laptop a file takes the place of an object's key.
 const OF_OBJECT: &str = "write the file that the message names";
-const MIRROR: Step = First("see that the mirror of the tool answers");
-const NOT_GENUINE: Step = First("see who changed the mirror or the cache that the message names");
+const MIRROR: Step = First("make sure that the mirror of the tool answers");
+const NOT_GENUINE: Step = First("find out who changed the mirror or the cache that the message names");
 const THROTTLE: Step = First("wait until the service takes requests again");
 const RESTORE: Step = First("restore an earlier version of the state, or give the key that it is encrypted with");
 const LOCKED: Step = First("when the lock's owner has ended");
 const COMPARE: Step = First("compare the state with what exists");
-const MISMATCH: Step = First("see what changed what the message names");
-const INTERRUPTED: Step = First("see in the message and the log what was applied before it was told to end");
+const MISMATCH: Step = First("find out what changed the files that the message names");
+const INTERRUPTED: Step = First("see in the message and the log what was applied before it was asked to stop");
 const ADOPT: Step = First("add the import block of the message to the code, or remove the object");
 
 #[cfg(test)]
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn words_do_not_change() {
+    fn published_reasons_do_not_change() {
         assert_eq!((WAITING, STATE_LOCKED, Reason::Unverified.as_str()), ("WaitingForApproval", "StateLocked", "Unverified"));
     }
 }

@@ -155,14 +155,14 @@ mod tests {
         assert!(of(None).starts_with("correct one of the places") && of(None).ends_with(", then: pawl again"));
         // An interruption is not an error in the code.
         let text = next_step(reason::APPLY_INTERRUPTED, Place::Cluster, &facts().of(&failure));
-        assert_eq!(text, "see in the message and the log what was applied before it was told to end, then: pawl again");
+        assert_eq!(text, "see in the message and the log what was applied before it was asked to stop, then: pawl again");
         // An unreachable host is not corrected in the code, even if the code names it.
         let text = next_step(reason::PROVIDER_UNREACHABLE, Place::Laptop, &facts().of(&failure));
-        assert_eq!(text, "see that the host that the message names can be reached, then: pawl again");
+        assert_eq!(text, "make sure that the host that the message names can be reached, then: pawl again");
     }
 
     #[test]
-    fn variables_are_named() {
+    fn next_step_names_the_missing_variables() {
         let named = |name: &str| Diagnostic { address: Some(name.into()), ..Diagnostic::default() };
         let diagnostics = vec![named("var.zone"), named("var.size")];
         let failure = Failure { diagnostics, ..Reason::VariableNotSet.failure("") };

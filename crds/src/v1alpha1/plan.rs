@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_and_drifted_are_left_out_when_they_are_zero() {
+    fn zero_moved_and_drifted_are_omitted() {
         let written = serde_json::to_value(Changes { outputs: 1, ..Changes::default() }).unwrap();
         let first = json!({"add": 0, "change": 0, "destroy": 0, "import": 0, "replace": 0, "forget": 0, "outputs": 1});
         assert_eq!(written, first);

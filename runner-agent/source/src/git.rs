@@ -83,7 +83,8 @@ impl Repository {
         self
     }
 
-    /// Trusts the authorities of a PEM file for one origin, in place of the common ones. The first for an origin counts.
+    /// Trusts the authorities of a PEM file for one origin, in place of the common ones. If an origin is given twice, the first file
+    /// counts.
     #[must_use]
     pub fn with_authority(mut self, origin: &str, file: PathBuf) -> Self {
         if !self.authorities.iter().any(|(own, _)| own == origin) {
@@ -150,7 +151,8 @@ impl Repository {
             let shallow = ["submodule", "--quiet", "update", "--init", "--recursive", "--depth=1"];
             let mut ended = if told.code == 0 { run(&shallow).await? } else { told };
             if ended.code != 0 && !ended.told && is_refused(&ended.output) {
-                // A shallow clone stays shallow; a server with an old protocol serves only heads of branches.
+                // A server with an old protocol serves only heads of branches to a shallow fetch. Clone anew without a depth, since a
+                // shallow clone would stay shallow.
                 run(&["submodule", "--quiet", "deinit", "--force", "--all"]).await?;
                 let _ = fs::remove_dir_all(root.join(".git/modules"));
                 ended = run(&shallow[..5]).await?;
@@ -194,7 +196,7 @@ impl Repository {
         }
         config.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let mut env = given;
-        // The variable precedes all configuration, so it must hold the common file for hosts without their own.
+        // Git reads this variable before any configuration, so it names the common file, for hosts without a file of their own.
         if !self.authorities.is_empty() {
             let (of_all, others) = env.into_iter().partition(|(name, _)| name == CA_OF_ALL);
             env = others;

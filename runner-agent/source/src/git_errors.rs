@@ -51,7 +51,7 @@ pub enum FetchError<E: Error + 'static> {
 }
 
 impl<E: Error + 'static> FetchError<E> {
-    /// The failure for a run, a layer or a repository.
+    /// The reason with which a run, a layer or a repository fails.
     ///
     /// # Errors
     /// The error of running git, which the caller must interpret.
@@ -247,15 +247,15 @@ fn host_key(text: &str, of: &str) -> String {
     };
     let (is, then) = if changed {
         (
-            format!("{host} has the key {fingerprint}, and another one is known of it"),
-            "in place of the one that is there (somebody may be in between)",
+            format!("{host} presented the key {fingerprint}, and known_hosts has another one"),
+            "in place of the present one (the connection may be intercepted)",
         )
     } else {
-        (format!("no key is known of {host}, which has {fingerprint}"), "")
+        (format!("known_hosts has no key of {host}, which presented {fingerprint}"), "")
     };
     let then = if then.is_empty() { String::new() } else { format!(" {then}") };
     format!(
-        "{of} cannot be asked: {is}; nothing was sent to it. If whoever runs that host says that this fingerprint is right, put this line into \
+        "{of} cannot be asked: {is}; nothing was sent to it. If the operator of that host confirms this fingerprint, put this line into \
          known_hosts of the Secret{then}: {line}"
     )
 }
@@ -357,7 +357,7 @@ mod tests {
         assert!(message.ends_with("known_hosts of the Secret: h ssh-ed25519 AAAA"), "{message}");
         let (_, message) = of(&format!("{shown}@ WARNING: {CHANGED}! @\n{REFUSED}.\n"));
         assert!(message.contains("h has the key SHA256:abc, and another one is known of it"), "{message}");
-        assert!(message.contains("in place of the one"), "{message}");
+        assert!(message.contains("in place of the present one"), "{message}");
         assert!(of(&format!("{REFUSED}.\n")).1.contains("a key that known_hosts refuses"));
     }
 }

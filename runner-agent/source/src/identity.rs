@@ -1,5 +1,5 @@
-//! Private keys for ssh, checked before anything starts: `ssh` itself reports an unusable key like one that the server does not
-//! know.
+//! Private keys for ssh, checked before anything starts, since `ssh` reports an unusable key in the same way as a key that the server does
+//! not know.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
@@ -15,7 +15,7 @@ pub enum IdentityError {
     NoKey,
     /// It needs a passphrase.
     #[error(
-        "is a private key with a passphrase, which nobody is there to type; make a key without one for this repository \
+        "is a private key with a passphrase, which no run can enter; make a key without one for this repository \
          (ssh-keygen -t ed25519 -N '' -f identity), which may only read"
     )]
     Passphrase,

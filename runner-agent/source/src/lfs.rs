@@ -103,7 +103,7 @@ impl Repository {
     }
 }
 
-/// The bytes to write: contents are downloaded once, and written for each pointer. `None` when no pointer is valid.
+/// The number of bytes to write: each content is downloaded once, and written for each of its pointers. `None` when no pointer is valid.
 fn size(pointers: &[PointerFile]) -> Option<u64> {
     pointers.iter().filter_map(|pointer| Some(pointer.contents.as_ref()?.size)).reduce(u64::saturating_add)
 }
@@ -161,8 +161,8 @@ impl Pointer {
     }
 }
 
-/// The pointers below the root of a repository, sorted by path. Empty when no `.gitattributes` enables LFS; unreadable files are
-/// no pointers.
+/// The pointers below the root of a repository, sorted by path. Empty when no `.gitattributes` enables LFS. An unreadable file does not
+/// count as a pointer.
 pub fn pointers(root: &Path) -> Vec<PointerFile> {
     let mut files = Vec::new();
     let mut asked = false;

@@ -1,4 +1,5 @@
-//! Git over ssh: the files of `ssh`, and the host key that was refused. No agent, no prompt, no other configuration.
+//! Git over ssh: writes the configuration of `ssh`, and finds the host key that it refused. It uses no ssh agent, no prompt, and no other
+//! configuration.
 
 use std::{
     fmt::Write as _,
@@ -72,8 +73,8 @@ fn identities(logins: &[Login]) -> impl Iterator<Item = (usize, &Identity)> {
     logins.iter().enumerate().filter_map(|(n, login)| Some((n, login.identity.as_ref()?)))
 }
 
-/// The configuration of `ssh`. A host has only its own keys, and its host key must be in its Secret or built in. The first value
-/// of an option counts, except that all `IdentityFile` lines do.
+/// The configuration of `ssh`. A host has only its own keys, and its host key must be in its Secret or built in. `ssh` uses the first value
+/// of an option, but every `IdentityFile` line.
 fn config(dir: &Path, logins: &[Login]) -> String {
     let at = |name: String| format!("\"{}\"", dir.join(name).display().to_string().replace('%', "%%"));
     let built_in = at("known_hosts".to_owned());

@@ -74,7 +74,7 @@ fn relative(path: &str) -> Option<PathBuf> {
     Some(kept)
 }
 
-/// The stack's directory in the source, without links on the way; `at` names the source for people.
+/// The stack's directory in the source. No part of its path may be a link. `at` names the source for people.
 ///
 /// # Errors
 /// It is missing, or outside of the source.

@@ -21,16 +21,16 @@ use crate::{
     settings::Settings,
 };
 
-/// Purpose of a write: decides its tests, and when it is given up.
+/// Purpose of a write. Determines its tests, and for how long it is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The first write of the process. No other process may have adopted the attempt.
     Adopt,
     /// A phase or a plan.
     Update,
-    /// Progress: given up after the first attempt, since newer progress follows.
+    /// Progress: not retried, since newer progress follows.
     Progress,
-    /// The claim of a run that is not stopped. With a checksum, the annotation and the approval are tested for it.
+    /// The claim of a run that is neither cancelled, denied nor deleted. With a checksum, the write tests annotation and approval for it.
     Claim(Option<String>),
     /// The end of the run or of the attempt.
     End,
@@ -235,7 +235,7 @@ impl<A: Api> Writer<A> {
         None
     }
 
-    /// Whether the attempt is open and belongs to this pod. A run with a word of a newer version belongs to another process.
+    /// Whether the attempt is open and belongs to this pod. A run with an unknown value counts as another process's.
     pub fn is_open(&self, run: &TerraformRun) -> bool {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
@@ -295,7 +295,7 @@ impl<A: Api> Writer<A> {
                     operations.push(test(&names::annotation_pointer(names::APPROVE), json!(checksum)));
                     operations.push(test("/status/approval/checksum", json!(checksum)));
                 }
-                // A cancel, denial or deletion before the claim refuses it, with or without the admission policies.
+                // These tests refuse the claim after a cancel, denial or deletion, with or without the admission policies.
                 operations.push(test("/metadata/deletionTimestamp", Value::Null));
                 let stops = vec![names::annotation_pointer(names::CANCEL), names::annotation_pointer(names::DENY)];
                 let absent = if known.annotated { stops } else { vec!["/metadata/annotations".to_owned()] };
@@ -310,19 +310,19 @@ impl<A: Api> Writer<A> {
     }
 }
 
-/// Copies the fields that this write must not change: the controller's (they count towards the size), and, except in their own
-/// writes, the adoption and the claim. So no other write can create or change these.
+/// Copies the fields that this write must not change: those of the controller (they count towards the size), and the adoption and the claim
+/// except in their own writes.
 fn align(known: &TerraformRunStatus, wanted: &mut TerraformRunStatus, kind: &Kind) {
     fields::copy(known, wanted, |field| !kind.writes(field.owner));
 }
 
-/// The admission policy's refusal of an agent of another minor release, up to the release that it names.
+/// The refusal of an agent of another minor release by the admission policy: the first clause of its text, which names the release.
 fn of_other_release(error: &ApiError) -> Option<String> {
     let at = error.text.find(release::REFUSED).filter(|_| error.code == Some(403))?;
     error.text[at..].split(';').next().map(str::to_owned)
 }
 
-/// Drops optional parts of an end that was refused repeatedly, since one of them may be the cause.
+/// Drops optional fields from the write of an end that was refused repeatedly, since one of them may be the cause.
 fn shorten(status: &mut TerraformRunStatus) {
     status.progress = None;
     if let Some(failure) = &mut status.failure {

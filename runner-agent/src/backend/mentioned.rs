@@ -9,7 +9,7 @@ pub fn mentions_backend(stack: &Path) -> bool {
     fs::read_dir(stack).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        // Terragrunt may generate code with a backend (`remote_state`, `generate`), from files in any place.
+        // Terragrunt may generate code with a backend (`remote_state`, `generate`) from files in other directories.
         if name == "terragrunt.hcl" || name == "terragrunt.hcl.json" {
             return true;
         }

@@ -1,5 +1,5 @@
-//! "Already exists": an object to create exists, usually because an earlier creation was reported as failed. The failure then names
-//! the address, the ID if the text contains it, and the `import` block that adopts the object.
+//! Failures of creations because the object exists, usually after an earlier creation was reported as failed. The failure names the
+//! address, the ID if the text contains it, and the `import` block that adopts the object.
 
 use serde_json::json;
 
@@ -41,7 +41,7 @@ fn words(told: &Diagnostic) -> String {
 }
 
 fn is_one(told: &Diagnostic) -> bool {
-    // A place in the code without an address is an error in the code, e.g. two blocks with the same name.
+    // A diagnostic with a place in the code but without an address is an error in the code, e.g. two blocks with the same name.
     let of_code = told.file.is_some() && told.address.is_none();
     let text = words(told).to_lowercase();
     told.severity == "error" && !of_code && TEXTS.iter().any(|needle| text.contains(needle))

@@ -18,8 +18,8 @@ pub(super) fn lock_owner(detail: &str) -> Option<String> {
 /// Used if the backend does not name the holder.
 pub const UNKNOWN: &str = "unknown";
 
-/// The lock that blocked a step, as described by its holder. `own` is the name of this pod: if an `http` backend reports another's
-/// lock, Terraform prints its own lock info and only the ID of the other lock.
+/// The lock that blocked a step, as described by its holder. `own` is the name of this pod. If an `http` backend reports the lock of
+/// another client, Terraform prints that lock's ID with its own lock info.
 pub fn lock(failure: &Failure, own: &str) -> Option<StateLock> {
     if failure.reason != reason::STATE_LOCKED {
         return None;

@@ -86,7 +86,7 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
     let ended = match exit {
         Exit { signal: Some(signal), told: false, .. } => format!("was ended by signal {signal}"),
         Exit { code: 11, .. } => "crashed (exit code 11)".to_owned(),
-        Exit { code, told: true, .. } => format!("was told to end (exit code {code})"),
+        Exit { code, told: true, .. } => format!("was asked to stop (exit code {code})"),
         Exit { code, .. } if said_text.is_empty() => format!("failed with exit code {code}"),
         _ => "failed".to_owned(),
     };
@@ -101,7 +101,7 @@ pub fn failure(step: &str, exit: Exit, said: &Said) -> Failure {
 /// The index of the decisive error, and the class and reason of the failure.
 fn decisive(step: &str, exit: Exit, errors: &[Diagnostic], tail: &[String]) -> (usize, FailureClass, Reason) {
     let judged: Vec<_> = errors.iter().map(|error| judge(step, error)).collect();
-    // An error with a specific reason comes before an error in the code, and that before its summary error.
+    // A specific reason takes precedence over an error in the code, and this over a summary error.
     let own = judged.iter().enumerate().find_map(|(at, known)| {
         known.filter(|(_, reason)| *reason != Reason::InvalidConfiguration).map(|(class, reason)| (at, class, reason))
     });

@@ -6,7 +6,7 @@ use crds::{Diagnostic, text::clip};
 
 use super::terragrunt;
 
-/// The path of a file relative to the root of the source, whichever directory the tool ran in, so that people can open it.
+/// The path of a file relative to the root of the source, so that people can open it, whichever directory the tool ran in.
 pub(super) fn in_source(below: &Path, file: &str) -> String {
     let whole = below.join(file);
     let mut parts = Vec::new();

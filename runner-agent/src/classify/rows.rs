@@ -50,8 +50,8 @@ const ROWS: &[Row] = &[
          no configuration files|encountered problems during initialisation|\
          encountered problems during initialization",
     ),
-    // A run cannot answer prompts, so the next attempt would fail too. Comes before the row with `: EOF`, which has other causes
-    // too.
+    // A run cannot answer prompts, so the next attempt would fail too. This row precedes the one with `: EOF`, which has other causes as
+    // well.
     Row(Reason::InputRequired, "error asking for|a terminal is required to read|no tty present and no askpass"),
     Row(Reason::HostKeyNotKnown, "host key verification failed"),
     Row(
@@ -80,7 +80,7 @@ const ROWS: &[Row] = &[
          unexpected http response code 5|the requested url returned error: 5|could not resolve host|\
          ssh_exchange_identification|text file busy|: eof",
     ),
-    // Last: if the lock request itself failed, the tool uses this head, and a row above matches the cause.
+    // These rows are last: the tool uses the same heading when the lock request itself failed, and then a row above matches the cause.
     Row(Reason::StateLocked, "error acquiring the state lock"),
 ];
 

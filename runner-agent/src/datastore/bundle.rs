@@ -4,9 +4,8 @@
 //! Leaves out what a fresh pod creates itself: provider binaries, which the lock file covers, and the tool's record of its backend,
 //! which may contain credentials. Includes the variable files that the plan was made with.
 //!
-//! Links are stored as links wherever they lead, as the manifest counts them. Restricting what code may read is not this module's
-//! task, and code can create any link again. Pipes, sockets and devices are left out here and in the manifest, since their
-//! processes have ended.
+//! Links are stored as links wherever they lead, as the manifest counts them. The kernel restricts the files that code may read, and code
+//! can create any link again. Pipes, sockets and devices are left out here and in the manifest, since their processes have ended.
 
 use std::{
     collections::HashSet,
@@ -152,7 +151,7 @@ fn append_link<W: Write>(archive: &mut tar::Builder<W>, name: &Path, text: &[u8]
     link.set_mode(0o777);
     link.set_size(0);
     if link.set_link_name_literal(text).is_err() {
-        // Longer than the field: GNU tar puts the text into a preceding entry, terminated by a zero byte.
+        // A text that is longer than the field: GNU tar puts it into a preceding entry, terminated by a zero byte.
         let mut long = tar::Header::new_gnu();
         long.set_entry_type(tar::EntryType::GNULongLink);
         long.set_path("././@LongLink")?;
@@ -175,7 +174,7 @@ pub fn unpack(from: &Scratch, wanted: &str, plan: &Path, source: &Path) -> Resul
     }
     let mut archive = tar::Archive::new(BufReader::with_capacity(256 << 10, from.reader()));
     let mut head = None;
-    // Directories created here, so that nothing is written through a link; and their final modes.
+    // The directories that this unpacking created, since only into these is anything written; and their final modes.
     let (mut made, mut modes) = (HashSet::from([PathBuf::new()]), Vec::new());
     for entry in archive.entries()? {
         let mut entry = entry?;

@@ -1,7 +1,6 @@
 //! Keyed digests of a plan's inputs from Secrets and ConfigMaps. They detect changes without revealing the values.
 //!
-//! Stored in the bundle, which is encrypted, with a random key per bundle. So no digest is stored where others could test guesses
-//! against it.
+//! Stored in the bundle, which is encrypted, with a random key per bundle. So no reader of a digest can test guesses of a value against it.
 
 use std::collections::BTreeMap;
 

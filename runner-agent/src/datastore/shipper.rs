@@ -12,7 +12,7 @@ use tokio::{
 use super::{Client, RequestError, spool::Spool};
 use crate::api::backoff;
 
-/// Time to gather lines before an upload. It bounds the delay for people who follow a log, besides the network.
+/// Time to gather lines before an upload. It is most of the delay for people who follow a log.
 const GATHER: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,10 @@ impl Shipper {
             if timeout(until.saturating_duration_since(Instant::now()), state.changed()).await.is_err() {
                 return Err(match now {
                     State::Failing(error) | State::Refused(error) => error,
-                    State::Well => RequestError::unanswered(format!("nothing of the log was taken within {} s", limit.as_secs())),
+                    State::Well => RequestError::unanswered(format!(
+                        "the datastore accepted no part of the log within {} s",
+                        limit.as_secs()
+                    )),
                 });
             }
         }
@@ -113,7 +116,7 @@ async fn ship(client: Client, spool: Arc<Spool>, said: watch::Sender<State>, mut
             Err(error) => {
                 tries += 1;
                 let refused = matches!(error, RequestError::Refused(_));
-                tracing::info!(error = causes(&error), phase = piece.phase, "a piece of the log was not taken");
+                tracing::info!(error = causes(&error), phase = piece.phase, "a part of the log was not accepted");
                 // A fresh pod's token and permissions may be late; after 8 attempts a refusal is permanent.
                 if refused && tries > 8 {
                     said.send_replace(State::Refused(error));
@@ -134,7 +137,7 @@ mod tests {
     use super::*;
     use crate::datastore::spool::SpoolWriter;
 
-    /// Flushes a spool of 100 bytes to a datastore that accepts ten every ten seconds, up to `taken`.
+    /// Flushes a spool of 100 bytes to a datastore that accepts ten bytes every ten seconds, up to `taken`.
     async fn flushed(taken: u64) -> Result<(), RequestError> {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::create(dir.path().join("log")).unwrap();

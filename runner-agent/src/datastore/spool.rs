@@ -158,7 +158,7 @@ impl Spool {
             let _ = log.file.file().set_len(0);
         } else if log.acked - log.punched >= PUNCH {
             let (from, count) = (log.punched, log.acked - log.punched);
-            // Without support for hole punching, the file system frees the bytes at the end of the phase.
+            // A file system without hole punching frees the bytes at the end of the phase.
             if let (Ok(from), Ok(count)) = (i64::try_from(from), i64::try_from(count)) {
                 let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 let _ = fallocate(log.file.file(), how, from, count);

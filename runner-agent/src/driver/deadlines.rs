@@ -45,7 +45,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 let expiry = self.expires_at.filter(|_| !self.requests.recorded).map(|at| (at, Event::Timer(Timer::Expired)));
                 [expiry, hold].into_iter().flatten().min_by_key(|(at, _)| *at)
             }
-            // If the process is told to end, it does not wait longer for the claim's result.
+            // If the process is asked to stop, it does not wait longer for the claim's result.
             State::Claiming(_, Some(_)) => {
                 Some((self.told_at.unwrap_or_else(Instant::now) + STOP_GRACE, Event::Stop(Stop::Deadline)))
             }
@@ -55,8 +55,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             State::Preparing | State::VerifyingAgain | State::Applying => phase(timeouts.apply.0),
             State::Interrupting { stage, .. } => told(interrupted(stage, grace)),
-            // The timeout starts again, since nothing may be left of the phase's. A terminating pod leaves the hooks its grace
-            // period except for the reserve.
+            // Hooks get a new timeout, since that of the phase may be used up. In a terminating pod they get the grace period except for
+            // the reserve.
             State::Finishing(_) => {
                 let limit = if self.view.claimed().is_some() { timeouts.apply.0 } else { timeouts.setup.0 };
                 let told = self.terminated_at.map(|at| (at + grace.saturating_sub(reserve), Event::Timer(Timer::GraceOver)));
@@ -85,8 +85,8 @@ fn interrupted(stage: Stage, grace: Duration) -> Duration {
     })
 }
 
-/// Time after the signal at which the report is cut off. It is later than any end of the tool, so the report has its share of the
-/// reserve even if the tool had to be killed.
+/// Time after the signal at which the delivery of the end is abandoned. It is later than any end of the tool, so the delivery has its share
+/// of the reserve even if the tool had to be killed.
 fn ending(grace: Duration) -> Duration {
     grace.saturating_sub(reserved(grace) / 10)
 }

@@ -148,7 +148,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                         writer.learn(&run);
                         if let Some(field) = run.unknown_word() {
                             // A newer version may be about to continue or close the attempt. Neither adopt nor refuse.
-                            tracing::info!(field, "the run has a word that this version does not know; it is waited for");
+                            tracing::info!(field, "the run has a value that this version does not know; waiting");
                             tries += 1;
                             tokio::time::sleep(crate::api::backoff_of(tries, &settings.nonce)).await;
                             continue;
@@ -157,7 +157,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                         let open = writer.is_open(&run);
                         let taken = status.adopted.as_ref().is_some_and(|a| a.attempt == settings.attempt);
                         if !open || taken || status.is_terminal() || status.claim.is_some() || run.is_stopped() {
-                            tracing::error!(open, taken, "the attempt is not to be had; nothing is written");
+                            tracing::error!(open, taken, "the attempt cannot be adopted; nothing is written");
                             return Done::Adopted(None);
                         }
                         let adopted = Adopted {
@@ -204,7 +204,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.run.as_ref().map(|run| run.spec.operation).unwrap_or_default()
     }
 
-    /// Delivers the end: first to the termination message, then to the datastore and the run. If hooks follow, the run comes after
+    /// Delivers the end: first to the termination message, then to the datastore and the run. If hooks follow, the run is written after
     /// them. Outputs are published after the delivery and before hooks, so that they are published even if a hook kills the pod.
     fn end(&mut self, ending: Ending) {
         self.abandon();
@@ -223,7 +223,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         let reason = self.requests.words(ending);
         let hooks = self.work.has_hooks_after(ending == Ending::Applied);
         if hooks {
-            // An intermediate status. The end itself goes to the termination message and the datastore first.
+            // Shows in the status that hooks follow. The end itself is in the termination message and the datastore first.
             self.view.hooks_follow(result);
             self.write_progress();
         }

@@ -1,4 +1,5 @@
-//! The run's levels that concern a running attempt. The machine gets an event when one changes.
+//! The facts of the run that concern a running attempt, read as levels: cancelled, denied, deleted, approved, fenced. The machine gets an
+//! event when one changes.
 
 use std::time::Duration;
 
@@ -103,8 +104,8 @@ impl Requests {
             Ending::Rejected => self.denied.clone().unwrap_or_default(),
             Ending::Canceled | Ending::Failed(Cause::Cancelled) => self.cancelled.clone().unwrap_or_default(),
             Ending::Deleted => "the run is being deleted".to_owned(),
-            Ending::Expired if self.recorded || self.automatic => "the lease on its state was not to be had in time".to_owned(),
-            Ending::Expired => "nobody approved the plan in time".to_owned(),
+            Ending::Expired if self.recorded || self.automatic => "the lease on its state could not be taken in time".to_owned(),
+            Ending::Expired => "the plan was not approved in time".to_owned(),
             Ending::Queued => self.queued.clone().unwrap_or_default(),
             Ending::Released => self.turn().unwrap_or_default().to_owned(),
             Ending::NoChanges | Ending::Planned | Ending::Applied | Ending::Failed(_) | Ending::Attempt(_) => String::new(),
@@ -194,6 +195,6 @@ mod tests {
         requests.queued = None;
         assert_eq!((requests.turn(), requests.words(Ending::Released).as_str()), (Some(NO_LEASE), NO_LEASE));
         assert!(Requests { automatic: true, ..Requests::default() }.words(Ending::Expired).starts_with("the lease"));
-        assert!(Requests::default().words(Ending::Expired).starts_with("nobody approved"));
+        assert!(Requests::default().words(Ending::Expired).starts_with("the plan was not approved"));
     }
 }

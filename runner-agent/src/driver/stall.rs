@@ -80,7 +80,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         self.progress_due |= told;
     }
 
-    /// Handles a state change: a command starts or is told to end, so its silence counts from here on.
+    /// Handles a state change: a command starts or is asked to stop, so its silence counts from here on.
     pub(super) fn listens(&mut self, before: State) {
         let told_to_end = matches!(self.state, State::Stopping { .. } | State::HoldingBack { .. } | State::Interrupting { .. });
         if told_to_end && works(before) && !matches!(before, State::Interrupting { .. }) {

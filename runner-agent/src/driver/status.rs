@@ -38,7 +38,7 @@ pub(super) struct StatusView {
     fixed: Option<&'static str>,
     /// Since when nothing happens, and when the silence ends by force.
     stalled: Option<(Timestamp, Option<Ends>)>,
-    /// Duration of the silence when the command was told to end.
+    /// Duration of the silence when the command was asked to stop.
     stalled_for: Duration,
     /// The running hook.
     hook: Option<(String, HookWhen)>,
@@ -160,7 +160,7 @@ impl StatusView {
         self.stalled = None;
     }
 
-    /// Records the silence before the command was told to end.
+    /// Records the silence before the command was asked to stop.
     pub(super) fn stalled_for(&mut self, lasted: Duration) {
         self.stalled_for = lasted;
     }

@@ -27,8 +27,8 @@ pub struct Terminal {
 
 /// The environment of an attempt.
 pub trait Host: fmt::Debug + Send + Sync + 'static {
-    /// Paths that the stack's code may not read; it depends on whether that code has its own ServiceAccount. `None` if it is not
-    /// confined.
+    /// Paths that the stack's code may not read; `None` if the code is not confined. `has_account`: the run names a ServiceAccount, whose
+    /// token the code may read.
     fn hidden(&self, has_account: bool) -> Option<Vec<PathBuf>>;
     /// The tool's environment. `own` is the run's part.
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)>;

@@ -34,8 +34,8 @@ impl Host for Pod {
     fn tool_env(&self, own: &[(String, String)]) -> Vec<(OsString, OsString)> {
         let settings = &self.0;
         let mut env = settings.inherited.clone();
-        // Some programs prefer a proxy's name in upper case, others in lower case. If the run sets either, both of the agent's are
-        // dropped.
+        // Some programs prefer the proxy variable in upper case, others in lower case. If the run sets one of the two, both of the agent's
+        // are dropped.
         let is_said = |name: &OsString| own.iter().any(|(own, _)| name.eq_ignore_ascii_case(own));
         let is_proxy = |name: &OsString| name.to_ascii_lowercase().to_string_lossy().ends_with("_proxy");
         env.retain(|(name, _)| !(is_proxy(name) && is_said(name)));

@@ -55,9 +55,9 @@ Exit codes:
   2   a plan waits for an answer, or --refresh-only found what differs from the state
   3   denied or cancelled; nothing was applied
   4   it is not known what was applied
-  64  the command line makes no sense
+  64  the command line is invalid
 
-Ctrl-C once cancels: what runs is told to end and waited for. A running apply finishes what it has begun
+Ctrl-C once cancels: the running command is asked to stop, and Pawl waits for it. A running apply finishes what it has begun
 and saves its state, so a second Ctrl-C changes nothing."
     };
 }
@@ -69,7 +69,7 @@ const AFTER_LONG_HELP: &str = concat!(
 Examples:
   runner-agent local                                    plan this directory, ask, apply
   runner-agent local plan stacks/network                plan, and change nothing
-  runner-agent local apply stacks/network < /dev/null   nobody to ask: the plan waits, exit code 2
+  runner-agent local apply stacks/network < /dev/null   no terminal: the plan waits, exit code 2
   runner-agent local apply stacks/network --approve sha256:…
                                                         apply the plan that waits, and no other
   runner-agent local -var-file=prod.tfvars -target=module.network

@@ -54,7 +54,7 @@ fn of(text: &str) -> Result<Map<String, Value>> {
     if let Some(name) = spec.keys().find(|name| !HERE.split(", ").any(|here| here == *name)) {
         let why = match name.as_str() {
             "source" => "the source is the folder that the file is in".to_owned(),
-            "operation" => "the command line says it: runner-agent local plan, apply or destroy".to_owned(),
+            "operation" => "the command line selects it: runner-agent local plan, apply or destroy".to_owned(),
             "backend" => "the backend is the code's".to_owned(),
             _ => format!("it is of runs in a cluster; here are {HERE}"),
         };
@@ -153,7 +153,7 @@ mod tests {
             ("  parallelism: 0\n", "spec.parallelism is 0; it is at least 1"),
             ("  parallelism: many\n", "spec.parallelism: invalid type"),
             ("  source: {inline: {files: {}}}\n", "spec.source is not taken from this file: the source is the folder"),
-            ("  operation: Destroy\n", "the command line says it"),
+            ("  operation: Destroy\n", "the command line selects it"),
             ("  backend: {type: s3}\n", "the backend is the code's"),
             ("  retry: {limit: 1}\n", "it is of runs in a cluster; here are arguments, env"),
             ("  zzz: 1\n", "there is no field spec.zzz"),

@@ -155,7 +155,7 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let (asked, version) =
         arguments.tool.clone().map_or((of_folder.name, of_folder.version), |(name, version)| (Some(name), version));
     let said = asked.or_else(|| stack.and_then(|stack| tool::evidence(stack, &target::top_of(stack))));
-    // Code that is still to be fetched may need either tool. The tools on PATH do not decide: a cluster would choose by the code.
+    // Code that is not fetched yet may need either tool. The tools on PATH do not select one, since a cluster selects by the code.
     let wanted = if stack.is_some() { said.or(Some(ToolName::OpenTofu)) } else { asked };
     let mut tools = tool::path::tools(wanted, stack.map_or(Path::new("."), PathBuf::as_path));
     for one in tool::path::installed(wanted) {
@@ -174,10 +174,10 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
     let Value::Object(own) = json!({"operation": operation, "source": target.source(),
         "tool": {"name": asked, "version": version}, "workspace": workspace.trim(), "approval": {"mode": mode}})
     else {
-        bail!("the run makes no sense");
+        bail!("the run is invalid");
     };
     spec.extend(own);
-    let mut run = TerraformRun::new(&name, serde_json::from_value(Value::Object(spec)).context("the run makes no sense")?);
+    let mut run = TerraformRun::new(&name, serde_json::from_value(Value::Object(spec)).context("the run is invalid")?);
     run.metadata.namespace = Some("local".to_owned());
     run.metadata.uid = Some(nonce());
     open_attempt(&mut run, 1);

@@ -33,7 +33,7 @@ pub(super) fn why(folder: &Folder, checksum: &str) -> Option<String> {
     found.and_then(|(_, run)| run.status?.message)
 }
 
-/// Whether a run changed the state of the same stack after a plan of it was made. Records of a git URL lie beside those of others.
+/// Whether a run changed the state of the same stack after a plan of it was made. Records of several git URLs are in the same folder.
 fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
     let state = |run: &TerraformRun| (run.spec.source.clone(), run.spec.workspace.clone());
     let Some(status) = &other.status else { return false };
@@ -41,8 +41,8 @@ fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
     if state(other) != state(plan) || status.failure.as_ref().is_some_and(|failure| failure.changes == Changed::None) {
         return false;
     }
-    // True for runs that started later, since runs of a folder follow each other; and for those that started earlier and were
-    // claimed later.
+    // True for a run that started after the plan, since runs of a folder follow each other; and for one that started before it and was
+    // claimed after it.
     let made = plan.status.as_ref().and_then(|status| status.plan.as_ref()?.created_at.clone());
     other.metadata.name > plan.metadata.name || made.is_some_and(|made| claim.at.0 > made.0)
 }

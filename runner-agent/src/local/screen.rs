@@ -123,7 +123,7 @@ impl Screen {
             let silent = progress.quiet_since.as_ref().and(status.message.as_deref());
             self.bar(BAR, silent.or(progress.current.as_deref()).unwrap_or_default());
         } else if status.phase == Some(Phase::AwaitingApproval) && status.approval.is_some() {
-            self.spin("the plan is compared with what is on disk");
+            self.spin("the plan is compared with the files on disk");
         } else {
             self.spin(status.message.as_deref().unwrap_or("starts"));
         }
@@ -162,7 +162,7 @@ fn put(text: &str) {
 /// Maximum wait for the tool's earlier output before a history line is printed.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// Prints a run's history as it is written: each line after the log output so far, and before later output.
+/// Prints a run's history as it is written: each line after the tool's output so far, and before its later output.
 #[derive(Clone, Debug)]
 pub struct Teller {
     screen: Screen,

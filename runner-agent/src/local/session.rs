@@ -58,7 +58,7 @@ pub(super) async fn play(ready: Ready, screen: &Screen) -> Result<u8> {
     api.told_by(teller.clone());
     let work = Arc::new(PhaseRunner::new(settings.clone(), host, children.clone(), log.clone()));
     let driver = Driver::new(Arc::new(api.clone()), work.clone(), SystemClock, settings.clone());
-    // The person's input reaches the machine through the run, as in a cluster. No stop signal is sent directly.
+    // The person's input reaches the state machine through the run, as in a cluster, so this channel of stop signals stays empty.
     let (_stop, stops) = mpsc::unbounded_channel();
     let mut driver = tokio::spawn(driver.run(stops));
     let mut signals = Signals::listen()?;
@@ -137,7 +137,7 @@ impl Signals {
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "Ctrl-C",
-            _ = self.terminate.recv() => "told to end",
+            _ = self.terminate.recv() => "asked to stop",
             _ = self.hangup.recv() => "the terminal was closed",
         }
     }
@@ -166,14 +166,14 @@ fn stop(screen: &Screen, status: &TerraformRunStatus, told: &mut bool) -> Told {
     if again { Told::Again } else { Told::Cancel }
 }
 
-/// What a cancelled run waits for.
+/// The step that a cancelled run waits for.
 fn waits_for(status: &TerraformRunStatus) -> &'static str {
     match status.phase.unwrap_or(Phase::Pending) {
         _ if status.claim.is_some() => {
-            "apply was told to end, once; it finishes what it has begun and saves its state, and to kill it now would lose that"
+            "apply was asked to stop, once; it finishes what it has begun and saves its state, and a kill now would lose that"
         }
-        Phase::Init => "init was told to end and is waited for; nothing was changed",
-        Phase::Plan => "plan was told to end and is waited for; nothing was changed",
+        Phase::Init => "init was asked to stop and is waited for; nothing was changed",
+        Phase::Plan => "plan was asked to stop and is waited for; nothing was changed",
         Phase::Pending | Phase::Setup => "the fetch of the source is waited for; nothing was changed",
         _ => "the run is about to end; nothing was applied",
     }

@@ -43,9 +43,14 @@ const WORDS: &[(&str, Word)] = &[
     ("backend-config", Instead("the backend is the code's; for what is not in it set TF_CLI_ARGS_init='-backend-config=…'")),
     ("chdir", Instead("the directory is the last word: runner-agent local plan DIR")),
     ("destroy", Instead("it is a verb: `runner-agent local destroy` plans the removal, asks, and carries it out")),
-    ("detailed-exitcode", Instead("exit code 2 says that a plan waits; --json prints its counts")),
+    ("detailed-exitcode", Instead("exit code 2 means that a plan waits; --json prints its counts")),
     ("migrate-state", Instead("a run never moves a state; run `init -migrate-state` of the tool once")),
-    ("out", Instead("a plan is kept in DIR/.pawl; one that nobody answers ends with the line that applies it, by --approve")),
+    (
+        "out",
+        Instead(
+            "a plan is stored in DIR/.pawl; if its question is not answered, the output ends with the command that applies it",
+        ),
+    ),
     ("reconfigure", Instead("set TF_CLI_ARGS_init=-reconfigure")),
 ];
 

@@ -8,7 +8,7 @@ pub enum Cause {
     Step,
     /// A phase exceeded its timeout.
     Deadline,
-    /// The process was told to end.
+    /// The process was asked to stop.
     Terminated,
     /// A running apply or a granted claim was cancelled.
     Cancelled,

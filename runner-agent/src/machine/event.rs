@@ -32,7 +32,7 @@ pub enum Write {
     },
     /// The API does not contain the claim.
     ClaimRefused,
-    /// Delivery of the end to where it outlives the pod has succeeded or failed. After a failure no hook runs.
+    /// The end was delivered to a place that outlives the pod, or the delivery failed. After a failure no hook runs.
     Delivered {
         /// Whether hooks run.
         hooks: bool,

@@ -147,8 +147,8 @@ fn recording(state: State, event: E, then: Step) -> Step {
     }
 }
 
-/// No approval is needed. Waits for the lease, or for the message that another run holds it. In that case this plan's state will
-/// change, so the pod does not wait.
+/// No approval is needed. Waits for the lease, or for a plan that needs no approval. If another run holds the lease, that run will change the plan's state, so the pod
+/// ends instead of waiting.
 fn leasing(event: E) -> Step {
     match event {
         E::Permission(Permission::Leased) => (State::Verifying(Mode::Automatic), vec![Effect::VerifyManifest]),
@@ -239,7 +239,7 @@ fn preparing(event: E) -> Step {
     }
 }
 
-/// Hooks before the apply were told to end. Whatever their result, nothing is applied.
+/// Hooks before the apply were asked to stop. Whatever their result, nothing is applied.
 fn holding_back(stop: Stop, killed: bool, event: E) -> Step {
     match event {
         E::Task(Task::HooksDone | Task::StepFailed { .. }) => not_applied(cause(stop)),
@@ -272,7 +272,7 @@ fn applying(event: E) -> Step {
         E::Stop(stop @ (Stop::Terminated | Stop::Cancelled | Stop::Deadline)) => {
             (State::Interrupting { stop, stage: Stage::Asked }, vec![Effect::Interrupt])
         }
-        // After the claim, losing the API does not matter, a denial comes too late, and a deletion waits.
+        // After the claim the apply does not need the API, a denial is too late, and a deletion waits.
         _ => stay(State::Applying),
     }
 }
@@ -301,8 +301,8 @@ fn ending(end: Ending, event: E) -> Step {
     }
 }
 
-/// The result is stored outside the pod, and hooks cannot change it. They have their own timeout, and the grace period of a
-/// terminating pod.
+/// Hooks after the end. The result is already stored outside the pod, so they cannot change it. They have their own timeout, and in a
+/// terminating pod its grace period.
 fn finishing(end: Ending, event: E) -> Step {
     match event {
         E::Task(Task::HooksDone | Task::StepFailed { .. }) => (State::Reporting(end), vec![Effect::Report]),

@@ -22,7 +22,7 @@ pub struct Terms {
 /// Reason why an attempt is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stop {
-    /// The process was told to end.
+    /// The process was asked to stop.
     Terminated,
     /// The phase exceeded its timeout.
     Deadline,
@@ -36,7 +36,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// The reason that wins if a further one comes: fencing first, then a user's first request, then a deadline.
+    /// Of two reasons to stop, the one that counts: fencing first, then a user's first request, then a deadline.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         if later.weight() > self.weight() { later } else { self }
@@ -88,20 +88,20 @@ pub enum State {
     Claiming(Mode, Option<Stop>),
     /// The plan is claimed, and hooks before the apply run.
     Preparing,
-    /// These hooks were told to end: nothing is applied.
+    /// These hooks were asked to stop: nothing is applied.
     HoldingBack {
         stop: Stop,
         killed: bool,
     },
     /// These hooks have ended, and the manifest is computed again.
     VerifyingAgain,
-    /// A command before the claim was told to end.
+    /// A command before the claim was asked to stop.
     Stopping {
         stop: Stop,
         killed: bool,
     },
     Applying,
-    /// `apply` was told to end.
+    /// `apply` was asked to stop.
     Interrupting {
         stop: Stop,
         stage: Stage,

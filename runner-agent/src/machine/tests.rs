@@ -256,7 +256,7 @@ fn no_sequence_of_events_breaks_a_rule() {
 
 #[test]
 fn every_accepted_stop_leads_to_an_end() {
-    // After a stop, the driver's own events lead to an end: outcomes of running tasks, timers, the delivery of the end.
+    // After a stop, the driver's own events (outcomes of running tasks, timers, the delivery of the end) lead to an end.
     for (trace, _) in explore() {
         if !trace.stop_seen || trace.state == State::Ended {
             continue;

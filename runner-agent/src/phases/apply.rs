@@ -64,8 +64,7 @@ impl PhaseRunner {
                 return Ok(ApplyReport { done: operations.done, outputs: events.outputs() });
             }
             let failure = classify::failure("apply", exit, &said);
-            // The tool takes the lock before anything else. A tool that was refused the lock and began no operation has not used up
-            // the plan.
+            // The tool takes the lock first. If the lock was refused and no operation began, the plan can still be applied.
             let refused = failure.reason == reason::STATE_LOCKED && changed == Changed::None && !rescue.is_file();
             // Retry only while at least half of the apply timeout remains for the apply itself.
             if !refused || exit.told || begun.elapsed() > planned.run.spec.timeouts.apply.0 / 2 {

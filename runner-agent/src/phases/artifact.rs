@@ -95,7 +95,7 @@ impl PhaseRunner {
 fn unpack(packed: &Scratch, wanted: &str, name: &str, root: &Path) -> Result<usize, Failure> {
     let found = packed.digest().or_internal("the artifact cannot be read")?;
     if found != wanted {
-        let message = format!("what is at {name} has the digest {found}, and the run names {wanted}; nothing of it was unpacked");
+        let message = format!("the content at {name} has the digest {found}, and the run names {wanted}; nothing was unpacked");
         return Err(Reason::ArtifactMismatch.failure(message));
     }
     let unpacked = archive::unpack(name, packed.file(), &LIMITS, Instant::now() + UNPACKING, root);

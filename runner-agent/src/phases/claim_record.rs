@@ -13,7 +13,7 @@ impl PhaseRunner {
     /// Proves that the datastore can record a claim, so that no claim is made that could not be recorded.
     pub(super) async fn prove_claim(&self, run: &TerraformRun) -> Result<(), Failure> {
         let Some(remote) = &self.remote else { return Ok(()) };
-        // At most half of the phase's timeout, so that this error fails the run and not the phase's deadline.
+        // At most half of the phase's timeout, so that the run fails with this error and not with the phase's deadline.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         match retry_for(patience, || remote.client.prove_claim()).await {
             Ok(()) => Ok(()),

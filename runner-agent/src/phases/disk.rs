@@ -1,4 +1,4 @@
-//! Tells a disk that the run filled itself, where a retry cannot help, from one that others filled.
+//! Distinguishes a disk that the run itself filled, where a retry cannot help, from a disk that other pods filled.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 use super::PhaseRunner;
 
 /// Suffix of the message if the run filled the disk.
-const OWN: &str = "most of what is on it is this run's own; it needs a larger disk, or less on it";
+const OWN: &str = "most of its content is this run's own; the run needs a larger disk or less data";
 
 impl PhaseRunner {
     /// Classifies a full disk: if the run's own files filled it, the failure is one of configuration and is not retried.

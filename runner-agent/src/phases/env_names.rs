@@ -11,7 +11,7 @@ const STEERING_PREFIXES: &[&str] = &["PAWL_", "TF_CLI_ARGS", "LD_"];
 
 /// Names that load other code.
 const CODE: &[&str] = &[
-    // The tools: providers that already run, and a provider cache that the lock file need not know.
+    // Names of the tools: they select running providers, or a provider cache whose content the lock file does not cover.
     "TF_REATTACH_PROVIDERS TF_PLUGIN_CACHE_DIR TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE",
     // The C library and OpenSSL: modules to load.
     "GCONV_PATH GLIBC_TUNABLES OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES",

@@ -17,7 +17,7 @@ use crate::{
 
 /// Attempts to read a ConfigMap's or Secret's files while the kubelet replaces them.
 const TRIES: usize = 5;
-/// Names that a source may not contain: tools read files below them that a reviewer has not seen.
+/// Names that a source may not contain, since tools read files below them that no reviewer looks at.
 const REFUSED: [&str; 2] = [".git", ".terraform"];
 
 /// A source on disk.

@@ -1,8 +1,8 @@
 //! Files of Secrets and ConfigMaps for the tool, in its home or beside the code.
 //!
-//! A ConfigMap's file beside the code is code: the checksum and the bundle include it. A Secret's file is in neither. So that it
-//! cannot change before the apply, the agent writes it again before it verifies the disk for the claim: from its own memory, or in
-//! another pod from the Secret, provided that the Secret is unchanged.
+//! A ConfigMap's file beside the code is code: the checksum and the bundle include it. A Secret's file is in neither. Code could change it
+//! before the apply, so the agent writes it again before it verifies the disk for the claim: from its own memory, or in another pod from
+//! the Secret, if that is unchanged.
 
 use std::{
     collections::BTreeMap,
@@ -111,7 +111,7 @@ pub(super) fn gather(
         }
         let secret = file.secret_key_ref.is_some();
         if secret && file.place == FilePlace::Source && CODE.iter().any(|ending| file.path.ends_with(ending)) {
-            let message = format!("spec.files: {} is code, and no code comes from a Secret: nobody could review it", file.path);
+            let message = format!("spec.files: {} is code, and code from a Secret cannot be reviewed", file.path);
             return Err(invalid(message));
         }
         let from = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
@@ -241,8 +241,8 @@ mod tests {
             (of("/etc/x", "Home", true), "no path below Home"),
             (of(".terraform/x", "Source", true), "a directory of the tools"),
             (of("zz_pawl_override.tf.json", "Source", false), "uses for itself"),
-            (of("evil.tf", "Source", true), "no code comes from a Secret"),
-            (of("a/b.auto.tfvars.json", "Source", true), "no code comes from a Secret"),
+            (of("evil.tf", "Source", true), "code from a Secret cannot be reviewed"),
+            (of("a/b.auto.tfvars.json", "Source", true), "code from a Secret cannot be reviewed"),
             (
                 json!({"path": "a", "secretKeyRef": {"name": "s", "key": "gone"}}),
                 "Secret s has no key gone; file Home a wants s/gone",

@@ -55,8 +55,8 @@ impl PhaseRunner {
         guard(&self.hooks).values.clone()
     }
 
-    /// Truncates the values to the first `first`. Values of hooks around the plan end with the plan phase, since a pod that
-    /// restores the plan does not have them either.
+    /// Retains only the first `first` values. Values of hooks around the plan end with the plan phase, since a pod that restores the plan
+    /// does not have them either.
     pub(super) fn take_back(&self, first: usize) {
         guard(&self.hooks).values.truncate(first);
     }
@@ -187,7 +187,7 @@ impl PhaseRunner {
             let text = format!("hook {}: its #! line wants {what}, which is not there", hook.name);
             Err(Reason::HookInvalid.failure(text))
         };
-        // An earlier hook may create a program below the work directory later, so those paths are not checked.
+        // A program below the work directory is not checked, since an earlier hook may still create it.
         if !Path::new(program).starts_with(&self.settings.work) && !Path::new(program).is_file() {
             return missing(program);
         }
@@ -277,8 +277,8 @@ impl PhaseRunner {
             let last = events.said().tail.iter().rev().find(|line| !line.trim().is_empty()).map(|line| format!(": {line}"));
             return Err(Reason::HookFailed.failure(self.redactor.clean(&named(&format!("{how}{}", last.unwrap_or_default())))));
         }
-        let text =
-            values.map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over what cannot be read: {error}"))))?;
+        let text = values
+            .map_err(|error| Reason::HookInvalid.failure(named(&format!("hands over values that cannot be read: {error}"))))?;
         let values = hooks::values(&text, hook.when, env_names::refused);
         let values = values.map_err(|error| Reason::HookInvalid.failure(named(&format!("failed: {error}"))))?;
         guard(&self.hooks).values.extend(values);
@@ -295,7 +295,11 @@ impl PhaseRunner {
                 hooks::secrets(text).for_each(|secret| self.redactor.add(secret));
                 events.let_go().await;
             }
-            Err(_) => events.drop_held("pawl: what the hook printed is not shown, since what it hands over cannot be read").await,
+            Err(_) => {
+                events
+                    .drop_held("pawl: the hook's output is not shown, because the values that it hands over cannot be read")
+                    .await
+            }
         }
         text
     }
@@ -311,7 +315,7 @@ impl PhaseRunner {
         let (program, argument) = hook.interpreter();
         let args = argument.map(OsString::from).into_iter().chain([script.into()]).collect();
         let dir = shell.map_or_else(|| settings.home(), |shell| shell.stack.clone());
-        // A person's folder has no home of its own.
+        // A run in a person's folder has no separate home.
         let dir = if dir.is_dir() { dir } else { settings.work.clone() };
         let env = self.hook_env(hook, shell, more, out);
         Ok(Command { program: program.into(), args, env, dir, role: Role::Other })
@@ -362,7 +366,7 @@ impl PhaseRunner {
         self.has_hook(self.around_apply(true))
     }
 
-    /// Records the claim first, so that these hooks run only once even if the cluster is restored. Then runs them.
+    /// Records the claim, then runs the hooks before the apply. With the record they run only once, even if the cluster is restored.
     pub(super) async fn run_hooks_before(&self, claim: &Claim, notices: &Notices) -> Result<(), Failure> {
         let planned = self.stage().planned()?;
         self.log.enter("apply").await;

@@ -17,8 +17,8 @@ use crate::{
 const WORKSPACE: &str = "TF_WORKSPACE";
 
 impl Shell {
-    /// Makes the tool use a workspace from now on. Sets an environment variable, as a person does for one command: a person's
-    /// folder retains its selected workspace, so later commands there do not use this one by accident.
+    /// Makes the tool use a workspace from now on, by an environment variable. A selection would stay in a person's folder, and later
+    /// commands there would use this workspace by accident.
     pub(super) fn enter_workspace(&mut self, workspace: &str) {
         self.env.retain(|(name, _)| name != WORKSPACE);
         // The address of a managed state contains the workspace.
@@ -69,7 +69,7 @@ impl PhaseRunner {
             backend.push_str(" (no lock: others may change the state during the apply)");
         }
         if is_new {
-            // The plan of an apply creates the workspace; the tool does so if TF_WORKSPACE names a missing one.
+            // The plan of an apply creates a missing workspace, because TF_WORKSPACE names it.
             return Ok((InitReport { backend, workspace: format!("{workspace} (new)") }, made));
         }
         if workspace != selected(stack) {

@@ -60,7 +60,7 @@ impl PhaseRunner {
             let Some(url) =
                 Url::parse(&origin).filter(|url| url.origin() == origin && hosts.insert(git.host.to_ascii_lowercase()))
             else {
-                let message = format!("credentials.git names {}, which is no host or stands there twice", git.host);
+                let message = format!("credentials.git names {}, which is not a host, or is listed twice", git.host);
                 return Err(Reason::InvalidSpec.failure(message));
             };
             logins.push(self.login(&git.secret_ref.name, &origin, url.host(), Reason::Unauthorized)?);
@@ -92,8 +92,8 @@ impl PhaseRunner {
     ) -> Result<Vec<(OsString, OsString)>, Failure> {
         let mut own = self.give_git(credentials)?;
         if !own.is_empty() {
-            // The written git configuration names this file, and an authority of a host can override it there. A value from the run
-            // itself remains.
+            // The written git configuration names this file instead, so that a host's own authority can override it there. A value that the
+            // run itself sets remains.
             env.retain(|pair| !(pair.0 == CA_OF_ALL && self.settings.inherited.contains(pair)));
         }
         own.extend(env);

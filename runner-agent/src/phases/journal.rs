@@ -1,5 +1,5 @@
-//! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and keeps them in
-//! memory for the final account. Never waits for the datastore.
+//! The journal of an apply: records the tool's events per object, ships them from the pod during the apply, and retains them in memory for
+//! the comparison at the end. Never waits for the datastore.
 
 use std::io::Write as _;
 
@@ -105,7 +105,7 @@ impl PhaseRunner {
         }
     }
 
-    /// Reads the state's current objects through the tool, which has the credentials. Runs even after the tool was told to end,
+    /// Reads the state's current objects through the tool, which has the credentials. Runs even after the tool was asked to stop,
     /// since it only reads.
     pub(super) async fn read_state(&self, shell: &Shell) -> Result<StateFacts, String> {
         self.pull_state(shell, state::read).await

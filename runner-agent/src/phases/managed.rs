@@ -40,7 +40,7 @@ impl PhaseRunner {
         Ok(())
     }
 
-    /// Replaces a failure of the tool by the datastore's reason for refusing the state. The tool reports only the HTTP status.
+    /// Replaces the tool's failure by the datastore's reason, if the datastore refused the state. The tool reports only the HTTP status.
     pub(super) fn for_want_of_state(&self, shell: &Shell, failure: Failure) -> Failure {
         let Some(remote) = self.remote.as_ref().filter(|_| shell.managed) else { return failure };
         let refusal = guard(&remote.state).as_ref().and_then(state::StateServer::refusal);

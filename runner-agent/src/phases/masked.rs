@@ -1,5 +1,4 @@
-//! Registers the secrets of a file with the redactor. The redactor would mask the whole text only; a tool prints single values of
-//! it.
+//! Registers the single values of a secret file with the redactor, since a tool prints these and not the whole text.
 
 use hcl_edit::{
     Decorated, Formatted, Number, Spanned,
@@ -11,8 +10,8 @@ use serde_json::Value;
 
 use crate::report::redact::Redactor;
 
-/// Minimum length in bytes of a masked word in a file of unknown form. Many shorter words are no secrets, and masking them would
-/// make the log unreadable.
+/// Minimum length in bytes of a masked word in a file of unknown form. Shorter words are often not secret, and masking them would make the
+/// log unreadable.
 const WORD: usize = 8;
 
 /// In files above 32 KiB only whole lines are masked. Each word has so many encoded forms that the agent would run out of memory.

@@ -126,7 +126,8 @@ impl PhaseRunner {
 
     /// Builds a command of the tool that runs in the stack's directory.
     fn command(&self, shell: &Shell, args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, Failure> {
-        // Plan-time code may have changed the CLI configuration, which decides the source of provider binaries.
+        // Plan-time code may have changed the CLI configuration, which determines where the tool takes provider binaries from. So it is
+        // written again.
         self.write_cli_config(shell)?;
         shell.tool.check()?;
         let call = self.call_terragrunt(shell, args.into_iter().map(Into::into).collect())?;
@@ -204,8 +205,8 @@ impl PhaseRunner {
         Ok((report, Planned::of(made, None, operations)))
     }
 
-    /// Removes the attempt's files, whatever their content. Call it when no process runs any more. A process that did not adopt its
-    /// attempt wrote nothing; existing files belong to the process that did.
+    /// Removes the attempt's files, whatever their content. Call it when no process runs any more. A process that did not adopt the attempt
+    /// must not call it: the files belong to the process that did.
     pub fn clean(&self) {
         if matches!(*self.stage(), Stage::New) {
             return;

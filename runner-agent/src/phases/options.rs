@@ -71,8 +71,8 @@ const INSTEAD: &[(&str, &str)] = &[
     ("lock-timeout", "Pawl waits for a lock by itself"),
     ("show-sensitive", "it would print secrets"),
     ("get", "modules are always fetched"),
-    ("plugin-dir", "providers are where the tool's configuration says"),
-    ("reconfigure", "each run has a directory of its own"),
+    ("plugin-dir", "the tool's configuration selects the providers"),
+    ("reconfigure", "each run has its own directory"),
     ("migrate-state", "a run never moves a state"),
     ("force-copy", "a run never moves a state"),
     ("out", "Pawl gives it"),
@@ -80,7 +80,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("input", "Pawl gives it"),
     ("no-color", "Pawl gives it"),
     ("detailed-exitcode", "Pawl gives it"),
-    ("auto-approve", "what is applied is a plan that was approved"),
+    ("auto-approve", "only approved plans are applied"),
     ("state", "the state is where the backend has it"),
     ("state-out", "the state is where the backend has it"),
     ("backup", "the state is where the backend has it"),
@@ -100,7 +100,7 @@ pub(super) fn of(spec: &TerraformRunSpec) -> Result<Options, Failure> {
     // The CRD refuses both at creation; a local run is not validated by it.
     if spec.operation == Operation::RefreshOnly && spec.refresh == Some(false) {
         return Err(
-            Reason::InvalidSpec.failure("operation RefreshOnly with refresh: false would look at nothing; leave refresh out")
+            Reason::InvalidSpec.failure("operation RefreshOnly with refresh: false would refresh nothing; leave refresh out")
         );
     }
     if matches!(spec.operation, Operation::Destroy | Operation::RefreshOnly) && !spec.replace.is_empty() {
@@ -152,7 +152,7 @@ fn check(command: &str, word: &str) -> Result<(), Failure> {
     };
     let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
     let Some((_, _, takes)) = allowed().find(|(known, ..)| *known == name) else {
-        return refused(instead(name).unwrap_or("Pawl does not know that it is safe"));
+        return refused(instead(name).unwrap_or("it is not known to be safe"));
     };
     let fits = match (takes, value) {
         (Flag, None | Some("true" | "false")) => true,
@@ -198,7 +198,7 @@ mod tests {
             ("plan", "-var=a=1", "it is spec.variables"),
             ("plan", "-out=x", "Pawl gives it"),
             ("plan", "-lock=false", "a state is always locked"),
-            ("plan", "-anything", "Pawl does not know that it is safe"),
+            ("plan", "-anything", "it is not known to be safe"),
             ("plan", "-exclude", "its value is not one that it takes"),
             ("plan", "-generate-config-out=../x", "its value is not one that it takes"),
             ("plan", "-target-file=/etc/passwd", "its value is not one that it takes"),
@@ -206,9 +206,9 @@ mod tests {
             ("plan", "-exclude=a\n-destroy", "a line break"),
             ("init", "-lockfile=update", "its value is not one that it takes"),
             ("init", "-backend-config=x", "it is spec.backend"),
-            ("init", "-reconfigure", "a directory of its own"),
+            ("init", "-reconfigure", "its own directory"),
             ("apply", "-auto-approve", "approved"),
-            ("apply", "-exclude=a", "Pawl does not know"),
+            ("apply", "-exclude=a", "not known to be safe"),
             ("apply", "-compact-warnings=maybe", "its value is not one that it takes"),
         ];
         for (command, word, why) in rows {
@@ -218,7 +218,7 @@ mod tests {
         }
         assert!(options(&json!({"targets": [" "]})).unwrap_err().contains("no address"));
         for (operation, more, said) in [
-            ("RefreshOnly", json!({"refresh": false}), "would look at nothing"),
+            ("RefreshOnly", json!({"refresh": false}), "would refresh nothing"),
             ("RefreshOnly", json!({"replace": ["a.b"]}), "operation RefreshOnly does not"),
             ("Destroy", json!({"replace": ["a.b"]}), "operation Destroy does not"),
         ] {

@@ -64,7 +64,7 @@ impl PhaseRunner {
         let Some(remote) = &self.remote else {
             return Err(Reason::InvalidSpec.failure("valueFrom.outputOf needs a datastore, which has what other stacks publish"));
         };
-        // At most half of the phase's timeout, so that this error fails the run and not the phase's deadline.
+        // At most half of the phase's timeout, so that the run fails with this error and not with the phase's deadline.
         let patience = PATIENCE.min(run.spec.timeouts.plan.0 / 2);
         let found = retry_for(patience, || remote.client.outputs()).await;
         let found = found.map_err(|trouble| failure("the outputs of other stacks could not be read", &trouble))?;

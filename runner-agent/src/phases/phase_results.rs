@@ -46,8 +46,8 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// Writes the files again that no checksum covers, since a change by the stack's code would go unnoticed: files of Secrets, and
-    /// variables. Does nothing in a person's own folder (`in_place`), where no files were written.
+    /// Writes the files again that no checksum covers (files of Secrets, and variables), since a change by the stack's code would go
+    /// unnoticed. Does nothing in a person's own folder (`in_place`), where no files were written.
     pub(super) fn put_uncounted(&self, in_place: bool) -> Result<(), Failure> {
         if in_place {
             return Ok(());
@@ -82,7 +82,7 @@ pub(super) struct Initialised {
     pub(super) inputs: SealedInputs,
     /// Key of the state's lease; `None` where there are no leases.
     pub(super) state_key: Option<String>,
-    /// Terragrunt's configuration made it run nothing for `init`, so the state's place is still unknown.
+    /// By its configuration, Terragrunt ran nothing for `init`, so the state's backend is still unknown.
     pub(super) idle: bool,
 }
 

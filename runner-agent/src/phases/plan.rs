@@ -73,14 +73,15 @@ impl PhaseRunner {
         self.hooks_after_plan(shell, exit.code == 2, notices).await?;
         self.keeps_its_providers(&shell.stack)?;
         let reading = self.read_plan_file(shell, ran_in.as_deref(), recovery.as_ref(), notices);
-        // Without changes a second process of the tool is not worth its time. At a terminal people expect the tool's own output.
+        // A plan without changes is not printed by a second process of the tool, except at a terminal, where people expect the tool's own
+        // output.
         let prints = exit.code != 0 || self.host.terminal().is_some();
         let printing =
             async { if prints { self.print_plan(shell, ran_in.as_deref(), notices).await.map(Some) } else { Ok(None) } };
         let checksum = self.checksum(shell, facts);
         let (read, text, checksum) = if shell.is_terragrunt() {
-            // If the tool alone cannot show the plan, Terragrunt does. Each of its commands may rewrite its copy of the unit, which
-            // the others read, so they run one after the other.
+            // If only Terragrunt can show the plan, its commands run one after the other: each may rewrite Terragrunt's copy of the unit,
+            // which the others read.
             (reading.await, printing.await, checksum.await)
         } else {
             tokio::join!(reading, printing, checksum)
@@ -207,7 +208,7 @@ impl PhaseRunner {
     /// Prints the text of a plan without changes, as `show` would.
     fn print_no_changes(&self, shell: &Shell, notices: &Notices) -> Result<Option<Scratch>, Failure> {
         let (mut events, text) = self.copied_events(shell, notices)?;
-        events.line(Source::Out, "No changes. What exists is as the configuration says.", 0);
+        events.line(Source::Out, "No changes. The objects match the configuration.", 0);
         events.finish_copy().or_internal(UNKEPT)?;
         Ok(text)
     }

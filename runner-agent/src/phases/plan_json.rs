@@ -128,9 +128,9 @@ impl PlanFacts {
         self.add(kind, &format!("{sign} {address}{forgotten}{imported}{moved}"));
     }
 
-    /// Adds a resource that changed since the last apply. The tools also list pure moves there, with no action; those count as
-    /// changes of the plan. The tools' text omits drift that no other change refers to, even if the drift causes a replacement.
-    /// This list is complete, like the tools' event stream, since an apply takes all of it into the state.
+    /// Adds a resource that changed since the last apply. The tools also list pure moves there, without an action; those count as changes
+    /// of the plan instead. The tools' text omits drift that no other change refers to, even if the drift causes a replacement. This list
+    /// is complete, like the tools' event stream, since an apply takes all of it into the state.
     fn drift(&mut self, resource: &Drifted) {
         let does = |action: &str| resource.change.actions.iter().any(|a| a == action);
         let how = match (does("delete"), does("update")) {

@@ -17,7 +17,7 @@ use crate::{providers::UserConfig, settings::Settings};
 const CREDENTIALS: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN GOOGLE_CREDENTIALS \
     GOOGLE_OAUTH_ACCESS_TOKEN ARM_CLIENT_SECRET ARM_CLIENT_ID ARM_TENANT_ID ARM_ACCESS_KEY ARM_OIDC_TOKEN VAULT_TOKEN";
 const CREDENTIAL_PREFIX: &str = "TF_TOKEN_";
-/// Variables in which tools put the end of an AWS session: the CLI's `export-credentials`, and aws-vault.
+/// Variables with the expiry of an AWS session, as set by `export-credentials` of the AWS CLI and by aws-vault.
 const SESSION_ENDS: [&str; 2] = ["AWS_CREDENTIAL_EXPIRATION", "AWS_SESSION_EXPIRATION"];
 /// Credential keys of a Secret that may not be empty.
 const LOGIN_KEYS: [&str; 3] = ["username", "password", "bearerToken"];

@@ -1,6 +1,6 @@
 //! A recovery run imports objects that another run created and the state lacks. The plan shows the `import` blocks.
 //!
-//! Objects that cannot be imported are left out and named. Without manual approval, such a plan may not create them a second time.
+//! Objects that cannot be imported are left out and named. A plan that would create such an object again needs manual approval.
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
@@ -76,7 +76,7 @@ impl Recovery {
     /// The file's text: the `import` blocks, then the first lines of this run's journal.
     fn text(&self) -> String {
         // Writing to a `String` cannot fail.
-        let mut text = format!("# What run {} created and the state does not know; written by Pawl.\n", self.from);
+        let mut text = format!("# Objects that run {} created and the state lacks; written by Pawl.\n", self.from);
         for object in &self.imports {
             let id = quoted(object.id.as_deref().unwrap_or_default());
             let _ = write!(text, "import {{\n  to = {}\n  id = {id}\n}}\n", object.address);
@@ -174,7 +174,7 @@ impl Recovery {
             let _ = write!(first, ", {} are in the state already", self.recorded);
         }
         if !self.uncertain.is_empty() {
-            let _ = write!(first, ", {} it began and nobody saw the end", self.uncertain.len());
+            let _ = write!(first, ", {} it began, with an unknown end", self.uncertain.len());
         }
         if self.still_recorded > 0 {
             let _ = write!(first, ", {} it destroyed are still in the state", self.still_recorded);
@@ -283,7 +283,7 @@ impl PhaseRunner {
         Ok(true)
     }
 
-    /// Used if the failure names no import: plans without imports, then with those of one type at a time.
+    /// If a failure names no import: plans without imports, then with the imports of one type at a time.
     async fn find_blamed(&self, shell: &Shell, recovery: &Recovery, notices: &Notices) -> Result<Vec<(usize, String)>, Failure> {
         let kinds: BTreeSet<&str> = recovery.imports.iter().map(|object| object.kind.as_str()).collect();
         let mut trial = recovery.clone();
@@ -334,7 +334,7 @@ pub(super) fn finish_recovery(
     }
     if run.spec.approval.is_automatic_for(&facts.counts) && run.spec.operation.applies() {
         let message = format!(
-            "the plan creates {} that may be there already, and nobody is asked: {}",
+            "the plan creates {} that may exist already, and the run approves itself: {}",
             again.len(),
             again.iter().take(NAMED).map(|line| line.trim_start_matches("+ ")).collect::<Vec<_>>().join("; ")
         );
@@ -391,7 +391,7 @@ mod tests {
         assert!(text.contains("  id = \"q\\\"$${z}\"\n") && !text.contains("to = bad"), "{text}");
         assert_eq!(
             found.notes()[0],
-            "2 imported that run first created, 2 are in the state already, 2 it began and nobody saw the end"
+            "2 imported that run first created, 2 are in the state already, 2 it began, with an unknown end"
         );
     }
 

@@ -1,4 +1,4 @@
-//! A revision of a repository from the datastore. Needs no credentials; the unpacked tree is compared with the commit.
+//! Downloads a revision of a repository from the datastore, without credentials, and compares the unpacked tree with the commit.
 
 use std::{
     io,
@@ -25,8 +25,8 @@ use crate::{
     ports::{Notice, Notices},
 };
 
-/// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so
-/// that this error fails the run and not the deadline.
+/// Time limit for retries while the datastore is unavailable or the revision is not stored yet. At most half of Setup's timeout, so that
+/// the run fails with this error and not with the deadline.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit for unpacking and comparing.
 const UNPACKING: Duration = Duration::from_secs(240);
@@ -52,7 +52,7 @@ impl PhaseRunner {
         let Unpacked { files: count, without } = self.fetching(taken, notices).await?;
         if !without.is_empty() {
             let without = without.join(", ");
-            self.say(format!("these submodules are empty, since they are not in what is stored: {without}")).await;
+            self.say(format!("these submodules are empty, because the stored snapshot lacks them: {without}")).await;
         }
         let short: String = repository.revision.chars().take(7).collect();
         let source = format!("repository {} {short}, {}", repository.name, files(count));
@@ -132,7 +132,7 @@ fn of_request(error: &RequestError, repository: &RepositorySource) -> Failure {
         words::SOURCE_NOT_READY => {
             let at = namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default();
             let message = format!(
-                "{}; `controller sources` has not stored it. What it last said of the repository: kubectl describe{at} {}/{name}",
+                "{}; `controller sources` has not stored it. Its last report on the repository: kubectl describe{at} {}/{name}",
                 problem.message,
                 names::KUBECTL_REPOSITORY
             );
@@ -153,7 +153,7 @@ fn of_unpack(error: &UnpackError, repository: &RepositorySource) -> Failure {
         UnpackError::Storage(text) if is_disk_full(text) => Reason::DiskFull.failure(text),
         UnpackError::Storage(text) => Reason::AgentFault.failure(text),
         UnpackError::Integrity(text) => Reason::SourceCorrupt.failure(format!(
-            "what the datastore has as revision {revision} of repository {name} is not that: {text}; nothing was planned"
+            "the snapshot that the datastore has for revision {revision} of repository {name} is another one: {text}; nothing was planned"
         )),
     }
 }

@@ -42,8 +42,8 @@ impl PhaseRunner {
         let file = match taken {
             Ok(file) => file,
             Err(trouble) => {
-                // The end of a claimed run removes its bundle. If the cluster was restored from a backup older than the claim, the
-                // existing claim is the true reason.
+                // The bundle may be missing because the run was claimed and has ended, and the cluster was restored from an older backup.
+                // Then report the recorded claim as the reason.
                 if trouble.is(crds::datastore::NOT_FOUND) {
                     self.prove_claim(run).await?;
                 }
@@ -59,7 +59,7 @@ impl PhaseRunner {
             BundleError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 internal("the plan cannot be unpacked", &error)
             }
-            other => corrupt(format!("what the datastore keeps is not the plan: {other}")),
+            other => corrupt(format!("the bundle in the datastore is not the plan: {other}")),
         })?;
         let changed = head.inputs.changed(&given.taken);
         if !changed.is_empty() && !run.spec.approval.allow_rotation {
@@ -71,7 +71,7 @@ impl PhaseRunner {
             return Err(Reason::InputsChanged.failure(message));
         }
         self.restore_hooks(run, &given.env, head.hooks.clone());
-        // Other links may lead anywhere, as in the pod that made the plan. Only links of the source itself are refused, in Setup.
+        // Links may lead anywhere, as in the pod that made the plan. Setup refused links of the source that lead out.
         let stack = source::stack(&root, &head.stack.display().to_string(), "the plan's source")?;
         let root = root.canonicalize().or_internal("the source cannot be read")?;
         given_files::put_apart_again(&given.files, &stack)?;

@@ -204,7 +204,7 @@ impl PhaseRunner {
             files: Arc::new(given.files),
             variables: Arc::new(given.put),
         };
-        // Without the provider cache if the run's own configuration decides where providers come from.
+        // The provider cache is not used if the run's own configuration determines where providers come from.
         let cache = cache.filter(|_| !shell.user_config.installs);
         Ok((report, Prepared { run: run.clone(), shell, facts, inputs, cache, notes: given.notes }))
     }

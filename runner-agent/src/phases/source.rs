@@ -56,7 +56,7 @@ impl PhaseRunner {
         repository = repository.with_logins(&logins).map_err(|error| of_fetch(&error))?;
         for (n, login) in logins.iter().enumerate() {
             if let Some(authority) = &login.authority {
-                // Git may not read the Secret's directory, like every command; an authority is no secret, so it is copied.
+                // Git, like every command, cannot read the Secret's directory, so it gets a copy of the authority, which is not secret.
                 let file = self.settings.home().join(format!("ca-{n}.crt"));
                 // Replaces any file or link that a hook left there.
                 files::write(&file, authority).or_internal("ca.crt of a Secret cannot be copied")?;

@@ -49,8 +49,8 @@ const TOLD: [&str; 7] = [
 const NO_RETRY: [&str; 2] = ["TG_NO_AUTO_RETRY", "TERRAGRUNT_NO_AUTO_RETRY"];
 
 impl Call {
-    /// Builds the call for a command of the tool. `as_plan`: runs it as part of `plan`, the only command for which Terragrunt has
-    /// all values.
+    /// Builds the call for a command of the tool. With `as_plan` the command runs as part of `plan`, since Terragrunt has mocks of outputs
+    /// for `plan` only.
     fn of(terragrunt: &Found, args: Vec<OsString>, as_plan: bool) -> Self {
         let name = args.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let told = TOLD.iter().chain(NO_RETRY.iter().filter(|_| name == "apply"));
@@ -96,7 +96,7 @@ impl PhaseRunner {
     pub(super) fn call_terragrunt(&self, shell: &Shell, args: Vec<OsString>) -> Result<Call, Failure> {
         let (stack, tool) = (&shell.stack, &shell.tool.found);
         let Some(beneath) = &tool.beneath else { return Ok(Call { args, env: Vec::new() }) };
-        let failed = "Terragrunt cannot be told what to run";
+        let failed = "the settings for Terragrunt cannot be written";
         let stands_in = self.stands_in(beneath).or_internal(failed)?;
         let notes = self.notes();
         gone(&notes).or_internal(failed)?;
@@ -126,7 +126,7 @@ impl PhaseRunner {
         Ok(link)
     }
 
-    /// Path of the notes on the unit's commands. The stack's code can write there, as it can to the tool's other inputs.
+    /// Path of the notes on the unit's commands. The stack's code can write there, as to other inputs of the tool.
     fn notes(&self) -> PathBuf {
         self.settings.tmp().join("ran")
     }

@@ -60,10 +60,10 @@ impl Proven {
         let changed = |what: &str| {
             let was = self.digest.get().map_or("not known yet", String::as_str);
             let (title, path) = (&self.title, self.binary.display());
-            let message = format!("{title} is not what it was at Setup (sha256: {was}): {path} {what}; it was not started");
+            let message = format!("{title} has changed since Setup (sha256: {was}): {path} {what}; it was not started");
             Reason::ToolNotGenuine.failure(message)
         };
-        let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be looked at ({error})")))?;
+        let now = File::of(&self.binary).map_err(|error| changed(&format!("cannot be inspected ({error})")))?;
         if now == self.file {
             return Ok(());
         }
@@ -90,13 +90,13 @@ impl VerifiedTool {
     /// `remembered`, a digest may come from an earlier run.
     pub(super) fn of(found: Found, remembered: bool) -> Result<Self, Failure> {
         let all = found.all().map(Proven::of).collect::<io::Result<Vec<_>>>();
-        let proven = all.or_internal("the tool cannot be looked at")?;
+        let proven = all.or_internal("the tool cannot be inspected")?;
         let unknown: Vec<_> = proven.iter().filter(|one| one.digest.get().is_none()).cloned().collect();
         let read = move |binary: &Path| {
             if remembered {
                 return path::digest(binary);
             }
-            // The stamp from before the read: a file that changes while it is read has another one afterwards.
+            // Take the stamp before the read: a file that changes during the read has another stamp afterwards.
             let stamp = Stamp::of(binary)?;
             let digest = image::stated(binary).map_or_else(|| digest(binary), Ok)?;
             Ok((stamp, digest))
@@ -110,8 +110,7 @@ impl VerifiedTool {
         guard(&self.executables).iter_mut().try_for_each(Proven::check)
     }
 
-    /// The digest of the tool's executable, after a check that it is unchanged since Setup. With Terragrunt, both digests joined by
-    /// `+`.
+    /// Checks that the tool's executable is unchanged since Setup, and returns its digest. With Terragrunt, both digests joined by `+`.
     pub(super) async fn digest(&self) -> Result<String, Failure> {
         let failed = "the tool's digest cannot be computed";
         let task = guard(&self.digesting).take();
@@ -155,7 +154,7 @@ mod tests {
         proven.digest.set(digest(&binary).unwrap()).unwrap();
         proven.check().unwrap();
         assert_eq!(proven.file, File::of(&binary).unwrap(), "and is not read again");
-        // Other bytes of the same length and modification time, written in place and by replacing the file.
+        // Write other bytes with the same length and modification time, once in place and once by replacing the file.
         let meta = fs::metadata(&binary).unwrap();
         for path in [binary.clone(), dir.path().join("other")] {
             fs::write(&path, "evil").unwrap();

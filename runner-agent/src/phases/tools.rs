@@ -173,7 +173,7 @@ fn same(pinned: &Pinned, found: &Found) -> Result<(), Failure> {
     if let (Some(wanted), Some(digest)) = (&pinned.digest, &found.digest)
         && wanted != digest
     {
-        let message = format!("the plan was made with {} {wanted}, and what is to be had now is {digest}", found.title());
+        let message = format!("the plan was made with {} {wanted}, and now only {digest} is available", found.title());
         return Err(Reason::ToolNotGenuine.failure(message));
     }
     match (&pinned.beneath, &found.beneath) {

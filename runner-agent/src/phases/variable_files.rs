@@ -200,7 +200,8 @@ fn of_source(path: &Path, root: &Path, named: &str) -> Result<String, Failure> {
 }
 
 impl GivenVariables {
-    /// The name under which the tool loads the file. It contains the original name, so that the tool's messages lead back to it.
+    /// The name under which the tool loads the file. It contains the original name, so that people recognise the file in the tool's
+    /// messages.
     fn put_name(&self, number: usize) -> String {
         let last = self.name.rsplit('/').next().unwrap_or_default();
         let (stem, json) = last.strip_suffix(".json").map_or((last, ""), |stem| (stem, ".json"));

@@ -118,8 +118,8 @@ fn in_files(stack: &Path, arguments: &[OsString], env: &[(OsString, OsString)]) 
     Some(all)
 }
 
-/// The variables that a stack's files declare; `None` leaves the decision to the tool. That is so if a file is not parseable, under
-/// Terragrunt, which generates files itself, and where a workspace stores variables with its state.
+/// The variables that a stack's files declare; `None` leaves the decision to the tool: if a file cannot be parsed, under Terragrunt, which
+/// generates files, and where a workspace stores variables with its state.
 fn declared(tool: ToolName, stack: &Path) -> Option<Declarations> {
     let tool = known(tool).filter(|tool| *tool != Tool::Terragrunt)?;
     let mut all = Declarations::new();

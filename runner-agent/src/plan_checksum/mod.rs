@@ -169,7 +169,8 @@ mod tests {
         Digests { plan: "p".into(), work: "w".into(), tool: "t".into(), lock: None }
     }
 
-    /// Computed by another program. A plan that waits during an upgrade must have the approved checksum.
+    /// The expected value was computed by another program. It must never change, since a plan that waits during an upgrade has to keep its
+    /// approved checksum.
     #[test]
     fn checksum_is_the_same_in_every_version() {
         let facts = Facts {

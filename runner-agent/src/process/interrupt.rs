@@ -1,4 +1,4 @@
-//! Tells commands to end: the tool by one SIGINT to its own PID, never to its group; everything by SIGKILL.
+//! Stops commands: the tool by one SIGINT to its own PID, never to its group; everything by SIGKILL.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,7 +25,7 @@ pub enum Role {
     Other,
     /// The command itself.
     Tool,
-    /// A descendant of the command that runs this executable: Terragrunt runs OpenTofu or Terraform.
+    /// The tool is a descendant of the command, with this executable: Terragrunt runs OpenTofu or Terraform.
     Above(PathBuf),
 }
 

@@ -37,8 +37,8 @@ fn peek(children: &Children) -> Peek {
     }
 }
 
-/// Reaps each ended child that tokio does not wait for. Returns `false` if one of tokio's children comes first in the kernel's
-/// order; call again soon.
+/// Reaps each ended child that tokio does not wait for. Returns `false` if the kernel offers one of tokio's children first; then call it
+/// again soon.
 fn reap_once(children: &Children) -> bool {
     loop {
         match peek(children) {

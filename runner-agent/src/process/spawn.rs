@@ -24,7 +24,7 @@ use super::{
 
 /// Time to read output after a command's end. A daemon that inherited the pipe does not delay the run longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
-/// The same after a command was told to end, since the rest of its output does not matter.
+/// The same after a command was asked to stop, since the rest of its output does not matter.
 const DRAIN_TOLD: Duration = Duration::from_millis(500);
 /// Interval at which new children of an interrupted command are looked for.
 const LOOK: Duration = Duration::from_millis(200);

@@ -79,7 +79,7 @@ pub(super) fn send(pid: i32, signal: Signal) {
     }
 }
 
-/// Kills the descendants of `root`: parents first, so that no parent sees its child die and continues.
+/// Kills the descendants of `root`: parents first, so that no parent reacts to the death of its child.
 pub(super) fn kill_below(root: i32) {
     for pid in descendants(root) {
         send(pid, Signal::SIGKILL);

@@ -24,7 +24,7 @@ pub(super) struct Seen {
     /// The name below the package.
     pub(super) name: String,
     pub(super) executable: bool,
-    /// Unchanged while nobody writes to the file.
+    /// The stamp is unchanged as long as the file is not written.
     pub(super) stamp: Stamp,
 }
 
@@ -137,7 +137,7 @@ impl Record {
         })
     }
 
-    /// Reads a package again, and restores modes, which are all that a stack's code can change.
+    /// Reads a package again, and restores its modes, since a stack's code can change modes and nothing else.
     ///
     /// # Errors
     /// It cannot be read.
@@ -157,8 +157,8 @@ impl Record {
     }
 }
 
-/// Whether a package has an executable for this machine. The hashes in a lock file are of several platforms and do not name them;
-/// without this check the package of another platform could be served.
+/// Whether a package has an executable for this machine. A lock file has hashes of several platforms without naming them, so without this
+/// check the package of another platform could be served.
 pub(super) fn runs_here(package: &Path, provider: &str, record: &Record) -> io::Result<bool> {
     // Class, byte order and machine, as in `elf.h`.
     let machine: u8 = match std::env::consts::ARCH {

@@ -38,8 +38,8 @@ enum Became {
 }
 
 impl Cache {
-    /// Stores the packages that `init` installed below `data` (`.terraform`) and that the lock file lists. The lock file must be
-    /// read before code of the stack could write to it. Only the hash of a package counts, not its origin.
+    /// Stores the packages that `init` installed below `data` (`.terraform`) and that the lock file lists. The lock file must be read
+    /// before code of the stack could write to it. Whether a package is stored depends on its hash and not on its origin.
     pub fn keep(&self, lock: &Lock, data: &Path, stop: &dyn Fn() -> bool) -> Kept {
         let mut all = Kept::default();
         for locked in &lock.providers {
@@ -89,10 +89,12 @@ impl Cache {
         make(&package)?;
         let (h1, record) = copy(from, &package, self.limits.package, stop).map_err(at(from))?;
         if !locked.packages.contains(&h1) {
-            return Err(Error::integrity(format!("what is installed is {h1}, which the lock file does not list")));
+            return Err(Error::integrity(format!(
+                "the installed provider has the digest {h1}, which the lock file does not list"
+            )));
         }
         if !runs_here(&package, &locked.provider.name, &record).map_err(at(&package))? {
-            return Err(Error::integrity("what is installed has no executable for this platform"));
+            return Err(Error::integrity("the installed provider has no executable for this platform"));
         }
         write_record(aside, &record)?;
         let used = aside.join(USED);
@@ -108,8 +110,7 @@ impl Cache {
     }
 }
 
-/// Whether the lock file could have listed the package before: a tool that installs another one adds its hash. This only saves
-/// the copy, whose hash is checked anyway.
+/// Whether the lock file may have listed the package before `init`. This only avoids needless copies: the hash of each copy is checked.
 fn listed(before: &Locked, data: &Path) -> bool {
     let Some(Ok(now)) = data.parent().map(Lock::of) else { return true };
     let now = now.providers.into_iter().find(|now| now.provider == before.provider && now.version == before.version);

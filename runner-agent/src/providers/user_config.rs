@@ -30,7 +30,7 @@ impl UserConfig {
         }
         for (host, token) in tokens {
             if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '$' | '%')) {
-                return Err(format!("what is said to be the token of {host} is none: a token is one word"));
+                return Err(format!("the token of {host} is invalid: a token is one word"));
             }
             if config.text.contains(&format!("credentials \"{host}\"")) {
                 return Err(format!("{host} has two tokens, one in credentials.registries and one in credentials.cliConfig"));
@@ -60,7 +60,7 @@ impl UserConfig {
         // Checked before parsing: its quoted provider names are no valid HCL 2.
         if own.contains("dev_overrides") {
             return Err(
-                "dev_overrides is refused: such a provider stands in no lock file, so that nobody could approve it".to_owned()
+                "dev_overrides is refused: such a provider is in no lock file, so its digest cannot be approved".to_owned()
             );
         }
         // A parser message could contain a part of the text.

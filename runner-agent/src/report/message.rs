@@ -34,7 +34,7 @@ pub enum Held {
 pub enum Ends {
     /// Time of the phase's deadline.
     Deadline(Timestamp),
-    /// It was told to end. Time at which blocking processes are killed.
+    /// It was asked to stop. Time at which blocking processes are killed.
     Killed(Timestamp),
 }
 
@@ -140,10 +140,10 @@ pub fn quiet(phase: Phase, since: Timestamp, current: Option<&str>, ends: Option
     };
     let end = match ends {
         Some(Ends::Deadline(at)) => format!("; it ends at the deadline at {}", time(at)),
-        Some(Ends::Killed(at)) => format!("; it was told to end, and what holds it up is killed at {}", time(at)),
+        Some(Ends::Killed(at)) => format!("; it was asked to stop, and the blocking process is killed at {}", time(at)),
         None => String::new(),
     };
-    format!("{what} has said nothing new since {}{place}{end} (UTC)", time(since))
+    format!("{what} has printed nothing new since {}{place}{end} (UTC)", time(since))
 }
 
 /// A run ended without an apply because a user or a rule stopped it.
@@ -233,15 +233,15 @@ mod tests {
         let deadline = Some(Ends::Deadline(at("2026-11-21T10:45:00Z")));
         assert_eq!(
             quiet(Phase::Plan, since, None, deadline),
-            "plan has said nothing new since 10:31:02; it ends at the deadline at 10:45:00 (UTC)"
+            "plan has printed nothing new since 10:31:02; it ends at the deadline at 10:45:00 (UTC)"
         );
         assert_eq!(
             quiet(Phase::Apply, since, Some("aws_db_instance.main"), Some(Ends::Deadline(at("2026-11-22T04:31:02Z")))),
-            "apply has said nothing new since 10:31:02, at aws_db_instance.main; it ends at the deadline at 2026-11-22 04:31:02 (UTC)"
+            "apply has printed nothing new since 10:31:02, at aws_db_instance.main; it ends at the deadline at 2026-11-22 04:31:02 (UTC)"
         );
         assert_eq!(
             quiet(Phase::Apply, since, None, Some(Ends::Killed(at("2026-11-21T10:40:00Z")))),
-            "apply has said nothing new since 10:31:02; it was told to end, and what holds it up is killed at 10:40:00 (UTC)"
+            "apply has printed nothing new since 10:31:02; it was asked to stop, and the blocking process is killed at 10:40:00 (UTC)"
         );
         assert!(quiet(Phase::AwaitingApproval, since, None, None).starts_with("init of the plan that was kept has said nothing"));
     }

@@ -171,7 +171,7 @@ impl Search<'_> {
         let hint = match (&why, tool) {
             (ToolReason::Default, _) => {
                 let [tofu, terraform] = [tool_versions::Tool::OpenTofu, tool_versions::Tool::Terraform].map(asks);
-                format!("no file says which tool the code is for, so it is {tool} by default; {tofu} or {terraform} says it")
+                format!("no file selects the tool, so it is {tool} by default; {tofu} or {terraform} selects it")
             }
             (ToolReason::Locked(_) | ToolReason::Required { .. }, tool_versions::Tool::Terraform) => {
                 format!("it is {tool} {why}; {} asks for OpenTofu", asks(tool_versions::Tool::OpenTofu))

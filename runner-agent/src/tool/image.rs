@@ -53,7 +53,8 @@ pub(crate) fn stated(binary: &Path) -> Option<String> {
     of_image(binary, Path::new("/"))
 }
 
-/// A volume has another device than the image. Files of the image belong to root, and no process here runs as root.
+/// Checks that a file is part of the image: a volume has another device, and files of the image belong to root, while no process of a pod
+/// runs as root.
 fn of_image(binary: &Path, top: &Path) -> Option<String> {
     let (place, top) = (beside(binary), fs::metadata(top).ok()?);
     let ours = |path: &Path| {
@@ -68,7 +69,7 @@ fn of_image(binary: &Path, top: &Path) -> Option<String> {
     (statement.size == size && statement.parts == parts).then_some(statement.sha256)
 }
 
-/// Size and digest of the parts: the first bytes, the last, and others at equal distances between.
+/// Size of the file, and digest of its parts: the first bytes, the last, and others at equal distances between.
 fn parts(binary: &Path) -> io::Result<(u64, String)> {
     let file = File::open(binary)?;
     let size = file.metadata()?.len();

@@ -66,7 +66,7 @@ pub fn run() -> u8 {
         Call::Done => return 0,
         Call::Other => command.args(args),
         Call::Unit(args) => {
-            // Without the note the agent reports that the tool did not run. The tool's work does not depend on it.
+            // A failed note does not stop the tool. The agent then reports that the tool did not run.
             let _ = note(&notes, args.first().map_or(OsStr::new(""), OsString::as_os_str), &here);
             let data = unit.join(".terraform");
             show(&data, &here, &unit);
@@ -104,7 +104,7 @@ fn is_of(here: &Path, unit: &Path) -> bool {
         || here.components().any(|part| part == Component::Normal(bears.as_ref()))
 }
 
-/// Links the unit's data directory to where Terragrunt looks for it. Without the link Terragrunt would run `init` and its hooks
+/// Creates a link to the unit's data directory where Terragrunt looks for it. Without the link Terragrunt would run `init` and its hooks
 /// each time.
 fn show(data: &Path, here: &Path, unit: &Path) {
     let Ok(below) = here.strip_prefix(unit) else { return };

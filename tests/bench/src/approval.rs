@@ -30,7 +30,8 @@ enum Pace {
     Calm,
     /// Like loops that sleep for a second.
     EachSecond,
-    /// As fast as the API server responds. It stores one write of an object at a time, so each write waits for the others, and ours too.
+    /// Annotates as fast as the API server responds. The API server stores one write of an object at a time, so each write, ours included,
+    /// waits for the others.
     Unresting,
 }
 
@@ -124,7 +125,7 @@ async fn approved(lab: &Lab, people: &People<'_>, name: &str, pace: Pace) -> Res
         })
     });
     let writers: Vec<_> = writers.collect();
-    // A person takes longer than this. The controller's policy proof may be up to a minute old here, as in production.
+    // A person needs more than this second. The controller's proof of the policies may be up to a minute old here, as in production.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let sent = Timestamp::now();
     Lab::approve(&people.approver, name, &plan.checksum, APPROVER).await?;

@@ -65,7 +65,7 @@ pub enum Figure {
     Standby,
 }
 
-/// Which figures to measure, and how often.
+/// The figures to measure, and the number of repetitions.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Fewer repetitions.

@@ -21,7 +21,7 @@ const ALL: &str = "requests of an Automatic run by agent and controller, of any 
 pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Result<()> {
     let namespace = lab.namespace().await?;
     let mut last = Vec::new();
-    // The first run proves the policies by dry runs, which stay valid for a minute; dry runs are counted separately anyway.
+    // The first run proves the policies by dry runs, and the proof is valid for a minute. Dry runs are counted separately.
     for n in 0..=times {
         last = of_one_run(lab, &namespace, &format!("run-{n}")).await?;
         if n > 0 {
@@ -44,7 +44,7 @@ pub(super) async fn measure(lab: &Lab, times: usize, table: &mut Table) -> Resul
     at_rest(lab, &namespace, table).await
 }
 
-/// The requests of agent and controller from the creation of a run until all consequences of its end are done.
+/// The requests of agent and controller from the creation of a run until the clean-up after its end.
 async fn of_one_run(lab: &Lab, namespace: &Namespace<'_>, name: &str) -> Result<Vec<Request>> {
     let log = &lab.cluster.audit_log;
     let place = audit::end(log)?;

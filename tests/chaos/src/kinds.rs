@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::ValueEnum;
 use jiff::Timestamp;
 
-/// Kind of a strike, in the order of the report. The value's name is the one in the report.
+/// Kind of a fault that the loop injects (a strike, in the order of the report. The value's name is the one in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
     /// The init process of the pod, whose death ends all processes of the container.

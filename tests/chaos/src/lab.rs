@@ -50,7 +50,7 @@ pub(super) struct Lab {
 
 impl Lab {
     pub(super) async fn up(seed: u64, values: &Values) -> Result<Self> {
-        // Not a shared cluster: the loop kills the API server and the controllers, and the checker reads the whole audit log.
+        // The loop has its own cluster, since it kills the API server and the controllers, and the checker reads the whole audit log.
         let cluster = Cluster::up(CLUSTER, Audit::Objects).await?;
         let mut config = cluster.config().await?;
         // A killed API server may leave a request or a watch without an end.
@@ -61,7 +61,7 @@ impl Lab {
         let target = cluster.server.strip_prefix("https://").context("the API server's address is no URL")?.parse()?;
         let proxy = Proxy::start(host, target).await?;
         cluster.restart_apiserver(Duration::ZERO, &[FLAG.to_owned()]).await?;
-        // Before anything else: in a cluster from an earlier run, pods still use the address of its proxy.
+        // Do this first: in a cluster from an earlier run, pods still use the address of that run's proxy.
         behind(&cluster, proxy.addr())?;
         cluster.install(values).await?;
         let second = jiff::Timestamp::now().as_second() % 0xf_ffff;
@@ -159,7 +159,7 @@ impl Lab {
     }
 }
 
-/// The pod's memory limit. With `tight` it is much less than its tool needs, to trigger the OOM killer.
+/// The pod's memory limit. With `tight` it is much less than the tool needs, to trigger the OOM killer.
 pub(super) fn runner(tight: bool) -> Value {
     let memory = if tight { "128Mi" } else { "256Mi" };
     // Each controller waits this long plus a minute for a pod that disappeared without an end, because the node is young.

@@ -35,7 +35,7 @@ use verdict::Kept;
 
 /// The repository's name, also in the cluster.
 const STACKS: &str = "stacks";
-/// Time limit for layers after the last strike: the longest backoff for an unavailable server, and plans.
+/// Time limit for layers after the last kill. It covers the longest backoff for an unavailable server, and the remaining plans.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A forge with one repository, and a layer for each of its directories.

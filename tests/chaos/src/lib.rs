@@ -1,5 +1,5 @@
-//! The kill loop: runs on a real cluster with constant kills, layers that receive commits meanwhile, and a check afterwards that reads what
-//! happened. `cargo chaos`; the short form is a stage of `cargo ci`.
+//! The kill loop: runs on a real cluster with constant kills, layers that receive commits meanwhile, and a check of audit log and ledger
+//! afterwards. `cargo chaos` runs it; a short form is a stage of `cargo ci`.
 
 mod cluster_faults;
 pub mod history;

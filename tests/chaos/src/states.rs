@@ -73,8 +73,8 @@ impl Place {
         }
     }
 
-    /// Removes, like a person, a lock outside the datastore whose run was deleted. Pawl leaves it alone, because it can no longer prove the
-    /// run's end.
+    /// Removes, like a person, the lock of a deleted run on a state outside the datastore. Pawl leaves it alone, because it can no longer
+    /// prove the run's end.
     async fn unlock_what_nobody_proves(self, lab: &Lab) -> Result<()> {
         let Self::Elsewhere(_) = self else { return Ok(()) };
         let Some(who) = self.lock(lab).await? else { return Ok(()) };

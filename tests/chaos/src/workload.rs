@@ -20,7 +20,7 @@ use super::{
 
 /// Time limit of a run after its last strike. It covers every wait of Pawl: backoff, and lost pods.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Interval between looks at a run. They read the watch cache and send no requests.
+/// Interval between checks of a run, which read the watch's cache and send no requests.
 const LOOK: Duration = Duration::from_millis(60);
 
 /// Runs that did not end, each with its status.
@@ -110,7 +110,7 @@ fn draw(lab: &Lab, name: &str, random: &mut StdRng) -> Result<(TerraformRun, boo
     let automatic = random.random_bool(0.5);
     let out_of_memory = random.random_bool(0.05);
     let place = Place::draw(random);
-    // Some last long enough to send much of their journal before they are struck.
+    // Some last long enough to send much of their journal before a strike.
     let apply_ms = if random.random_bool(0.2) { 600..1200 } else { 50..500 };
     let mut commands = json!({
         "init": [{"sleep_ms": random.random_range(0..800)}],

@@ -28,7 +28,7 @@ pub struct Tool {
     path: PathBuf,
 }
 
-/// The requested tools, built if they name a version; without a request, those that are built already.
+/// The requested tools; one with a version is built if it is missing. Without a request, the tools that are built already.
 pub fn tools(asked: &[String]) -> Result<Vec<Tool>> {
     let mut found = Vec::new();
     for (tool, version, name) in versions::known() {

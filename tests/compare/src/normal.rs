@@ -20,7 +20,7 @@ const NEW_EACH_TIME: &[(&str, &[&str])] = &[
     ("time_static", &["day", "hour", "minute", "month", "second", "unix", "year"]),
 ];
 
-/// Minimum length of a value that is also replaced elsewhere; shorter ones may be coincidences.
+/// A changing value of at least this length is also replaced inside other values. A shorter match may be a coincidence.
 const TELLING: usize = 6;
 
 /// Makes a state and outputs comparable. Replaces new values at their source and in all other places; omits `serial` and `lineage`.

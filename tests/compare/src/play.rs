@@ -20,7 +20,7 @@ use super::{
 };
 use harness::cluster::cache;
 
-/// Seconds for a tool to end after it was told to.
+/// Seconds for a tool to end after a signal.
 const GRACE: &str = "20";
 /// The tools' lock file of installed providers.
 const LOCK_FILE: &str = ".terraform.lock.hcl";
@@ -160,7 +160,7 @@ impl<'a> Side<'a> {
         let (file, out) = (self.plan_file(), format!("-out={}", self.plan_file()));
         let arguments = [&["plan", "-json", "-input=false", "-detailed-exitcode", &out], more].concat();
         let plan = self.tool(name, &arguments)?;
-        // Terragrunt exits with the code of an ignored error, where changes have a code of their own.
+        // With `-detailed-exitcode` Terragrunt exits with the code of an error that it ignored.
         let ignored = self.unit && plan.err.contains("Ignoring error");
         let mut stage = self.of_tool(if ignored { End::NoChanges } else { plan.end(true) }, &plan);
         // For a unit, `show` may read outputs that only a plan may take from mocks.
@@ -268,8 +268,8 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A uniform name for a file in the data directory, which is the unit's own with Pawl, and in Terragrunt's copy without (design 0017).
-/// `None` for the link between the two, and for provider locks: Terragrunt's cache writes them, which Pawl disables.
+/// A uniform name for a file in the data directory. With Pawl this is the unit's own directory, without it one in Terragrunt's copy (design
+/// 0017). `None` for the link between the two, and for provider locks: Terragrunt's cache writes them, which Pawl disables.
 fn in_unit(file: &str) -> Option<String> {
     let parts: Vec<_> = file.split('/').collect();
     if file.contains(".terraform/providers/") && Path::new(file).extension().is_some_and(|end| end == "lock") {

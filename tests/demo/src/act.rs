@@ -84,7 +84,7 @@ impl<'a> Act<'a> {
                 Answer::Yes => approve().await?,
                 Answer::No => approve::deny(&self.runs, &name).await?,
                 Answer::Elsewhere => screen::say("Answered in another terminal."),
-                Answer::Left => return Ok(leave(&name, "It goes on waiting.")),
+                Answer::Left => return Ok(leave(&name, "It still waits.")),
             }
         } else {
             let why = "There is no terminal to ask at, and --yes was not given, so nothing was approved.";

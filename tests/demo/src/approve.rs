@@ -96,7 +96,7 @@ impl Keys {
             at_once.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
             termios::tcsetattr(stdin(), SetArg::TCSAFLUSH, &at_once).context("the terminal does not take single keys")?;
         }
-        // One thread for all questions: it blocks in a read, and a second thread would lose the first key of the next question.
+        // One thread serves all questions. It blocks in a read, so it would take the first key of the next question from a second thread.
         let mut pressed = READ.get_or_init(|| Mutex::new(read())).lock().await;
         while pressed.try_recv().is_ok() {}
         Ok(Self { pressed, saved })

@@ -20,7 +20,7 @@ use harness::wait;
 use servers::git::GitServer;
 use servers::objects::ObjectServer;
 
-/// Fixed, so that older runs find their repository after a restart. The address is the cluster's own.
+/// The port is fixed, so that older runs find their repository after a restart. The address belongs to the cluster.
 const GIT_PORT: u16 = 3080;
 /// The port of the object server, fixed for the same reason.
 const OBJECT_PORT: u16 = 3081;

@@ -2,7 +2,7 @@
 //!
 //! One JSON object per line, `{seq, at, who, what, …detail}`. The owner of the ledger assigns `seq` in the order in which it accepts
 //! entries, so entries of different pods have one order, independent of their clocks. An entry is written before its effect is visible to
-//! others: without an entry, nothing happened.
+//! others, so without an entry there was no effect.
 
 mod lock;
 
@@ -56,7 +56,7 @@ pub struct Entry {
     pub at: String,
     /// Host name of the writer, which in a pod is the pod's name; for a state server the holder in the lock.
     pub who: String,
-    /// What happened; see [`what`].
+    /// The kind of the entry; see [`what`].
     pub what: String,
     /// All other fields.
     #[serde(flatten)]
@@ -102,7 +102,7 @@ pub struct Ledger {
 impl Ledger {
     /// Appends an entry; returns its number, and the number of entries of the same kind.
     ///
-    /// The kind is `what`, and the details `script` and `command` if present: this tells a scripted tool that it is the second attempt.
+    /// The kind is `what`, and the details `script` and `command` if present: so a scripted tool knows how often it has run.
     pub fn append(&self, mut entry: Entry) -> Ack {
         let mut entries = self.guard();
         let seq = entries.len() as u64 + 1;

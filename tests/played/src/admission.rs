@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_policy_of_the_chart_is_read_whole() {
+    fn every_policy_of_the_chart_is_parsed() {
         let policies = POLICIES.as_ref().unwrap();
         let mut names: Vec<_> = policies.iter().map(|policy| policy.name.as_str()).collect();
         names.sort_unstable();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_in_an_account_of_its_own_is_claimed_by_an_attempt_that_restores() {
+    fn apply_account_is_claimed_by_a_restoring_attempt_only() {
         let pod = User::pod("n", "a-1", "u1");
         let sum = "sha256:1";
         let claim = |spec: &Value, attempt: Value, number: u32| {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_asks_for_needs_the_rights_to_it() {
+    fn run_needs_its_creators_rights_to_what_it_uses() {
         let author = User::with("eva", &["create"]);
         let create = |user: &User, spec: &Value| said(admit(user, None, &run(&json!({}), spec, &Value::Null), false));
         let accounts = json!({"runner": {"serviceAccountName": "writer", "planServiceAccountName": "reader"}});
@@ -280,7 +280,7 @@ mod tests {
         for (user, value, status, text) in [
             (&author, "yes", &failed, "is set to true, or not at all"),
             (&User::with("max", &[]), "true", &failed, "needs the verb create"),
-            (&author, "true", &unclaimed, "has anything to recover"),
+            (&author, "true", &unclaimed, "a recovery needs a run that failed"),
         ] {
             assert!(annotate(user, names::RECOVER, value, status).contains(text), "{text}");
         }

@@ -15,7 +15,7 @@ use cel::{
 };
 use serde_json::Value;
 
-/// CEL functions. Without the extension, a rule that calls one of its functions refuses everything, without an error here.
+/// CEL functions. If an extension is missing, a rule that calls one of its functions refuses every write, without an error here.
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     drop(env.add_extension(extensions::strings));

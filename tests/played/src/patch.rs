@@ -44,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn null_removes_lists_are_replaced_and_values_leave_primitive_lists() {
+    fn merge_patch_removes_nulls_and_replaces_lists() {
         let mut value = json!({"a": {"b": 1, "c": [1, 2]}, "finalizers": ["x", "y"]});
         merge(&mut value, &json!({"a": {"b": null, "c": [3], "d": {"e": null}}, "$deleteFromPrimitiveList/finalizers": ["x"]}));
         assert_eq!(value, json!({"a": {"c": [3], "d": {}}, "finalizers": ["y"]}));

@@ -54,7 +54,7 @@ fn controller_back(scene: &Scene) -> Result<()> {
 }
 
 /// tofu-controller #531: a restarted controller ended its runners in mid-apply, an "absolute disaster". In Pawl an apply ends, and is
-/// reported, while there is no controller, and one that outlives the outage goes on in the same process.
+/// reported, while there is no controller, and one that outlives the outage continues in the same process.
 async fn without_controller(scene: Scene) -> Result<()> {
     let mut before = Vec::new();
     for name in ["ends", "outlives"] {
@@ -82,7 +82,7 @@ async fn without_controller(scene: Scene) -> Result<()> {
     scene.ends_within("outlives", RunResult::Applied, LATER).await?;
     for name in ["ends", "outlives"] {
         ensure!(created(&scene, name) == 3 && scene.starts(name, "apply") == 1, "{name}");
-        ensure!(ledger::select(&scene.ledger(name), what::SIGNAL, None).is_empty(), "the tool of {name} was told to end");
+        ensure!(ledger::select(&scene.ledger(name), what::SIGNAL, None).is_empty(), "the tool of {name} was asked to stop");
         ensure!(scene.pod_names(name).await?.len() == 1, "{name} had another pod");
     }
     Ok(())

@@ -34,7 +34,7 @@ pub fn known() -> impl Iterator<Item = Known> {
     BUILT.into_iter().chain(OTHERS).chain(COMPARED)
 }
 
-/// Which versions are real programs.
+/// The versions that are real programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Programs {
     /// Two; the others are scripted.

@@ -58,7 +58,7 @@ impl Script {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Persist {
-    /// Once, at the end or when it is interrupted; a kill before that loses everything, as with the real tool.
+    /// Writes the state once, at the end or when it is interrupted. A kill before that loses it, as with the real tool.
     End,
     /// After each resource.
     Each,

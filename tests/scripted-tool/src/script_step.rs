@@ -10,7 +10,7 @@ pub enum Step {
     Word(Action),
     /// A step with parameters, as an object.
     Full {
-        /// Only in these executions of the command (counted from 1, across pods, by script name in the ledger).
+        /// Runs only in these executions of the command (counted from 1, across pods, by script name in the ledger).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         only: Option<Vec<u64>>,
         #[serde(flatten)]

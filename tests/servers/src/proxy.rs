@@ -19,7 +19,7 @@ pub enum Weather {
     Fair,
     /// Delays every chunk by 300 ms.
     Slow,
-    /// Forwards requests and cuts the connection before the reply: the write has landed, but the client does not know.
+    /// Forwards requests and cuts the connection before the reply: the write takes effect, and the client gets no response.
     LostReplies,
     /// Cuts connections at once.
     Cut,

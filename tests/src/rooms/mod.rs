@@ -251,7 +251,7 @@ fn dependencies(manifest: &str) -> BTreeSet<&str> {
     product.flat_map(|(_, lines)| lines.lines()).filter_map(|line| line.split(['.', ' ', '=']).next()).collect()
 }
 
-/// The dependencies between crates that [`SHARED`] and [`SIDES`] do not permit; `crates` has their folders and manifests by name.
+/// The dependencies between crates that [`SHARED`] and [`SIDES`] do not permit. `crates` maps each crate's name to its folder and manifest.
 fn wrong_arrows(crates: &BTreeMap<String, (PathBuf, String)>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, (folder, manifest)) in crates {

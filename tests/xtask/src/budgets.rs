@@ -38,7 +38,7 @@ const EXACT: [&str; 3] = [CODE, COMMENTS, FIELDS];
 const PROGRAMS: [&str; 2] = ["controller", "runner-agent"];
 const IMAGES: [&str; 3] = ["pawl-controller", "pawl-sources", "pawl-runner"];
 
-/// What to measure, and whether to write the budgets.
+/// The measurements to make, and whether to write the budgets.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Write the measured figures into the file. Other figures stay.

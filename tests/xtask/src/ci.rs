@@ -24,7 +24,7 @@ use crate::{
     stage::{End, Outcome, Stage, run_all},
 };
 
-/// Which stages and tests to run.
+/// The stages and tests to run.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Only the stages whose name contains this, and those that they need.

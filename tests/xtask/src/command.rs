@@ -32,8 +32,8 @@ pub fn cargo() -> Command {
     command
 }
 
-/// A command that runs this program again. Its path still opens the program after Cargo has replaced the file: `crates` makes Cargo build
-/// it again while it runs.
+/// A command that runs this program again. The path still opens this program after Cargo has replaced its file, as `crates` makes Cargo do
+/// while it runs.
 pub(crate) fn this_program() -> Command {
     Command::new(format!("/proc/{}/exe", std::process::id()))
 }

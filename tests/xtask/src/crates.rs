@@ -60,8 +60,8 @@ fn seed_from(cache: &Cache) -> Result<()> {
     let profiles = profiles(&target)?;
     let locks = profiles.iter().map(|profile| Lock::wait(&profile.join(".cargo-lock")));
     let _locks = locks.collect::<Result<Vec<_>>>()?;
-    // The hash of a crate that includes a file of `OUT_DIR` contains that path, so crates that were compiled here do not fit the
-    // snapshot. Without fingerprints Cargo compiles the rest again, which is this program.
+    // The hash of a crate that includes a file of `OUT_DIR` contains that path, so crates that were compiled here do not match the
+    // snapshot. Remove their fingerprints; Cargo then compiles again the few crates of this program.
     for profile in &profiles {
         cache::remove(&profile.join(".fingerprint"))?;
     }
@@ -126,8 +126,8 @@ fn has_members(target: &Path) -> Result<bool> {
     Ok(units.iter().any(|name| name.starts_with("crds-")))
 }
 
-/// A hash of everything that affects the compilation of third-party crates. Each unit has its own hash as well, so superfluous units do no
-/// harm.
+/// A hash of everything that affects the compilation of third-party crates. Superfluous units do no harm, since Cargo finds each unit by
+/// its own hash.
 fn key() -> Result<String> {
     let read = |name: &str| cache::read(&root().join(name));
     let lock = read("Cargo.lock")?;

@@ -26,7 +26,7 @@ pub fn run(arguments: &[String]) -> Result<ExitCode> {
             "demo",
             &format!(
                 "the first time takes a quarter of an hour or more: Kubernetes, OpenTofu and images are built from source.\n\
-                 They are kept in {}; it is safe to interrupt, the next time goes on from there.",
+                 They are kept in {}; you may interrupt, and the next run resumes there.",
                 Cache::open()?.path("").display()
             ),
         );

@@ -86,10 +86,10 @@ pub fn holds_claim(run: &RunView, pod: &PodIdentity, nonce: &str) -> bool {
 pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: Ask) -> Result<(), Problem> {
     let forbidden = |message: &str| Err(problem(FORBIDDEN, message));
     if pod.namespace != run.namespace {
-        return forbidden("the run is of another namespace");
+        return forbidden("the run is in another namespace");
     }
     let Some((newest, pod_name, open)) = &run.attempt else { return forbidden("the run has no attempt") };
-    // A later attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
+    // The open attempt may read objects of an earlier one. All other requests are for the caller's own attempt.
     let own = if matches!(ask, Ask::Get(_)) { *newest } else { attempt };
     if attempt > *newest {
         return forbidden("the run has no such attempt");
@@ -99,7 +99,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return if was_its {
             Err(problem(REPLACED, format!("attempt {own} was replaced by attempt {newest}")))
         } else {
-            forbidden("the attempt is another pod's")
+            forbidden("the attempt belongs to another pod")
         };
     }
     if pod.name != *pod_name {
@@ -107,7 +107,7 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
         return if older {
             Err(problem(REPLACED, format!("the attempt of this pod was replaced by attempt {newest}")))
         } else {
-            forbidden("the attempt is another pod's")
+            forbidden("the attempt belongs to another pod")
         };
     }
     let adopted = run.adopted.as_ref().filter(|adopted| adopted.attempt == *newest);
@@ -119,9 +119,9 @@ pub fn decide(run: &RunView, pod: &PodIdentity, attempt: u32, nonce: &str, ask: 
     if !(*open || late) {
         return Err(problem(REPLACED, format!("attempt {newest} is closed")));
     }
-    // Before the claim, nothing that runs in the pod is approved. A run that only plans is never approved.
+    // Before the claim, a person has approved nothing that runs in the pod. A run that only plans is never approved.
     if ask == Ask::WriteState && (!claimed || !run.operation.applies()) {
-        return forbidden("a state is written behind the claim of its run, and never by a run that only plans");
+        return forbidden("a state is written only after the claim of its run, and never by a run that only plans");
     }
     if ask == Ask::Publish && !claimed && run.operation != Operation::Apply {
         return forbidden("only a run that applies publishes outputs that its plan did not change");

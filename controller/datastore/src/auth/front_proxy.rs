@@ -1,12 +1,12 @@
-//! Requests forwarded by the API server. Its client certificate authenticates it; only then its headers are trusted for
-//! the user's name. The API server has already authorized the user (RBAC of the group `read.pawl.run`).
+//! Requests that the API server forwards. Its client certificate authenticates them, and only then the headers with the user's name are
+//! trusted. The API server has already authorized the user (RBAC of the group `read.pawl.run`).
 
 use axum::http::HeaderMap;
 
 use crate::cluster::FrontProxyConfig;
 
-/// The user that the API server forwards for; `None` when the certificate's common name is not allowed or no user is
-/// given. `common_name` must come from a certificate verified against [`FrontProxyConfig::authority`].
+/// The user on whose behalf the API server forwards; `None` when the certificate's common name is not allowed or no user is given.
+/// `common_name` must come from a certificate verified against [`FrontProxyConfig::authority`].
 pub fn user(config: &FrontProxyConfig, common_name: Option<&str>, headers: &HeaderMap) -> Option<String> {
     let common_name = common_name?;
     if !config.names.is_empty() && !config.names.iter().any(|name| name == common_name) {

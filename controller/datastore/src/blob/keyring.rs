@@ -21,8 +21,7 @@ use crate::{
 const CONTENT: [&str; 6] = ["runs", "claims", "gone", "states", "repositories", "outputs"];
 /// Directory with one mark per key that was used for writing: an object that only this key decrypts.
 const MARKS: &str = "keys";
-/// Number of namespaces, and of objects in each, to sample in a store without marks, for example after a partial
-/// restore.
+/// Namespaces, and objects in each, that are sampled in a store without marks, for example after a partial restore.
 const SAMPLES: usize = 4;
 
 /// Checks the keys, from the Secret if one is set. May be repeated until it succeeds.
@@ -73,7 +72,7 @@ async fn fill(store: &Store, keys: &Keys, cluster: &dyn Cluster, secret: &Secret
         }
         // Another replica was first: use its keys.
     }
-    Err(problem(KEY_MISSING, format!("others change the Secret {secret} all the time")))
+    Err(problem(KEY_MISSING, format!("other writers change the Secret {secret} too often")))
 }
 
 async fn is_empty(store: &Store) -> Result<bool, Problem> {

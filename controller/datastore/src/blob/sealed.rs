@@ -322,7 +322,7 @@ impl Reader {
                 None => self.opener.take().map_or(Ok(()), |opener| opener.finish(&mut out)),
             };
             opened.map_err(|error| of_crypt(&self.name, error))?;
-            let differs = || corrupt(format!("{} has another size than its record says", self.name));
+            let differs = || corrupt(format!("{} does not have the size in its record", self.name));
             self.left = self.left.checked_sub(out.len() as u64).ok_or_else(differs)?;
             if self.opener.is_none() && self.left > 0 {
                 return Err(differs());

@@ -54,8 +54,7 @@ pub struct RunView {
     pub takes: Vec<OutputRef>,
     /// The repository revision of its source.
     pub source: Option<Box<RepositorySource>>,
-    /// ID of a lock that, according to the controller, an ended process of Pawl left behind, and that this run may
-    /// release.
+    /// ID of a lock that this run may release, because the controller confirmed that the process of Pawl that left it has ended.
     pub released: Option<String>,
 }
 
@@ -138,7 +137,7 @@ pub trait Cluster: Reviewer {
     fn namespace<'a>(&'a self, name: &'a str) -> Reply<'a, Option<String>>;
     /// Reads a Secret of the datastore itself; `None` when it does not exist.
     fn secret<'a>(&'a self, name: &'a SecretName) -> Reply<'a, Option<Entries>>;
-    /// Probes the admission policy with a dry run of an object without outputs. Returns the policy's rejection as an
+    /// Probes the admission policy with a dry run that it must refuse: an object without outputs. Returns the policy's rejection as an
     /// error.
     fn probe<'a>(&'a self, namespace: &'a str) -> Reply<'a, ()>;
     /// Creates or updates an object with outputs; returns its UID.

@@ -35,8 +35,7 @@ impl MasterKey {
         Self::is_id(id).then(|| Self { id: id.to_owned(), bytes })
     }
 
-    /// Whether an id is valid: letters, digits and `-_.`, at most 63, as for keys of a Secret; not `active`, no leading
-    /// dot.
+    /// Whether an id is valid: 1 to 63 letters, digits and `-_.`, as for keys of a Secret, without a leading dot, and not `active`.
     pub fn is_id(id: &str) -> bool {
         (1..=Self::MAX_ID).contains(&id.len())
             && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
@@ -172,8 +171,7 @@ impl Keys {
         found.ok_or_else(|| CryptError::KeyMissing(id.to_owned()))
     }
 
-    /// Keeps the current keys when the directory is unusable: a partially written Secret must not interrupt the
-    /// service.
+    /// Retains the current keys when the directory is unusable: a partially written Secret must not interrupt the service.
     fn refresh(&self, ring: &mut Option<Ring>, fresh: Duration) {
         let Some(ring) = ring.as_mut().filter(|ring| ring.read_at.elapsed() >= fresh) else { return };
         match read(&self.directory) {

@@ -68,7 +68,7 @@ async fn authorize(
 ) -> Result<std::sync::Arc<RunView>, Problem> {
     // Check the namespace before the lookup, so a pod of another namespace cannot probe whether a run exists.
     if pod.namespace != request.namespace {
-        return Err(problem(FORBIDDEN, "the run is of another namespace"));
+        return Err(problem(FORBIDDEN, "the run is in another namespace"));
     }
     let decide = |run: &RunView| caller::decide(run, pod, request.attempt, nonce, request.ask);
     if matches!(request.ask, Ask::Log(_)) {
@@ -135,7 +135,7 @@ async fn carry_out(
             let said = body.collect().await?;
             let namespace = service.lookup.namespace(run).await?;
             let found = if said.is_empty() {
-                // Before the claim, nothing that runs in the pod is approved, so the pod may not supply values.
+                // Before the claim, a person has approved nothing that runs in the pod, so the pod may not supply values.
                 match service.states.get_for(&state()?, &namespace).await? {
                     None => StateOutputs::default(),
                     Some((_, content)) => journal::read_state(content, StateOutputs::read).await?,
@@ -143,7 +143,7 @@ async fn carry_out(
             } else if caller::holds_claim(run, pod, nonce) {
                 StateOutputs::read(&*said).map_err(|error| invalid(error.to_string()))?
             } else {
-                return Err(problem(FORBIDDEN, "outputs that a pod read itself are published behind the claim of its run"));
+                return Err(problem(FORBIDDEN, "outputs that a pod read itself are published only after the claim of its run"));
             };
             Ok(problem::json(StatusCode::OK, &service.outputs.publish(run, &namespace, found).await?))
         }

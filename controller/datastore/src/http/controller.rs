@@ -27,7 +27,7 @@ use super::{
 pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts) -> Result<Response, Problem> {
     let identity = service.callers.identify(&parts.headers).await?;
     if identity.user != service.controller {
-        return Err(problem(FORBIDDEN, "that is the controller's"));
+        return Err(problem(FORBIDDEN, "only the controller may do this"));
     }
     match ask {
         UidAsk::Result(attempt) => {
@@ -43,8 +43,7 @@ pub async fn answer(service: &Service, run: &RunKey, ask: UidAsk, parts: &Parts)
         }
         UidAsk::ReleaseLock => {
             let (view, key) = journal::state_of(service, run).await?;
-            // Only the controller vouches that the process has ended. With an open attempt, a process could take the
-            // lock again.
+            // Only the controller knows that the process has ended. With an open attempt, a process could take the lock again.
             if view.is_open() {
                 return Err(problem(FORBIDDEN, "the run's attempt is open"));
             }

@@ -48,7 +48,7 @@ pub fn nothing() -> Problem {
 /// `Invalid`.
 pub fn number(text: &str, most: u64) -> Result<u64, Problem> {
     let legal = text.len() <= 19 && text.bytes().all(|b| b.is_ascii_digit());
-    text.parse().ok().filter(|n| legal && *n <= most).ok_or_else(|| invalid(format!("that is no number up to {most}")))
+    text.parse().ok().filter(|n| legal && *n <= most).ok_or_else(|| invalid(format!("not a number up to {most}")))
 }
 
 /// `true` or `false`; an empty value means `true`.
@@ -59,6 +59,6 @@ pub fn boolean(text: &str) -> Result<bool, Problem> {
     match text {
         "true" | "" => Ok(true),
         "false" => Ok(false),
-        _ => Err(invalid("that is neither true nor false")),
+        _ => Err(invalid("neither true nor false")),
     }
 }

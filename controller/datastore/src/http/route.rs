@@ -211,7 +211,7 @@ enum Wants {
 
 impl RequestParts<'_> {
     fn kind(&self) -> Result<ObjectKind, Problem> {
-        ObjectKind::of(self.segment("kind")).ok_or_else(|| invalid("that is no kind of object"))
+        ObjectKind::of(self.segment("kind")).ok_or_else(|| invalid("unknown kind of object"))
     }
 
     fn attempt(&self) -> Result<u32, Problem> {
@@ -259,7 +259,7 @@ fn pod_query(parameters: Vec<(String, String)>, wants: Wants) -> Result<Paramete
             ("offset", Wants::Offset) if offset.is_none() => offset = Some(number(&value, MAX_LOG)?),
             ("end", Wants::Offset) => found.end = boolean(&value)?,
             ("lock", Wants::Lock) if found.lock.is_none() && !value.is_empty() && value.len() <= 128 => found.lock = Some(value),
-            _ => return Err(invalid("there is no such parameter, or it makes no sense")),
+            _ => return Err(invalid("unknown parameter or invalid value")),
         }
     }
     match wants {

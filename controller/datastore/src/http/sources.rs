@@ -65,8 +65,8 @@ pub async fn answer(
     }
 }
 
-/// Streams the revisions that runs wait for: one list per line, immediately after each new request. So neither the list
-/// nor the token is requested while nothing happens. The stream ends when the token expires.
+/// Streams the revisions that runs wait for: one list per line, sent immediately after each new request. So an idle stream costs neither a
+/// read of the list nor a review of the token. The stream ends when the token expires.
 ///
 /// # Errors
 /// Every response that is not a success.

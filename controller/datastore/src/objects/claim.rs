@@ -33,7 +33,7 @@ struct Intent {
 /// `Forbidden` when the API server has another claim or none, `AlreadyClaimed`, `Unavailable`.
 pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> Result<Wrote, Problem> {
     if run.claim.as_ref() != Some(&claim) {
-        return Err(problem(FORBIDDEN, "that is not the claim in the run's status"));
+        return Err(problem(FORBIDDEN, "the claim differs from the one in the run's status"));
     }
     let record = Record { run: run.name.clone(), claim, at: Timestamp::now() };
     if sealed.create(&key.claim(), &record, &[]).await? {
@@ -54,7 +54,7 @@ pub async fn put(sealed: &Sealed, key: &RunKey, run: &RunView, claim: Claim) -> 
 pub async fn prove(sealed: &Sealed, key: &RunKey, attempt: u32, nonce: &str) -> Result<(), Problem> {
     if get(sealed, key).await?.is_some() {
         let text =
-            "the plan of this run was claimed before, which its status does not say: the cluster was restored from before that";
+            "the plan of this run was claimed before, but its status has no claim: the cluster was restored to an earlier time";
         return Err(problem(ALREADY_CLAIMED, text));
     }
     let intent = Intent { attempt, nonce: nonce.to_owned(), at: Timestamp::now() };

@@ -111,13 +111,13 @@ impl Logs {
     /// `Unavailable`.
     pub async fn append(&self, key: &LogKey, offset: u64, piece: &[u8], end: bool) -> Result<Length, Problem> {
         if piece.len() as u64 > MAX_APPEND {
-            return Err(problem(TOO_LARGE, format!("a piece has at most {MAX_APPEND} bytes")));
+            return Err(problem(TOO_LARGE, format!("an append has at most {MAX_APPEND} bytes")));
         }
         let upto = offset.checked_add(piece.len() as u64).filter(|upto| *upto <= MAX_LOG);
         let upto = upto.ok_or_else(|| problem(TOO_LARGE, format!("a log has at most {MAX_LOG} bytes")))?;
         let active = self.active(key);
         let mut guard = active.lock().await;
-        // Take the cache entry out during the change. If the change is interrupted, the next append reads the store.
+        // Remove the cache entry during the change. If the change is interrupted, the next append reads the store.
         let mut tail = match guard.take() {
             Some(tail) if tail.length() == offset => tail,
             // Another replica may have appended.
@@ -220,7 +220,7 @@ impl Logs {
             return Err(corrupt(format!("{name} is longer than any segment")));
         }
         let bytes = self.sealed.read_bytes(&name, length).await?.ok_or_else(|| corrupt(format!("{name} is gone")))?;
-        if bytes.len() == length { Ok(bytes) } else { Err(corrupt(format!("{name} has another length than it says"))) }
+        if bytes.len() == length { Ok(bytes) } else { Err(corrupt(format!("{name} does not have the length that it records"))) }
     }
 
     /// Reads a log from byte `from` up to the end of the index.

@@ -105,7 +105,7 @@ impl Objects {
     /// Reads an object; `None` when it does not exist.
     ///
     /// # Errors
-    /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
+    /// `Unavailable`, `Corrupt`, `KeyMissing`. Errors after the start are in the content's stream.
     pub async fn get(&self, run: &RunKey, attempt: u32, kind: ObjectKind) -> Result<Option<Object>, Problem> {
         read_once(&self.sealed, &run.object(attempt, kind), &run.blobs()).await
     }
@@ -267,7 +267,7 @@ async fn read_once(sealed: &Sealed, name: &Name, blobs: &Name) -> Result<Option<
     let content = match &record.blob {
         Some(blob) => sealed.open(&names::below(blobs, blob), record.stored.size).await?,
         None if inline.len() as u64 == record.stored.size => futures::stream::once(async { Ok(inline) }).boxed(),
-        None => return Err(corrupt(format!("{name} has another size than it says"))),
+        None => return Err(corrupt(format!("{name} does not have the size that it records"))),
     };
     Ok(Some(Object { stored: record.stored, content }))
 }

@@ -42,7 +42,7 @@ impl Snapshots {
     /// Reads the snapshot of a commit; `None` when it does not exist.
     ///
     /// # Errors
-    /// `Unavailable`, `Corrupt`, `KeyMissing`; later ones in the content.
+    /// `Unavailable`, `Corrupt`, `KeyMissing`. Errors after the start are in the content's stream.
     pub async fn get(&self, of: &RepositoryKey, revision: &str) -> Result<Option<Object>, Problem> {
         read_once(&self.sealed, &of.snapshot(revision), &of.blobs()).await
     }

@@ -1,5 +1,5 @@
-//! Ownership of a state. Namespaces have names, and names are reused: a state belongs to the namespace that existed
-//! when it was first used. Only a person can hand it over to another.
+//! Ownership of a state. A namespace may be recreated under the same name, so a state belongs to the UID of the namespace in which it was
+//! first used. Only a person can hand it over to another namespace.
 
 use std::ops::ControlFlow::{Break, Continue};
 

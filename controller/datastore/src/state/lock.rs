@@ -141,7 +141,7 @@ impl States {
         let change = |head: &mut Head| {
             let Some(held) = head.lock.take_if(|held| held.uid == run_uid) else { return Ok(Break(())) };
             let reason =
-                format!("the controller says that attempt {} of run {} has ended or was given up", held.attempt, held.run);
+                format!("the controller says that attempt {} of run {} has ended or was abandoned", held.attempt, held.run);
             tracing::info!(state = %key.prefix(), reason, run = held.run, "a lock is released");
             head.note(format!("lock {} released", held.id), "controller".to_owned(), reason);
             Ok(Continue(()))
@@ -169,7 +169,7 @@ pub(super) fn name(holder: &Holder<'_>) -> String {
 }
 
 pub(super) fn busy() -> Problem {
-    problem(UNAVAILABLE, "others change this state all the time; try again")
+    problem(UNAVAILABLE, "other writers change this state too often; nothing was written; try again")
 }
 
 #[cfg(test)]
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_info_has_an_id() {
+    fn lock_info_without_an_id_is_rejected() {
         for bad in [b"".as_slice(), b"[]", b"{}", br#"{"ID": ""}"#, br#"{"ID": 1}"#, b"\xff"] {
             assert!(parse(bad).is_err());
         }

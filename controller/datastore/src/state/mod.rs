@@ -1,6 +1,6 @@
-//! Managed states. Each has a journal of numbered records, and the newest record is complete: it has the lock's holder
-//! and the list of versions. Every change creates the next record with create-if-absent, so only one of several
-//! concurrent writers succeeds. This orders writes under a lock and the taking of that lock across replicas.
+//! Managed states. Each has a journal of numbered records, and the newest record is complete: it has the lock's holder and the list of
+//! versions. Every change creates the next record with create-if-absent, so only one of several concurrent writers succeeds. So all
+//! replicas see writes under a lock, and changes of that lock's holder, in one order.
 
 pub mod handover;
 pub mod lock;
@@ -192,7 +192,7 @@ impl States {
     /// `Unavailable`, `Corrupt`, `KeyMissing`.
     pub async fn newest(&self, key: &StateKey) -> Result<Newest, Problem> {
         let read_at = Instant::now();
-        // The newest record is never deleted, but the newest one at the list may be outdated and deleted at the read.
+        // The newest record is never deleted. But the newest record of the list may have been replaced and deleted before it is read.
         for _ in 0..TRIES {
             let (_, words) = self.sealed.store().children(&key.journal()).await?;
             let Some(number) = words.iter().filter_map(|word| number(word)).max() else {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_input_makes_it_panic() {
+    fn random_state_never_panics() {
         use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
         let mut rng = StdRng::seed_from_u64(3);
         for _ in 0..5000 {

@@ -226,7 +226,7 @@ async fn content(sealed: &Sealed, key: &StateKey, version: &Version) -> Result<B
             let gone = || corrupt(format!("{name} is named by a later record and is not there"));
             let (_, content) = sealed.read::<Head>(&name).await?.ok_or_else(gone)?;
             if content.len() as u64 != version.size {
-                return Err(corrupt(format!("{name} has another size than a later record says")));
+                return Err(corrupt(format!("{name} does not have the size in a later record")));
             }
             Ok(futures::stream::once(async { Ok(content) }).boxed())
         }

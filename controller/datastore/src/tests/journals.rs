@@ -47,7 +47,7 @@ async fn state_is(lab: &Lab, state: &Value) {
 }
 
 #[tokio::test]
-async fn a_journal_is_compared_with_the_managed_state() {
+async fn journal_is_compared_with_the_managed_state() {
     let lab = Lab::claimed();
     with_state(&lab).await;
     lab.asks("pod-1", &[("PUT log/journal?offset=0", &lines(true), "200")]).await;

@@ -71,14 +71,14 @@ async fn concurrent_starts_create_one_key_in_an_empty_store() {
     settle(&again, &*cluster, Some(&secret())).await.unwrap();
     assert!(matches!(again.fit(&below(&top("claims"), "a")).await.unwrap(), Fit::Opens(_)));
     assert_eq!(entries(&cluster), made);
-    // A replica that read the Secret before it was filled, and checks the store after the first mark.
+    // A replica reads the Secret before it is filled, and checks the store after the first mark was written.
     cluster.before.lock().unwrap().insert("keyring".into(), Entries { version: "1".into(), ..Entries::default() });
     settle(&starting(folder.path(), keys.path()), &*cluster, Some(&secret())).await.unwrap();
     assert_eq!(entries(&cluster), made);
 }
 
 #[tokio::test]
-async fn a_store_with_content_never_gets_a_new_key() {
+async fn store_with_content_never_gets_a_new_key() {
     let lab = Lab::new();
     lab.asks("pod-1", &[("PUT objects/plan", b"+ aws_vpc.main", "201")]).await;
     let (nothing, cluster) = (tempfile::tempdir().unwrap(), cluster());
@@ -140,7 +140,7 @@ async fn service_without_its_keys_is_alive_but_not_ready() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_made_once() {
+async fn certificate_is_created_once() {
     let cluster = cluster();
     let names: Vec<String> = ["datastore".to_owned(), "datastore.pawl.svc".to_owned()].into();
     let obtain = async || certificate::settle(&cluster, &secret(), &names).await.unwrap();

@@ -165,7 +165,7 @@ fn killed_writers_lose_no_version_and_leave_none_partial() {
     assert!(versions > 200, "too few writes to have been killed in one: {versions}");
 }
 
-/// The newest version's serial, which must be at least `acknowledged`. Checks that listed versions can be decrypted and
+/// Returns the newest version's serial, which must be at least `acknowledged`, and checks that all listed versions can be decrypted and
 /// match their digests.
 async fn check(folder: &Path, stack: &str, acknowledged: u64, all: bool) -> u64 {
     let states = States::new(open(&folder.join("data"), &folder.join("keys")));

@@ -1,4 +1,4 @@
-//! Measures the memory for a large object in a separate process, because other tests of this program would count.
+//! Measures the memory for a large object in a separate process, because the memory of other tests in this program would count too.
 
 use std::{process::Command, time::Instant};
 
@@ -29,7 +29,9 @@ fn resident() -> u64 {
 fn large_object_does_not_grow_memory() {
     let pieces = std::env::var(PIECES).unwrap_or_else(|_| "2048".to_owned());
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "tests::memory::up_and_down", "--ignored", "--nocapture", "--test-threads=1"]).env(PIECES, pieces);
+    child
+        .args(["--exact", "tests::memory::child_uploads_and_downloads", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(PIECES, pieces);
     let output = child.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("MiB up in"), "{said}{}", String::from_utf8_lossy(&output.stdout));
@@ -38,7 +40,7 @@ fn large_object_does_not_grow_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test above, in a process of its own"]
-async fn up_and_down() {
+async fn child_uploads_and_downloads() {
     let Some(pieces) = std::env::var(PIECES).ok().and_then(|pieces| pieces.parse::<usize>().ok()) else { return };
     let lab = Lab::new();
     let piece = Bytes::from(noise(PIECE, 1));

@@ -29,7 +29,7 @@ async fn objects_of_any_size_round_trip() {
 }
 
 #[tokio::test]
-async fn an_object_is_written_once() {
+async fn object_is_written_once() {
     let lab = Lab::new();
     let body = noise(300_000, 1);
     lab.asks("pod-1", &[("GET objects/bundle", b"", "404 NotFound"), ("PUT objects/bundle", &body, "201")]).await;
@@ -42,7 +42,7 @@ async fn an_object_is_written_once() {
 }
 
 #[tokio::test]
-async fn a_wrong_digest_leaves_nothing() {
+async fn wrong_digest_stores_nothing() {
     let lab = Lab::new();
     let path = format!("{}/objects/bundle", attempt_path("team", "net", 1));
     let send = async |said: &str, body: Vec<u8>| {
@@ -61,7 +61,7 @@ async fn a_wrong_digest_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_over_its_limit_leaves_nothing() {
+async fn oversized_body_stores_nothing() {
     let lab = Lab::new();
     let requests = [
         ("PUT objects/result", &noise((64 << 10) + 1, 4)[..], "413 TooLarge"),
@@ -73,7 +73,7 @@ async fn a_body_over_its_limit_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn truncated_body_leaves_nothing() {
+async fn truncated_body_stores_nothing() {
     let lab = Lab::new();
     let path = format!("{}/objects/bundle", attempt_path("team", "net", 1));
     let pieces = futures::stream::iter((0..40).map(|n| Ok(Bytes::from(noise(64 << 10, n)))));

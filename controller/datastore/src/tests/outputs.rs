@@ -158,7 +158,7 @@ async fn before_the_claim_only_the_managed_state_is_published() {
     assert_eq!(lab.publish(&state(1, "l", "forged")).await.reason(), FORBIDDEN);
     let answer = lab.publish(b"").await;
     assert_eq!((answer.code, lab.object("ConfigMap", "net")), (200, Some(json!({}))), "there is no state yet");
-    // The absence of a managed state tells nothing about a stack that stores its state elsewhere.
+    // A stack with its state on another backend has no managed state, so the absence proves nothing.
     lab.cluster.set(claimed(both()));
     lab.publish(&state(1, "l", "vpc-1")).await;
     lab.cluster.set(RunView { outputs: both(), ..view(1, true) });

@@ -41,7 +41,7 @@ async fn read_api_needs_the_api_server() {
 }
 
 #[tokio::test]
-async fn the_newest_plan_is_shown_and_older_ones_by_number() {
+async fn newest_plan_is_default_and_older_ones_have_numbers() {
     let lab = Lab::new();
     assert_eq!(lab.reads("plan").await, "404");
     assert_eq!(lab.of_person("GET", "terraformruns/none/plan", b"").await.json()["reason"], "NotFound");
@@ -66,7 +66,7 @@ async fn errors_have_the_api_servers_format() {
     let lab = Lab::new();
     for (path, code, says) in [
         ("terraformruns/net/log?phase=foo", 400, "they are setup, init, plan"),
-        ("terraformruns/net/plan?attempt=x", 400, "no number of an attempt"),
+        ("terraformruns/net/plan?attempt=x", 400, "invalid number of an attempt"),
         ("terraformruns/net/nothing", 404, "no such path"),
     ] {
         let answer = lab.of_person("GET", path, b"").await;
@@ -77,7 +77,7 @@ async fn errors_have_the_api_servers_format() {
 }
 
 #[tokio::test]
-async fn all_logs_are_one_text_with_a_line_for_each() {
+async fn logs_of_all_attempts_are_joined_with_headings() {
     let lab = Lab::new();
     for (phase, text) in [("setup", "s\n"), ("plan", "p\n")] {
         assert_eq!(lab.put(&format!("log/{phase}?offset=0"), text.as_bytes()).await.code, 200);
@@ -127,7 +127,7 @@ async fn follow(lab: &Lab, query: &str) -> impl Stream<Item = Piece> + Unpin + u
 }
 
 #[tokio::test]
-async fn a_log_is_followed_as_it_grows_and_to_its_end() {
+async fn log_is_followed_to_its_end() {
     let lab = Lab::new();
     lab.asks("pod-1", &[("PUT log/plan?offset=0", b"one\n", "200")]).await;
     let mut body = follow(&lab, "phase=plan").await;

@@ -148,6 +148,6 @@ async fn sweep_of_a_state_keeps_what_the_newest_record_references() {
         let read = lab.of_person("GET", &format!("states/net/download?version={}", version["number"]), b"").await;
         assert_eq!(read.body.unwrap().len() as u64, version["size"]);
     }
-    // What remains: the records with content, the newest, and the blobs of every third of 64 versions.
+    // Expected to remain: the records with content, the newest, and the blobs of every third of 64 versions.
     assert!(lab.files().len() < all && lab.files().len() <= 64 + 22 + 1, "{} of {all}", lab.files().len());
 }

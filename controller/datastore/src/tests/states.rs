@@ -110,7 +110,7 @@ async fn late_state_write_of_a_replaced_attempt_is_rejected() {
     assert!(notes[0]["what"].as_str().unwrap().contains("taken over"), "{notes}");
 }
 
-/// The write was admitted while it held the lock, and its body arrived after the lock had changed hands.
+/// The datastore admits a write while its run holds the lock. The body arrives after the lock has changed hands.
 #[tokio::test]
 async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
     let lab = Lab::locked().await;
@@ -121,8 +121,7 @@ async fn body_in_flight_is_rejected_after_its_lock_is_removed() {
     let path = format!("{}/state?lock=a", attempt_path("team", "net", 1));
     let headers = [("authorization", "Bearer pod-1"), (HEADER_NONCE, NONCE)];
     let late = async {
-        // The channel has room for one chunk: when the second is sent, the first is being read, so the write was
-        // admitted.
+        // The channel has room for one chunk. So when the second is sent, the service reads the first, and has admitted the write.
         let body = state(1, 0);
         for piece in body.chunks(body.len().div_ceil(2)) {
             sender.send(Ok(piece.to_vec().into())).await.unwrap();
@@ -173,7 +172,7 @@ async fn controller_releases_a_left_lock_and_fences_its_writer() {
     lab.cluster.set(closed);
     assert_eq!(release().await, "404 NotFound", "another run of the name");
     let notes = lab.shown().await["notes"].to_string();
-    assert!(notes.contains("has ended or was given up"), "{notes}");
+    assert!(notes.contains("has ended or was abandoned"), "{notes}");
 }
 
 #[tokio::test]
@@ -233,7 +232,7 @@ async fn the_last_versions_are_kept_and_old_ones_restored() {
 }
 
 #[tokio::test]
-async fn a_person_unlocks_with_a_reason() {
+async fn person_unlocks_with_a_reason() {
     let lab = Lab::claimed();
     assert_eq!(lab.change("unlock", r#"{"reason": "x"}"#).await.0, 404);
     lab.asks("pod-1", &[("PUT lock", &lock("a"), "200")]).await;

@@ -58,7 +58,7 @@ impl Authenticator {
     /// # Errors
     /// `Unauthenticated`; `Unavailable` when the API server does not respond.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Identity>, Problem> {
-        let refused = || problem(UNAUTHENTICATED, "the token proves nothing here: not of this audience, expired, or none");
+        let refused = || problem(UNAUTHENTICATED, "the token is missing, expired or of another audience");
         let token = bearer(headers).ok_or_else(refused)?;
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if let Some(known) = self.known(&hash) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_reviews_no_rights_grants_none() {
+    async fn service_without_access_review_grants_nothing() {
         let callers = Authenticator::new(Arc::new(Anyone));
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header::HeaderValue::from_static("Bearer ada"))]);
         let caller = callers.identify(&headers).await.unwrap();

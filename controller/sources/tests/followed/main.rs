@@ -241,8 +241,8 @@ async fn layer_gets_only_relevant_commits() {
     assert_eq!((world.writes, world.puts()), (writes, 1));
     assert!(world.server.requests("team/stacks") - asked <= 2, "it was asked for its refs only");
 
-    // Burrito 11.3, Burrito 11.4: the named commit is planned, whatever arrives meanwhile. Burrito 11.10: deletions and
-    // renames count.
+    // Burrito 11.3, Burrito 11.4: each layer gets exactly the commit that changed its content. Burrito 11.10: deletions and renames are
+    // relevant.
     let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
         ("of nobody", &[Change::File("README.md", b"two\n")], &[]),
         (
@@ -308,7 +308,7 @@ async fn lost_mirror_and_force_push_lose_nothing() {
 
 /// Burrito 11.12: one failing ref was retried every ten seconds forever, and hid the others' errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deleted_branch_does_not_stop_the_others() {
+async fn deleted_branch_does_not_stop_the_others() {
     let layers = [
         ("good", json!({"path": "stacks/app"})),
         ("gone", json!({"path": "stacks/app", "ref": "feature"})),

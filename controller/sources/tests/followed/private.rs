@@ -29,7 +29,7 @@ async fn private_authority_and_app_token_give_access() {
     assert!(status == "False" && message.contains("certificate that is not trusted"), "{reason}: {message}");
     assert_eq!(world.look_for(Cause::Interval, Ok(Some(secret(&[("ca.crt", &authority)])))).await, ["app"]);
 
-    // With a person's credentials, and with those of an App, whose token comes from the same server.
+    // The repository is read with a user's credentials, and with those of an App, whose token comes from the same server.
     world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
     let login = [("username", "robot"), ("password", "s3cret"), ("ca.crt", authority.as_str())];
     let second = world.repo.commit("main", &[("app/main.tf", "# two\n")]).unwrap();

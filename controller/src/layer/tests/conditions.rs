@@ -44,7 +44,7 @@ fn without(change: fn(&mut World)) -> World {
 const TYPES: [&str; 6] = [READY, RECONCILING, STALLED, PLAN_UP_TO_DATE, COMMIT_PLANNED, APPLY_UP_TO_DATE];
 
 #[test]
-fn each_row() {
+fn every_condition_row_has_its_state_and_conditions() {
     use LayerState::{ApplyNeeded, Idle, PlanNeeded};
     let rows: Vec<Row> = vec![
         (

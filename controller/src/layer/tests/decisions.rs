@@ -4,7 +4,7 @@ use super::*;
 use crate::layer::conditions::{APPLY_UP_TO_DATE, COMMIT_PLANNED, READY};
 
 #[test]
-fn nothing_is_made_before_somebody_looked() {
+fn no_run_before_the_first_revision() {
     let mut world = World::new();
     world.settle();
     assert!(world.made.is_empty());
@@ -12,7 +12,7 @@ fn nothing_is_made_before_somebody_looked() {
 }
 
 #[test]
-fn a_commit_is_planned_waits_and_is_applied() {
+fn commit_is_planned_approved_and_applied() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     let run = world.open().unwrap();
@@ -37,7 +37,7 @@ fn a_commit_is_planned_waits_and_is_applied() {
 }
 
 #[test]
-fn a_plan_costs_two_writes_of_the_status() {
+fn plan_takes_two_status_writes_idle_layer_none() {
     // Burrito 11.17: each reconcile wrote.
     let mut world = World::applied();
     world.pushed(2, "b");
@@ -54,7 +54,7 @@ fn a_plan_costs_two_writes_of_the_status() {
 }
 
 #[test]
-fn the_same_look_twice_makes_one_run() {
+fn repeated_decision_creates_one_run() {
     // Burrito 11.5, Burrito 11.6: a lost status write, or a stale cache, caused a second run.
     let mut world = World::new().commit(1, "a");
     let (one, two) = (world.decide(), world.decide());
@@ -71,7 +71,7 @@ fn the_same_look_twice_makes_one_run() {
 }
 
 #[test]
-fn a_commit_that_arrives_during_a_plan_is_planned_after_it() {
+fn commit_during_a_plan_is_planned_after_it() {
     // Burrito 11.3: the plan of A was newer than B, and B counted as planned.
     for end in [RunResult::NoChanges, RunResult::Applied] {
         let mut world = World::new().commit(1, "a");
@@ -88,7 +88,7 @@ fn a_commit_that_arrives_during_a_plan_is_planned_after_it() {
 }
 
 #[test]
-fn a_newer_commit_takes_the_place_of_a_plan_that_waits() {
+fn newer_commit_supersedes_a_waiting_plan() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);
@@ -96,12 +96,12 @@ fn a_newer_commit_takes_the_place_of_a_plan_that_waits() {
     world.pushed(2, "b");
     world.settle();
     let run = world.runs.iter().find(|run| run.name_any() == older).unwrap();
-    assert!(run.annotations()[names::CANCEL].contains("commit 020202020202 took its place"));
+    assert!(run.annotations()[names::CANCEL].contains("superseded for commit 020202020202"));
     assert_eq!(world.open().unwrap().annotations()[names::CONTENT], digest("b"));
 }
 
 #[test]
-fn a_commit_that_matters_not_takes_nobodys_place() {
+fn irrelevant_commit_leaves_the_waiting_plan() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);
@@ -112,7 +112,7 @@ fn a_commit_that_matters_not_takes_nobodys_place() {
 }
 
 #[test]
-fn other_settings_take_the_place_of_a_plan_that_waits() {
+fn changed_settings_supersede_a_waiting_plan() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);
@@ -122,7 +122,7 @@ fn other_settings_take_the_place_of_a_plan_that_waits() {
 }
 
 #[test]
-fn what_is_approved_or_claimed_comes_to_its_end() {
+fn approved_or_claimed_run_is_never_superseded() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);
@@ -140,7 +140,7 @@ fn what_is_approved_or_claimed_comes_to_its_end() {
 }
 
 #[test]
-fn a_commit_that_comes_back_is_planned_again() {
+fn content_that_returns_is_planned_again() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);
@@ -163,7 +163,7 @@ fn a_commit_that_comes_back_is_planned_again() {
 }
 
 #[test]
-fn a_plan_without_changes_leads_to_no_apply() {
+fn plan_without_changes_makes_the_layer_idle() {
     let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Automatic"}}}));
     world.settle();
     world.begins();
@@ -176,7 +176,7 @@ fn a_plan_without_changes_leads_to_no_apply() {
 }
 
 #[test]
-fn history_keeps_what_is_needed() {
+fn history_limit_spares_applied_and_indeterminate_runs() {
     // Burrito 11.5: a lost status write made the controller forget a run in progress and delete it.
     let mut world = World::new().commit(1, "a").with(&json!({"spec": {"runHistory": 2}}));
     world.settle();

@@ -17,7 +17,7 @@ fn delete(world: &mut World) {
 }
 
 #[test]
-fn the_finalizer_follows_the_policy() {
+fn finalizer_follows_the_deletion_policy() {
     let mut world = destroying("Manual");
     assert_eq!(world.made.len(), 1, "the policy is no setting of runs");
     world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}));
@@ -26,13 +26,13 @@ fn the_finalizer_follows_the_policy() {
 }
 
 #[test]
-fn the_finalizer_stands_before_the_first_run() {
+fn finalizer_is_set_before_the_first_run() {
     let world = World::new().commit(1, "a").with(&json!({"spec": {"deletionPolicy": "Destroy"}}));
     assert!(matches!(world.decide().actions.as_slice(), [Action::AddFinalizer, Action::Create(_)]));
 }
 
 #[test]
-fn a_layer_goes_when_what_it_made_is_destroyed() {
+fn deleted_layer_is_released_after_its_destroy() {
     let mut world = destroying("Manual");
     world.pushed(2, "b");
     world.settle();
@@ -53,7 +53,7 @@ fn a_layer_goes_when_what_it_made_is_destroyed() {
 }
 
 #[test]
-fn what_was_not_destroyed_holds_the_layer() {
+fn failed_or_denied_destroy_retains_the_layer() {
     let mut world = destroying("Automatic");
     delete(&mut world);
     assert_eq!(world.open().unwrap().spec.approval.mode, crds::ApprovalMode::Automatic);
@@ -76,7 +76,7 @@ fn what_was_not_destroyed_holds_the_layer() {
 }
 
 #[test]
-fn dry_and_suspended_layers_wait() {
+fn dry_or_suspended_layer_waits_to_destroy() {
     let mut world = destroying("Dry");
     delete(&mut world);
     assert_eq!((world.made.len(), world.layer.finalizers().len()), (1, 1));
@@ -90,7 +90,7 @@ fn dry_and_suspended_layers_wait() {
 }
 
 #[test]
-fn a_layer_is_orphaned_where_nothing_can_or_may_be_destroyed() {
+fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
     type Change = fn(&mut World);
     let cases: [(&str, Change); 3] = [
         ("its namespace goes", |world| world.namespace = Namespace::Goes),
@@ -112,16 +112,16 @@ fn a_layer_is_orphaned_where_nothing_can_or_may_be_destroyed() {
 }
 
 #[test]
-fn a_repository_that_went_first_is_said() {
+fn missing_repository_retains_the_deleted_layer() {
     let mut world = destroying("Manual");
     world.repository = None;
     delete(&mut world);
     assert_eq!(world.layer.finalizers().len(), 1);
-    assert!(world.status().waits_for.unwrap().contains("is not destroyed"));
+    assert!(world.status().waits_for.unwrap().contains("are not destroyed"));
 }
 
 #[test]
-fn a_path_that_went_first_hinders_nobody() {
+fn missing_path_does_not_stop_the_destroy() {
     let mut world = destroying("Manual");
     world.change(&json!({"status": {"source": {"missing": "there is no directory live/net"}}}));
     delete(&mut world);
@@ -129,7 +129,7 @@ fn a_path_that_went_first_hinders_nobody() {
 }
 
 #[test]
-fn an_apply_that_was_claimed_comes_to_its_end_first() {
+fn deletion_waits_for_a_claimed_apply() {
     let mut world = destroying("Manual");
     world.pushed(2, "b");
     world.settle();
@@ -144,7 +144,7 @@ fn an_apply_that_was_claimed_comes_to_its_end_first() {
 }
 
 #[test]
-fn a_layer_that_orphans_needs_nothing() {
+fn orphaning_layer_is_deleted_without_run_or_write() {
     let mut world = World::applied();
     delete(&mut world);
     assert_eq!((world.made.len(), world.writes), (1, World::applied().writes));

@@ -21,7 +21,7 @@ fn interval(hours: &str) -> Value {
 }
 
 #[test]
-fn an_interval_has_its_own_place_within_a_tenth() {
+fn interval_has_a_stable_jitter_of_a_tenth() {
     let last = "2026-11-24T00:00:00Z";
     let mut seen = std::collections::BTreeSet::new();
     for layer in 0..500 {
@@ -34,7 +34,7 @@ fn an_interval_has_its_own_place_within_a_tenth() {
 }
 
 #[test]
-fn a_cron_line_has_a_time_zone() {
+fn cron_schedule_is_in_its_time_zone() {
     let times = ["2026-11-24T12:00:00Z"; 3];
     let cron = |zone: Value| json!({"interval": "24h", "schedule": "30 3 * * 1-5", "timeZone": zone});
     assert_eq!(due(&cron(Value::Null), "u", times, None).unwrap().unwrap(), "2026-11-25T03:30:00Z");
@@ -49,7 +49,7 @@ fn a_cron_line_has_a_time_zone() {
 }
 
 #[test]
-fn what_was_missed_is_one_check_and_those_of_many_lie_apart() {
+fn missed_checks_become_one_spread_over_layers() {
     let missed = ["2026-11-20T00:00:00Z", "2026-11-24T12:00:00Z", "2026-11-24T12:00:05Z"];
     let all: std::collections::BTreeSet<_> =
         (0..500).map(|layer| due(&interval("10h"), &format!("uid-{layer}"), missed, None).unwrap().unwrap()).collect();
@@ -61,7 +61,7 @@ fn what_was_missed_is_one_check_and_those_of_many_lie_apart() {
 }
 
 #[test]
-fn a_check_that_was_put_off_is_not_put_off_again_by_a_restart() {
+fn restart_does_not_postpone_a_check_again() {
     let stored = Some("2026-11-24T12:40:00Z");
     let again = ["2026-11-20T00:00:00Z", "2026-11-24T12:30:00Z", "2026-11-24T12:30:05Z"];
     assert_eq!(due(&interval("10h"), "u", again, stored).unwrap().as_deref(), stored);
@@ -73,12 +73,12 @@ fn a_check_that_was_put_off_is_not_put_off_again_by_a_restart() {
 }
 
 #[test]
-fn nobody_looks_who_is_told_not_to() {
+fn suspended_drift_detection_is_never_due() {
     assert_eq!(due(&json!({"interval": "1h", "suspend": true}), "u", ["2026-11-24T12:00:00Z"; 3], None), Ok(None));
 }
 
 #[test]
-fn what_cannot_be_read_is_said_and_commits_are_planned_all_the_same() {
+fn invalid_schedule_is_reported_and_commits_are_planned() {
     for wrong in [
         json!({"schedule": "every day", "interval": "24h"}),
         json!({"schedule": "0 3 * * *", "timeZone": "Mars/Base", "interval": "24h"}),
@@ -92,7 +92,7 @@ fn what_cannot_be_read_is_said_and_commits_are_planned_all_the_same() {
 }
 
 #[test]
-fn drift_is_found_shown_and_gone_with_an_apply() {
+fn drift_is_reported_until_it_is_applied() {
     let mut world = World::applied();
     let next = world.status().next_drift_check.unwrap().0;
     assert!((t0() + SignedDuration::from_hours(21)..t0() + SignedDuration::from_hours(27)).contains(&next));
@@ -121,7 +121,7 @@ fn drift_is_found_shown_and_gone_with_an_apply() {
 }
 
 #[test]
-fn drift_stays_until_somebody_does_something_about_it() {
+fn denied_drift_is_reported_until_a_check_finds_none() {
     let mut world = World::applied();
     world.later(60 * 27);
     world.settle();
@@ -147,7 +147,7 @@ fn drift_stays_until_somebody_does_something_about_it() {
 }
 
 #[test]
-fn a_plan_of_other_code_is_no_drift() {
+fn plan_of_new_code_reports_no_drift() {
     let mut world = World::applied();
     world.pushed(2, "b");
     world.settle();
@@ -157,7 +157,7 @@ fn a_plan_of_other_code_is_no_drift() {
 }
 
 #[test]
-fn the_look_for_drift_uses_the_commit_that_was_planned() {
+fn drift_check_uses_the_planned_commit() {
     let mut world = World::applied();
     world.pushed(9, "a");
     world.later(60 * 27);
@@ -166,7 +166,7 @@ fn the_look_for_drift_uses_the_commit_that_was_planned() {
 }
 
 #[test]
-fn a_look_that_fails_is_made_again_at_the_next_time() {
+fn failed_drift_check_waits_for_the_next_interval() {
     let mut world = World::applied();
     world.later(60 * 27);
     world.settle();
@@ -182,7 +182,7 @@ fn a_look_that_fails_is_made_again_at_the_next_time() {
 }
 
 #[test]
-fn remediation_of_drift_decides_what_its_run_may() {
+fn on_drift_sets_operation_and_approval_of_the_run() {
     for (word, operation, mode) in [
         ("Dry", crds::Operation::Plan, crds::ApprovalMode::Manual),
         ("Manual", crds::Operation::Apply, crds::ApprovalMode::Manual),

@@ -4,7 +4,7 @@ use super::*;
 use crate::layer::conditions::READY;
 
 #[test]
-fn what_a_person_does_not_want_is_not_planned_again_at_once() {
+fn unapplied_plan_is_not_planned_again_unasked() {
     for end in [RunResult::Rejected, RunResult::Expired, RunResult::Canceled, RunResult::Superseded] {
         let mut world = World::new().commit(1, "a");
         world.settle();
@@ -28,7 +28,7 @@ fn what_a_person_does_not_want_is_not_planned_again_at_once() {
 }
 
 #[test]
-fn what_was_cancelled_before_its_plan_waits_as_well() {
+fn run_canceled_before_its_plan_waits_for_a_commit() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.begins();
@@ -44,7 +44,7 @@ fn what_was_cancelled_before_its_plan_waits_as_well() {
 }
 
 #[test]
-fn the_look_for_drift_brings_back_what_was_denied_and_approves_nothing_by_it() {
+fn drift_check_after_a_denial_keeps_manual_approval() {
     let remediation = json!({"spec": {"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}}});
     let mut world = World::new().with(&remediation).commit(1, "a");
     world.settle();
@@ -58,7 +58,7 @@ fn the_look_for_drift_brings_back_what_was_denied_and_approves_nothing_by_it() {
 }
 
 #[test]
-fn a_failure_is_tried_again_where_that_may_help_and_after_its_end() {
+fn transient_failure_is_retried_with_backoff_from_its_end() {
     // Burrito 11.8: every failure was retried, with a delay measured from the start of the run before.
     let mut world = World::new().commit(1, "a").with(&json!({"spec": {"maxRetries": 2}}));
     world.settle();
@@ -93,7 +93,7 @@ fn a_failure_is_tried_again_where_that_may_help_and_after_its_end() {
 }
 
 #[test]
-fn what_no_try_helps_waits_for_a_commit() {
+fn permanent_failure_waits_for_a_commit() {
     for class in ["Configuration", "Policy", "Integrity", "Internal"] {
         let mut world = World::new().commit(1, "a");
         world.settle();
@@ -111,7 +111,7 @@ fn what_no_try_helps_waits_for_a_commit() {
 }
 
 #[test]
-fn a_refused_run_is_said_and_tried_again() {
+fn refused_run_creation_is_reported_and_retried() {
     let mut world = World::new().commit(1, "a");
     let later = world.now + SignedDuration::from_mins(1);
     world.refused = Some(Refused { run: world.due(), text: "quota exceeded".into(), retry_at: later });
@@ -134,7 +134,7 @@ fn a_refused_run_is_said_and_tried_again() {
 }
 
 #[test]
-fn a_failed_plan_says_so_and_nobody_waits_for_it() {
+fn failed_plan_is_reported_and_no_run_is_current() {
     // Burrito 11.13: a failed plan stayed "still planning" forever.
     let mut world = World::new().commit(1, "a");
     world.settle();
@@ -146,7 +146,7 @@ fn a_failed_plan_says_so_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn an_apply_of_which_nobody_knows_is_looked_at_by_a_person() {
+fn indeterminate_apply_waits_for_a_person_or_proof() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);

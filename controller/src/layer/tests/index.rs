@@ -220,7 +220,7 @@ fn runs_of_a_layer_are_sorted_by_age() {
 }
 
 #[test]
-fn layers_are_counted_by_their_state() {
+fn layers_are_counted_by_state() {
     let mut shown = Shown::new();
     let count =
         |shown: &Shown, state: &str| shown.metrics.exposition().1.contains(&format!("pawl_layers{{state=\"Idle\"}} {state}\n"));

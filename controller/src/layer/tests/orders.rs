@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Play {
     world: World,
-    /// The stored decision and the resourceVersion it was made on. A write with another version is refused.
+    /// The stored decision, and the resourceVersion of the layer that it was made on. A write with another version is refused.
     mind: Option<(Option<String>, Decision)>,
     revision: u8,
     /// The last two pushed contents.
@@ -142,7 +142,7 @@ impl Play {
             }
             (Step::Decide, _) => self.mind = Some((world.layer.metadata.resource_version.clone(), world.decide())),
             (Step::Late, _) => {
-                // Only a push came since. Any event of a run would wake the layer, and a new decision be made.
+                // Only a push may have come since. An event of a run would wake the layer and cause a new decision.
                 if let Some((version, decision)) = self.mind.take()
                     && decision == self.world.decide()
                 {
@@ -241,7 +241,7 @@ proptest! {
 
     /// A repeated reconcile creates the same run, and an idle layer creates none.
     #[test]
-    fn the_same_look_decides_the_same(steps in prop::collection::vec(step(), 1..40)) {
+    fn repeated_reconcile_creates_no_second_run(steps in prop::collection::vec(step(), 1..40)) {
         let mut play = Play::new();
         for step in &steps {
             play.play(step);
@@ -263,7 +263,7 @@ proptest! {
 
     /// After a plan without changes, no run is created without a new cause.
     #[test]
-    fn a_plan_without_changes_leads_nowhere(
+    fn plan_without_changes_causes_no_further_run(
         steps in prop::collection::vec(step(), 1..40),
         more in prop::collection::vec(step(), 1..20),
     ) {
@@ -293,7 +293,7 @@ proptest! {
 
 /// Names are digests, so their order is random: of ten pairs some are in reverse.
 #[test]
-fn a_run_that_has_ended_is_older_than_one_that_was_made_within_the_same_second() {
+fn ended_run_sorts_before_a_run_of_the_same_second() {
     for nth in 0..10 {
         let mut world = World::new().commit(1, "a");
         world.settle();

@@ -4,7 +4,7 @@ use super::*;
 use crate::layer::conditions::READY;
 
 #[test]
-fn remediation_decides_what_a_run_may() {
+fn on_commit_sets_operation_and_approval_of_the_run() {
     for (word, operation, mode) in [
         ("Dry", crds::Operation::Plan, crds::ApprovalMode::Manual),
         ("Manual", crds::Operation::Apply, crds::ApprovalMode::Manual),
@@ -21,7 +21,7 @@ fn remediation_decides_what_a_run_may() {
 }
 
 #[test]
-fn dry_is_shown_and_changing_it_plans_anew() {
+fn dry_layer_plans_again_when_set_to_manual() {
     let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}}));
     world.settle();
     world.waits(1);
@@ -34,7 +34,7 @@ fn dry_is_shown_and_changing_it_plans_anew() {
 }
 
 #[test]
-fn a_person_asks_once_and_is_answered_once() {
+fn plan_request_creates_one_run() {
     let mut world = World::applied();
     world.annotate(names::PLAN, "now");
     world.settle();
@@ -52,7 +52,7 @@ fn a_person_asks_once_and_is_answered_once() {
 }
 
 #[test]
-fn a_person_who_asks_while_a_run_is_under_way_is_answered_after_it() {
+fn plan_request_during_a_run_is_answered_after_it() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.begins();
@@ -65,7 +65,7 @@ fn a_person_who_asks_while_a_run_is_under_way_is_answered_after_it() {
 }
 
 #[test]
-fn a_request_of_before_a_crash_is_answered_once() {
+fn plan_request_before_a_crash_is_answered_once() {
     let mut world = World::applied();
     world.annotate(names::PLAN, "now");
     let decision = world.decide();
@@ -81,7 +81,7 @@ fn a_request_of_before_a_crash_is_answered_once() {
 }
 
 #[test]
-fn a_suspended_layer_makes_no_runs() {
+fn suspended_layer_creates_no_runs() {
     for (patch, undo) in [
         (json!({"spec": {"suspend": true}}), json!({"spec": {"suspend": false}})),
         (
@@ -102,7 +102,7 @@ fn a_suspended_layer_makes_no_runs() {
 }
 
 #[test]
-fn unverified_layer_makes_no_runs_until_it_is_confirmed() {
+fn unverified_layer_creates_no_runs_until_confirmed() {
     let mut world = World::new().with(&json!({"metadata": {"annotations": {names::UNVERIFIED: "why"}}})).commit(1, "a");
     world.settle();
     assert!(world.made.is_empty(), "{:?}", world.made);
@@ -113,7 +113,7 @@ fn unverified_layer_makes_no_runs_until_it_is_confirmed() {
 }
 
 #[test]
-fn a_frozen_namespace_lets_nothing_begin() {
+fn layer_in_a_frozen_namespace_creates_no_runs() {
     let mut world = World::new().commit(1, "a");
     world.namespace = Namespace::Frozen(crate::cluster::freeze::Frozen::Namespace("team".into()));
     world.settle();
@@ -124,7 +124,7 @@ fn a_frozen_namespace_lets_nothing_begin() {
 }
 
 #[test]
-fn the_younger_of_two_layers_of_a_state_makes_no_runs_and_gives_its_plan_back() {
+fn younger_layer_of_a_state_cancels_its_plan_and_waits() {
     let mut world = World::new().commit(1, "a");
     world.settle();
     world.waits(1);

@@ -14,7 +14,7 @@ fn effective(defaults: &Value, template: &Value) -> Result<Effective, String> {
 }
 
 #[test]
-fn fields_are_merged_and_lists_are_taken_whole() {
+fn template_merges_fields_and_replaces_lists() {
     let defaults = json!({"workspace": "w", "timeouts": {"plan": "30m", "apply": "2h"}, "variables": [{"name": "a", "value": 1}],
         "backend": {"type": "s3", "config": {"bucket": "b"}}});
     let template = json!({"timeouts": {"plan": "1h"}, "variables": [{"name": "b", "value": "x"}], "stack": "own"});
@@ -38,14 +38,14 @@ fn fields_are_merged_and_lists_are_taken_whole() {
 }
 
 #[test]
-fn a_field_of_a_newer_definition_is_sent_as_it_is() {
+fn unknown_template_field_is_passed_on() {
     let effective = effective(&json!({}), &json!({"runner": {"newer": {"a": 1}}})).unwrap();
     let spec = effective.spec(&World::new().layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
     assert_eq!(spec["runner"]["newer"], json!({"a": 1}));
 }
 
 #[test]
-fn the_digest_is_of_all_that_makes_a_run_and_of_nothing_else() {
+fn settings_digest_covers_exactly_what_a_run_depends_on() {
     let of = |patch: &Value| {
         let world = World::new().with(patch);
         Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap().digest
@@ -68,7 +68,7 @@ fn the_digest_is_of_all_that_makes_a_run_and_of_nothing_else() {
 }
 
 #[test]
-fn settings_of_which_no_run_can_be_made_are_said() {
+fn invalid_template_is_reported_and_creates_no_run() {
     for template in [json!({"timeouts": {"plan": "soon"}}), json!({"tool": {"name": "Newer"}}), json!({"approval": "yes"})] {
         let mut world = World::new().commit(1, "a").with(&json!({"spec": {"template": template}}));
         world.settle();
@@ -78,7 +78,7 @@ fn settings_of_which_no_run_can_be_made_are_said() {
 }
 
 #[test]
-fn a_long_template_is_shown_as_far_as_there_is_room() {
+fn long_template_is_shown_in_128_lines_of_256_characters() {
     let labels: Value = (0..200).map(|n| (format!("l{n}"), json!("x".repeat(500)))).collect::<serde_json::Map<_, _>>().into();
     let lines = effective(&json!({}), &json!({"runner": {"labels": labels}})).unwrap().lines;
     assert_eq!((lines.len(), lines[127].as_str()), (128, "and 74 more"));
@@ -86,7 +86,7 @@ fn a_long_template_is_shown_as_far_as_there_is_room() {
 }
 
 #[test]
-fn the_state_that_is_expected_is_that_of_the_run() {
+fn expected_state_equals_the_state_of_the_run() {
     let key = |template: Value, has_datastore| {
         let world = World::new().with(&json!({"spec": {"template": template}}));
         let repository = world.repository.as_ref().unwrap();
@@ -128,7 +128,7 @@ fn rename(world: &mut World, template: &Value) {
 }
 
 #[test]
-fn a_directory_that_is_renamed_leaves_no_state_behind() {
+fn renamed_directory_waits_until_the_stack_is_chosen() {
     let (mut world, stack) = planned(false);
     assert_eq!(world.status().stack.as_deref(), Some(stack.as_str()));
     rename(&mut world, &json!({}));
@@ -148,7 +148,7 @@ fn a_directory_that_is_renamed_leaves_no_state_behind() {
 }
 
 #[test]
-fn a_state_that_is_kept_elsewhere_does_not_move_with_the_directory() {
+fn renamed_directory_with_own_backend_is_planned() {
     let (mut world, _) = planned(true);
     rename(&mut world, &json!({}));
     assert_eq!((world.status().stack, world.made.len()), (None, 2));

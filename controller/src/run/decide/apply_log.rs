@@ -1,5 +1,5 @@
-//! Accounts for the objects of an apply whose agent cannot: the datastore compares the journal with a managed state. The end of a run never
-//! waits for it; a late account is added afterwards.
+//! Adds the journal of an apply whose agent could not write it: the datastore compares it with a managed state. The end of a run never
+//! waits for it; a late journal is added afterwards.
 
 use jiff::SignedDuration;
 
@@ -18,7 +18,7 @@ const fn is_due(result: RunResult) -> bool {
     matches!(result, RunResult::Failed | RunResult::Indeterminate)
 }
 
-/// The account that the end of a claimed run records: the agent's if there is one, otherwise the datastore's.
+/// The journal that the end of a claimed run records: the agent's if it wrote one, otherwise the datastore's.
 pub(super) fn known(s: &Situation<'_>, result: RunResult) -> Option<Objects> {
     let status = s.status();
     if !is_due(result) || status.claim.is_none() {

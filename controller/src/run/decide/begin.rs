@@ -55,7 +55,7 @@ fn deadline(s: &Situation<'_>, attempt: &Attempt) -> Timestamp {
     after(attempt.opened_at.as_ref().map_or(s.now, |t| t.0), start)
 }
 
-/// No agent has adopted the attempt: creates its pod, waits for it, or gives up.
+/// No agent has adopted the attempt: creates its pod, waits for it, or fails the run at the deadline.
 pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&PodView>) -> Decision {
     let deadline = deadline(s, attempt);
     let refused = s.notes.refused.as_ref().filter(|refused| refused.attempt == attempt.number);
@@ -66,7 +66,7 @@ pub(super) fn not_started(s: &Situation<'_>, attempt: &Attempt, pod: Option<&Pod
     if s.now >= deadline {
         return give_up(s, attempt, trouble);
     }
-    // Only the process that created the pod knows that it created the service account and its RBAC rules as well.
+    // Only the process that created the pod knows that the service account and its RBAC rules exist. Any other process creates them again.
     let sure = s.notes.created.is_some_and(|(number, _)| number == attempt.number);
     let mut decision = Decision::until(deadline, s.now);
     if pod.is_none() || !sure {

@@ -57,7 +57,7 @@ fn unfinished(s: &Situation<'_>) -> Option<Action> {
 
 /// The run has ended and no attempt is open: cleans up, answers a rerun, or deletes the run when its TTL is over.
 pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
-    // Before the pod is released: its message may be the proof that settles an Indeterminate run.
+    // Read the message before the pod is released: it may prove the end of an Indeterminate run.
     if let Some(outcome) = late_result::settles(s) {
         return Decision::write(outcome);
     }
@@ -89,7 +89,8 @@ fn tidy(s: &Situation<'_>) -> Decision {
     }
     let reruns = s.run.annotations().get(names::RERUN).is_some_and(|value| value == "true");
     if reruns && s.status().rerun.is_some() {
-        // A second request is then noticed, and refused with the name of the run that answered the first.
+        // Removes the annotation, so that a second request is a change, which the policy refuses with the name of the run that answered the
+        // first.
         return Decision::act(Action::TakeOff(&[names::RERUN]));
     }
     let recovers = !reruns && recovery::is_asked(s.run);

@@ -16,7 +16,7 @@ use crds::{Phase, RunResult, termination::TerminationMessage};
 const ASKED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// The result in a message, if the process that claimed this run wrote it and a claimed run may have it. A claimed run is never Canceled,
-/// without changes or planned only: such a message counts as none.
+/// without changes or planned only: such a result is ignored.
 pub(super) fn of_claim(s: &Situation<'_>, message: &TerminationMessage) -> Option<RunResult> {
     let result = message.result.filter(|_| is_claimant(s, message))?;
     let legal = (result.needs_claim() || result == RunResult::Failed) && Phase::Apply.may_become(result.phase());

@@ -49,7 +49,7 @@ fn lost_since(s: &Situation<'_>) -> Option<Timestamp> {
     s.status().stalled_since(reason::NODE_UNREACHABLE)
 }
 
-/// When an unclaimed attempt is given up.
+/// The time at which an unclaimed attempt on a lost node is closed.
 pub(super) fn due(s: &Situation<'_>, pod: &PodView) -> Timestamp {
     let wait = pod.tolerates.map_or(NODE_WAIT, |seconds| SignedDuration::from_secs(seconds).min(NODE_WAIT));
     after(lost_since(s).unwrap_or(s.now), wait)

@@ -5,7 +5,7 @@ use crate::run::{
     situation::{Policies, Situation},
 };
 
-/// The decision that precedes anything that relies on the admission policies; `None`: they are proven.
+/// The decision to take before any that relies on the admission policies; `None` when they are proven.
 pub(super) fn unproven(s: &Situation<'_>) -> Option<Decision> {
     match s.policies {
         Policies::Enforced => None,

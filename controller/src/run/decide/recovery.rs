@@ -42,7 +42,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn a_recovery_has_the_spec_its_origin_and_a_person_who_approves() {
+    fn recovery_has_spec_and_origin_and_manual_approval() {
         let mut run = testing::run();
         run.spec.approval.mode = ApprovalMode::Automatic;
         let fresh = fresh_run(&run);

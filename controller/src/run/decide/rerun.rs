@@ -29,7 +29,7 @@ pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> Terra
     let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || ttl::KEPT_BY.contains(&key);
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
-        // Without it the new run would have a state of its own, without the old run's objects.
+        // Without it the new run would use another managed state, without the old run's objects.
         spec.stack = Some(StateId::of(&run.name_any(), &spec).stack);
     }
     let labels = run.labels().iter().filter(|(key, _)| !own(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_newer_version_put_into_the_spec_is_in_the_fresh_one_too() {
+    fn rerun_copies_unknown_spec_fields() {
         let run = testing::run();
         let mut stored = serde_json::to_value(&run.spec).unwrap();
         // A spec stored by an older version lacks later defaults.
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_run_has_the_spec_and_neither_approval_nor_state() {
+    fn rerun_copies_the_spec_without_approval_or_status() {
         let mut run = testing::run();
         run.metadata.labels = Some(
             [

@@ -50,7 +50,7 @@ pub(super) fn frozen(s: &Situation<'_>) -> Option<Decision> {
     s.frozen.map(|frozen| Decision::write(Outcome::Blocked(WaitReason::Frozen(frozen.clone()))))
 }
 
-/// Before an attempt of that class is opened: nothing (`None`), ask for its slot, or wait for one without a pod.
+/// Before an attempt of that class is opened: `None` when it has its slot; otherwise requests one, or waits for one without a pod.
 pub(super) fn before_opening(s: &Situation<'_>, class: Class) -> Option<Decision> {
     let full = match s.slot {
         Slot::Free => return None,
@@ -62,7 +62,7 @@ pub(super) fn before_opening(s: &Situation<'_>, class: Class) -> Option<Decision
     Some(still_waits(s).unwrap_or_else(blocked))
 }
 
-/// Whether a waiting pod must free its slot for others: its agent is told to end as soon as the datastore has the plan.
+/// Whether a waiting pod must free its slot for other runs. Its agent then ends the hold as soon as the datastore has the plan.
 pub(super) fn ends_hold(s: &Situation<'_>, open: &OpenAttempt<'_>) -> bool {
     let status = s.status();
     let goes_on = status.approval.is_some() && status.lease.is_some();

@@ -47,7 +47,7 @@ pub(in crate::run) fn pod_of(lock: &StateLock) -> Option<(&str, &str, u32)> {
 pub(in crate::run) fn is_over(run: &TerraformRun, number: u32, pod: &PodState, now: Timestamp) -> Result<Over, String> {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     if let Some(field) = run.unknown_word() {
-        return Err(format!("{field} of {name} is a word of a newer version"));
+        return Err(format!("{field} of {name} is a value of a newer version"));
     }
     let status = run.status.clone().unwrap_or_default();
     let Some(attempt) = status.attempt.filter(|attempt| attempt.number >= number) else {

@@ -25,7 +25,7 @@ use crate::{
 };
 use crds::{ApprovalMode, RunResult, TerraformRun, conditions, datastore::StateId, names, reason, state_key};
 
-/// How often the first in line checks whether the lease is free: no watch may cover its holder.
+/// Interval at which the first run in the queue checks whether the lease is free: the holder may be outside of every watch.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// The fallback for a run that the end of its wait wakes.
 const SECOND_LOOK: SignedDuration = SignedDuration::from_hours(1);
@@ -60,7 +60,7 @@ pub(super) fn turn(s: &Situation<'_>, key: &str) -> Turn {
         return Turn::Waits(waits.clone());
     }
     if let Some(ahead) = s.ahead {
-        // Woken when the line moves. The time is for holders that no watch covers.
+        // A move of the queue wakes the run. The time is for holders outside of every watch.
         return waits(WaitReason::Turn { first: ahead.first.clone(), place: ahead.place }, LOOK_AGAIN * 6);
     }
     match slots::gate(s) {
@@ -108,7 +108,7 @@ pub(super) fn before_opening(s: &Situation<'_>, key: &str) -> Option<Decision> {
     }
 }
 
-/// Waits until that time at the latest. Writes the outcome unless the status reports it already.
+/// Waits until `until` at the latest. Writes the outcome unless the status reports it already.
 fn queued(s: &Situation<'_>, outcome: Outcome, until: Timestamp) -> Decision {
     let mut decision = Decision::until(until, s.now);
     decision.actions.extend(say::news(s.run, s.now, outcome));
@@ -127,8 +127,8 @@ fn may_leave_lock(status: &Status, result: RunResult) -> bool {
     status.claim.is_some() && !matches!(result, RunResult::Applied | RunResult::Destroyed)
 }
 
-/// Returns the lease of an ended run, after the lock that the run may have left on a managed state. No other run may remove that lock, and
-/// its owner is unknown once the run is deleted.
+/// Releases the lock that an ended run may have left on a managed state, then returns the run's lease. No other run may remove that lock,
+/// and its owner is unknown once the run is deleted.
 fn give_back_ended(s: &Situation<'_>) -> Decision {
     let Some(run) = s.run.whole() else { return Decision::act(Action::Read) };
     let left = s.status().result.is_some_and(|result| may_leave_lock(s.status(), result));
@@ -150,7 +150,7 @@ fn is_managed(run: &TerraformRun) -> bool {
     key == Some(state_key::managed(&namespace, &StateId::of(&run.name_any(), &run.spec)).as_str())
 }
 
-/// An ended run that still has its lease: returns it when the end of its pod is certain, or a person answers for it.
+/// For an ended run that still has its lease: returns it when the end of the pod is certain, or when a person abandons the apply.
 pub(super) fn confirmed(s: &Situation<'_>) -> Option<Decision> {
     let status = s.status();
     status.lease.as_ref()?;

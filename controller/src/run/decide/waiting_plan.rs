@@ -24,8 +24,8 @@ pub(super) fn superseded(s: &Situation<'_>) -> Option<Ending> {
     s.newer.filter(|_| waits).map(|newer| Ending::Superseded { by: newer.to_owned() })
 }
 
-/// The plan was made before the configured restore of the cluster or datastore, so it is unknown whether it was applied. The policy
-/// `pawl-status` refuses its claim independently of this process; here its run ends.
+/// Ends a run whose plan was made before the configured restore of cluster or datastore, since it is unknown whether that plan was applied.
+/// The policy `pawl-status` refuses the claim independently of this process.
 pub(super) fn before_restore(s: &Situation<'_>) -> Option<Ending> {
     let (status, restored) = (s.status(), s.settings.refuse_plans_before?);
     let may_claim = matches!(status.phase, Some(Phase::Plan | Phase::AwaitingApproval)) && status.claim.is_none();
@@ -37,7 +37,7 @@ pub(super) fn before_restore(s: &Situation<'_>) -> Option<Ending> {
     Some(Ending::PlanBeforeRestore { made, restored })
 }
 
-/// No attempt is open and the plan waits: it expires, is superseded, or is approved and gets a pod.
+/// For a waiting plan without an open attempt: it expires, is superseded, or is approved and gets a pod.
 pub(super) fn wait(s: &Situation<'_>, plan: &PlanStatus, attempt: &Attempt) -> Decision {
     let status = s.status();
     if let Some(ending) = superseded(s).or_else(|| before_restore(s)) {
@@ -78,8 +78,8 @@ pub(super) fn wait(s: &Situation<'_>, plan: &PlanStatus, attempt: &Attempt) -> D
     Decision::write(Outcome::RestoreOpened { opening, by: approved.by.clone() })
 }
 
-/// The pod of a plan that needs none has ended or is gone, without a result and without a failure that ends the run. `quiet`: it ended as
-/// announced.
+/// Closes the attempt of a stored plan whose pod has ended or is gone, without a result or a failure that ends the run. `quiet`: the pod
+/// ended as announced.
 pub(super) fn close(s: &Situation<'_>, attempt: &Attempt, cause: Cause, quiet: bool) -> Decision {
     let outcome = if attempt.restores.is_none() || (quiet && s.status().approval.is_none()) {
         Outcome::PlanKept { lost: (!quiet).then_some(cause) }

@@ -87,8 +87,8 @@ pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: 
     }
 }
 
-/// The pod of an unclaimed attempt is on a lost node: reports it, and after a time closes the attempt so that another follows. Closing is
-/// the fence, so nothing has to be known of the pod.
+/// For an unclaimed attempt on a lost node: reports the node, and after a wait closes the attempt so that another follows. Closing fences
+/// the pod, so its state does not matter.
 fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decision> {
     match &s.fate {
         Fate::Unknown | Fate::Ready => None,

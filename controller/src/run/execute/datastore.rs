@@ -1,4 +1,4 @@
-//! Questions to the datastore during a reconcile. It answers if it can and never blocks the reconcile.
+//! Requests to the datastore during a reconcile. A missing answer never fails the reconcile.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use crds::{TerraformRun, datastore::causes, text::clip};
 /// The deletion of a run waits for the datastore for this long.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Asks the datastore how a claimed run ended and what became of its objects. Without an answer the question is repeated later.
+/// Requests the result and the journal of a claimed run from the datastore. Without an answer the request is repeated later.
 pub(super) async fn ask(seen: &mut Observed, ctx: &Context) {
     let (namespace, uid) = (seen.run.namespace().unwrap_or_default(), seen.run.uid().unwrap_or_default());
     seen.late_result = LateResult::Absent;
     if let (Some(datastore), Some(claim)) = (&ctx.datastore, &seen.status().claim) {
         let (result, journal) =
             tokio::join!(datastore.result(&namespace, &uid, claim.attempt), datastore.journal(&namespace, &uid, claim.attempt));
-        let journal = journal
-            .inspect_err(|error| tracing::warn!(error = causes(error), "nobody says what became of the objects of the apply"));
+        let journal =
+            journal.inspect_err(|error| tracing::warn!(error = causes(error), "the journal of the apply cannot be read"));
         let told = journal.ok().map(|journal| (seen.status().settled.is_some(), Box::new(journal)));
         ctx.memory.update(&uid, |notes| notes.journal.clone_from(&told));
         seen.notes.journal = told;
         match result {
             Ok(Some(message)) => seen.late_result = LateResult::Found(Box::new(message)),
             Ok(None) => {}
-            Err(error) => tracing::warn!(error = causes(&error), "nobody says how the apply ended"),
+            Err(error) => tracing::warn!(error = causes(&error), "the stored result of the apply cannot be read"),
         }
     }
     let asked = ctx.memory.update(&uid, |notes| {

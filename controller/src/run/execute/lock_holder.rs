@@ -26,7 +26,9 @@ use crate::{
 /// # Errors
 /// A request failed, or its answer proves nothing.
 pub(super) async fn left_by(run: &TerraformRun, lock: &StateLock, ctx: &Context) -> Result<Result<String, String>, Error> {
-    let Some((name, hash, number)) = stale_lock::pod_of(lock) else { return Ok(Err("its holder is none of ours".to_owned())) };
+    let Some((name, hash, number)) = stale_lock::pod_of(lock) else {
+        return Ok(Err("its holder is not a pod of Pawl".to_owned()));
+    };
     let Some(holder) = find(run, name, hash, ctx).await? else { return Ok(Err(format!("there is no run {name} of that pod"))) };
     let (namespace, uid) = (holder.namespace().unwrap_or_default(), holder.uid().unwrap_or_default());
     let attempt = holder.status.as_ref().and_then(|status| status.attempt.as_ref()).filter(|attempt| attempt.number == number);

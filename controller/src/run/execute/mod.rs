@@ -100,7 +100,7 @@ pub(super) async fn execute(
                 if uses_slot {
                     seen.slot = Slot::Unasked;
                 }
-                // Under tests of fields the run may have another version than the one the lease was taken for.
+                // A write that tests fields may meet another version of the run than the one for which the lease was taken.
                 if leases || basis == Basis::Fields {
                     seen.taken = None;
                 }
@@ -161,7 +161,7 @@ pub(super) async fn execute(
     Ok(Executed::Seen(Box::new(seen)))
 }
 
-/// Writes with the slot that is reserved for the run. An unanswered write may still be carried out.
+/// Writes with the slot that is reserved for the run. Retains the slot after an unanswered write, which may still take effect.
 async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
     ctx.slots.sends(run, ctx.cluster.now());
     let written = status::write(run, write, basis, ctx).await;
@@ -173,7 +173,7 @@ async fn with_slot(run: &RunView, write: &Write, basis: Basis, ctx: &Context) ->
     written
 }
 
-/// Takes the lease. The result holds for the run as it was read, and is not remembered beyond that.
+/// Takes the lease. The result is valid only for the version of the run that was read, and is not remembered longer.
 async fn take_lease(seen: &mut Observed, key: String, ctx: &Context) -> Result<(), Error> {
     let Some(run) = seen.run.whole() else { return Ok(()) };
     let name = ctx.cluster.settings.shared_states.lease_name(&run.namespace().unwrap_or_default(), &key);

@@ -53,7 +53,7 @@ pub(in crate::run) async fn annotate(run: &ObjectMeta, changes: Map<String, Valu
     loop {
         tries += 1;
         match ctx.cluster.call_opt("change annotations", api.patch_metadata(name, &params, &patch)).await {
-            // The API server gives up after five conflicting writes, and returns the same error if another run has the name.
+            // The API server itself retries five times, and returns the same error if another run has the name.
             Err(error) if error.kind() == ErrorKind::Conflict && tries < TRIES => {
                 let found = ctx.cluster.call_opt("read run", api.get_metadata(name)).await?;
                 if found.and_then(|found| found.metadata.uid) != run.uid {

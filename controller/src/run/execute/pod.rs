@@ -94,8 +94,8 @@ async fn try_create(run: &TerraformRun, attempt: &Attempt, ctx: &Context) -> Res
     PodView::of(&pod).ok_or_else(foreign)
 }
 
-/// The trouble, if only a person or time can resolve the refusal. `account` is the ServiceAccount that the run names for the pod. `None`
-/// for other errors, which prove nothing.
+/// The reason of a refusal that only a person or time can resolve; `None` for other errors. `account` is the ServiceAccount that the run
+/// names for the pod.
 pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&str>) -> Option<Trouble> {
     let trouble = |reason, text: &str| Some(Trouble { reason, text: clip(text, 400) });
     match error.kind() {
@@ -104,7 +104,7 @@ pub(in crate::run) fn refusal(error: &Error, namespace: &str, account: Option<&s
             if status.code == 401 {
                 return None;
             }
-            // The API server has no reason of its own for these two.
+            // The API server has no separate reason for these two.
             let says = |text: &str| status.code == 403 && status.message.contains(text);
             match account {
                 Some(name) if says("error looking up service account") && says("not found") => trouble(

@@ -31,8 +31,8 @@ pub(in crate::run) enum Basis {
 }
 
 impl Basis {
-    /// For the first try of a write of that kind. People wait for an approval and its lease, so their first try does not depend on the
-    /// version.
+    /// The precondition for the first try of a write of that kind. People wait for an approval and its lease, so these test fields at once
+    /// and not the version.
     pub(super) const fn of(kind: Kind) -> Self {
         match kind {
             Kind::Approval | Kind::Lease => Self::Fields,
@@ -50,15 +50,15 @@ impl Basis {
         }
     }
 
-    /// For the write after that error. A test fails if a field has changed, and also if the API server encodes a text differently; then
-    /// only the version can pass.
+    /// The precondition for the next try after that error. A test fails if a field has changed, and also if the API server encodes a text
+    /// differently; then only the version can pass.
     pub(in crate::run) const fn after(error: ErrorKind) -> Self {
         if matches!(error, ErrorKind::Invalid) { Self::Version } else { Self::Fields }
     }
 }
 
-/// Writes the status on that basis. Fields that the cache drops cannot be tested, so a write that was decided on a cached run uses the
-/// version.
+/// Writes the status under that precondition. Fields that the cache drops cannot be tested, so a write that was decided on a cached run
+/// uses the version.
 pub(in crate::run) async fn write(run: &RunView, write: &Write, basis: Basis, ctx: &Context) -> Result<TerraformRun, Error> {
     let api = ctx.cluster.runs(&run.namespace().unwrap_or_default());
     if let (Basis::Fields, Some(run)) = (basis, run.whole()) {
@@ -93,7 +93,7 @@ pub(in crate::run) fn report(run: &TerraformRun, write: Write, ctx: &Context) {
     ctx.events.publish(run, write.notes);
 }
 
-/// The write as a JSON Patch. It tests the fields and annotations that decisions rest on, as [`fields`] lists them.
+/// The write as a JSON Patch. It tests the fields and annotations that decisions depend on, as [`fields`] lists them.
 fn operations(run: &TerraformRun, write: &Write) -> serde_json::Result<Vec<Value>> {
     let status = serde_json::to_value(&run.status)?;
     let mut operations =

@@ -82,7 +82,7 @@ pub(super) fn removed(patch: &mut StatusPatch<'_>, why: &Unapproved) {
             patch.note("StaleApproval", true, text);
         }
         Unapproved::Waiting => {
-            patch.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "nobody has approved the plan yet");
+            patch.condition_if_new(conditions::APPROVED, Some(false), reason::WAITING, "the plan is not approved yet");
         }
         Unapproved::Told => {}
     }
@@ -113,7 +113,7 @@ pub(super) fn waits(patch: &mut StatusPatch<'_>) {
 fn stale(patch: &mut StatusPatch<'_>, applied: &Applied) {
     let at = applied.at.strftime("%Y-%m-%d %H:%M:%S UTC");
     let text = format!(
-        "run {} applied to the same state at {at}, after this plan was made: to apply it will most likely fail as {}, with nothing \
+        "run {} applied to the same state at {at}, after this plan was made: applying it will most likely fail as {}, with nothing \
          changed; a fresh plan is needed",
         applied.run,
         reason::STALE_PLAN

@@ -147,7 +147,7 @@ pub(super) fn unblocked(patch: &mut StatusPatch<'_>) {
     }
 }
 
-/// Why the attempt does not start, and the remedy. No agent has adopted the attempt, so no agent owns these fields yet.
+/// Reports why the attempt does not start, and the remedy. No agent has adopted the attempt, so no agent owns these fields yet.
 pub(super) fn not_starting(patch: &mut StatusPatch<'_>, trouble: &Trouble, until: Timestamp) {
     let (run, status) = (patch.run(), patch.status());
     patch.condition_if_new(conditions::STALLED, Some(true), trouble.reason, &trouble.text);
@@ -196,12 +196,12 @@ fn remedy(run: &TerraformRun, attempt: &Attempt, reason: &str) -> String {
             ("create the ServiceAccount", format!("kubectl create serviceaccount -n {namespace} {name}"))
         }
         (reason::IMAGE_NOT_AVAILABLE, _) if !secrets.is_empty() => (
-            "see that the image and the Secrets for its registry exist",
+            "make sure that the image and the Secrets for its registry exist",
             format!("kubectl get secret -n {namespace} {}", secrets.join(" ")),
         ),
-        (reason::IMAGE_NOT_AVAILABLE, _) => ("see that the image exists and may be pulled", pod),
+        (reason::IMAGE_NOT_AVAILABLE, _) => ("make sure that the image exists and may be pulled", pod),
         (reason::QUOTA_EXCEEDED, _) => ("make room in the quota", format!("kubectl describe resourcequota -n {namespace}")),
-        (reason::UNSCHEDULABLE, _) => ("see that a node can take the pod", pod),
+        (reason::UNSCHEDULABLE, _) => ("make sure that a node can take the pod", pod),
         _ => ("correct what the message names", pod),
     };
     format!("{what}, and the run goes on by itself: {command}")

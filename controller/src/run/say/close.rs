@@ -96,7 +96,7 @@ pub(super) fn node_lost(patch: &mut StatusPatch<'_>, loss: &NodeLoss, plan_waits
     patch.line("Lost", &text).note("Retrying", true, text);
 }
 
-/// The next attempt makes a plan of its own.
+/// The next attempt makes a new plan.
 fn plans_again(patch: &mut StatusPatch<'_>) {
     let (run, status) = (patch.run(), patch.status());
     patch.set("phase", Phase::Pending).clear("nextStep");

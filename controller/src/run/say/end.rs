@@ -23,8 +23,7 @@ pub(super) fn ended(patch: &mut StatusPatch<'_>, end: &RunEnd) {
     match &end.objects {
         Some(Objects::Compared(journal)) => account(patch, (**journal).clone(), words.result),
         Some(Objects::InLog) => {
-            let summary =
-                format!("without a datastore what the tool said of each object is in the log of {} only", claimant(patch));
+            let summary = format!("without a datastore, the journal is in the log of {} only", claimant(patch));
             account(patch, Journal { summary, ..Journal::default() }, words.result);
         }
         None => {}
@@ -42,7 +41,7 @@ fn claimant<'a>(patch: &StatusPatch<'a>) -> &'a str {
 fn words(patch: &StatusPatch<'_>, ending: &Ending) -> End {
     let (message, failure) = match ending {
         Ending::Stopped { why, .. } => (format!("{why}; nothing was applied"), None),
-        Ending::Expired => ("nobody approved the plan in time; nothing was applied".to_owned(), None),
+        Ending::Expired => ("the plan was not approved in time; nothing was applied".to_owned(), None),
         Ending::Superseded { by } => {
             (format!("superseded by {by}, a newer run of the same workspace; nothing was applied"), None)
         }
@@ -94,14 +93,14 @@ fn unconfirmed(patch: &StatusPatch<'_>, why: &Unconfirmed) -> (String, Option<Fa
             format!("{}, seen at {}", node::gone(patch, node.as_deref()), since.strftime("%Y-%m-%d %H:%M:%S"))
         }
         Unconfirmed::Abandoned { node, by, why } => {
-            format!("node {node} is not Ready, and {} gave it up: {}", clip(by, 100), clip(why, 200))
+            format!("node {node} is not Ready, and {} abandoned the apply: {}", clip(by, 100), clip(why, 200))
         }
     };
     let status = patch.status();
     let claim = status.claim.as_ref();
     let holder = status.attempt.as_ref().map_or("its pod", |attempt| attempt.pod_name.as_str());
     let message = format!(
-        "the {} of {} began at {} and nobody can say how it ended: {text}. Some of the plan may have been carried out, and the \
+        "the {} of {} began at {} and its end is unknown: {text}. Some of the plan may have been carried out, and the \
          state's lock may still be held by {holder}; the next run starts with a fresh plan",
         operation(patch.run()),
         claim.map_or("the plan", |claim| claim.checksum.as_str()),
@@ -156,9 +155,9 @@ pub(super) fn finished_and_closed(patch: &mut StatusPatch<'_>, left: Option<&str
     }
 }
 
-/// Settles an Indeterminate run. The account of its objects is older than the proof, so it is asked for again.
+/// Settles an Indeterminate run. Its journal is older than the proof, so it is requested again.
 pub(super) fn settled(patch: &mut StatusPatch<'_>, result: RunResult, message: &str) {
-    let text = format!("{result}, as it turned out: {message}");
+    let text = format!("{result}, proven later: {message}");
     let at = patch.time();
     patch.set("settled", Settled { result, message: clip(message, 1024), at });
     patch.clear("journal").line("Settled", &text).note("Settled", false, text);
@@ -171,5 +170,5 @@ pub(super) fn rerun_created(patch: &mut StatusPatch<'_>, name: &str) {
 
 pub(super) fn recovery_created(patch: &mut StatusPatch<'_>, name: &str) {
     patch.set("recovery", name);
-    patch.note("RecoveryCreated", false, format!("run {name} imports what this one created and the state does not know"));
+    patch.note("RecoveryCreated", false, format!("run {name} imports the objects that this run created and the state lacks"));
 }

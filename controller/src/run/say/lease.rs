@@ -78,16 +78,16 @@ pub(super) fn give_back(patch: &mut StatusPatch<'_>) {
 
 /// An ended run retains its lease. `abandonable`: a person may abandon its apply.
 pub(super) fn retained(patch: &mut StatusPatch<'_>, why: &Retained, abandonable: bool) {
-    let may_run = |why: &str| format!("kept, as the apply may still run: {why}");
+    let may_run = |why: &str| format!("retained, because the apply may still run: {why}");
     let mut text = match why {
-        Retained::Lock(text) => format!("kept until the lock that it may have left on its state is released: {text}"),
+        Retained::Lock(text) => format!("retained until the lock that the apply may have left on its state is released: {text}"),
         Retained::EndUnconfirmed => may_run("the end of its pod is not confirmed"),
         Retained::MayRun(text) => may_run(text),
     } + "; other runs of this state wait";
     if abandonable {
         let run = patch.run();
         let command = names::abandon_command(&run.namespace().unwrap_or_default(), &run.name_any());
-        text = format!("{text}. To give the apply up: {command}");
+        text = format!("{text}. To abandon the apply: {command}");
     }
     let conditions = &patch.status().conditions;
     if !conditions.iter().any(|c| c.type_ == conditions::STATE_LEASED && c.message == clip(&text, 512)) {

@@ -37,7 +37,7 @@ pub(super) fn write(run: &RunView, now: Timestamp, outcome: &Outcome) -> Option<
     (!patch.is_empty()).then(|| patch.finish(kind(outcome)))
 }
 
-/// The action that writes an outcome; `None` if the status reports it already. For decisions that depend on that.
+/// The action that writes an outcome; `None` if the status reports it already, for decisions that then have another action.
 pub(super) fn news(run: &RunView, now: Timestamp, outcome: Outcome) -> Option<Action> {
     write(run, now, &outcome).is_some().then_some(Action::Write(outcome))
 }

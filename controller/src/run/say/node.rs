@@ -27,7 +27,7 @@ fn record(patch: &mut StatusPatch<'_>, record: Option<&NodeRecord>) {
 pub(super) fn working(patch: &mut StatusPatch<'_>, working: &Working) {
     let status = patch.status();
     if working.abandon_refused {
-        let text = "pawl.run/abandon has no effect while the node of the pod is Ready, and was taken away: the apply goes on, and \
+        let text = "pawl.run/abandon has no effect while the node of the pod is Ready, and was removed: the apply continues, and \
                     pawl.run/cancel asks it to end";
         patch.condition(conditions::STALLED, Some(false), reason::ABANDON_REFUSED, text);
         patch.note(reason::ABANDON_REFUSED, true, text);
@@ -60,7 +60,7 @@ pub(super) fn not_ready(
     let text = if status.claim.is_some() {
         format!(
             "{what}; the apply may go on there. Waits for the node, or for proof of the end: the node restarted, deleted or, once it is \
-             off for certain, tainted node.kubernetes.io/out-of-service. To give the apply up: {}",
+             off for certain, tainted node.kubernetes.io/out-of-service. To abandon the apply: {}",
             names::abandon_command(&run.namespace().unwrap_or_default(), &run.name_any())
         )
     } else {
@@ -82,7 +82,7 @@ pub(super) fn not_ready(
 /// The pod of a claimed attempt is gone.
 pub(super) fn pod_gone(patch: &mut StatusPatch<'_>, node: Option<&str>, noted: Option<&NodeRecord>) {
     let text = format!(
-        "{}, in the middle of its {}; if nothing is heard of it for {} s, the run ends Indeterminate",
+        "{}, in the middle of its {}; without proof of its end within {} s, the run ends Indeterminate",
         gone(patch, node),
         operation(patch.run()),
         GONE_WAIT.as_secs()

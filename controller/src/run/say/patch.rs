@@ -349,7 +349,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn a_failure_takes_the_place_of_an_older_one_whole() {
+    fn new_failure_replaces_every_field_of_the_old_one() {
         let run = RunView::live(testing::run().into());
         let mut patch = StatusPatch::new(&run, testing::t0());
         patch.failure(&described(FailureClass::Interrupted, reason::POD_LOST, "x", Changed::None));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_counted_from_its_own_beginning() {
+    fn new_wait_restarts_its_transition_time() {
         let mut run = RunView::live(testing::run().into());
         let early = testing::t0();
         conditions::set(&mut run.status.conditions, conditions::STALLED, Some(true), reason::UNSCHEDULABLE, "", None, early);

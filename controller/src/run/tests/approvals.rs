@@ -18,7 +18,7 @@ fn approved() -> World {
 }
 
 #[test]
-fn an_approval_of_the_plan_that_waits_is_recorded() {
+fn approval_of_the_waiting_plan_is_recorded() {
     let world = approved();
     let record = world.status().approval.clone().unwrap();
     assert_eq!((record.checksum.as_deref(), record.by.as_str(), record.comment.as_deref()), (Some(SUM), "alice", Some("ok")));
@@ -28,14 +28,14 @@ fn an_approval_of_the_plan_that_waits_is_recorded() {
 }
 
 #[test]
-fn an_approval_is_recorded_from_the_cache_at_once() {
+fn approval_is_recorded_without_a_live_read() {
     let mut world = waiting().annotate(names::APPROVE, SUM);
     (world.o.run_live, world.o.pod_live) = (false, false);
     assert!(!world.decide().needs_live());
 }
 
 #[test]
-fn nothing_is_recorded_without_the_proof() {
+fn no_approval_is_recorded_until_policies_are_proven() {
     let mut world = waiting().annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice");
     world.o.policies = Enforcement::Unknown;
     assert_eq!(world.decide().actions, [Action::ProbePolicies]);
@@ -51,7 +51,7 @@ fn nothing_is_recorded_without_the_proof() {
 }
 
 #[test]
-fn a_withdrawal_takes_the_record_away() {
+fn withdrawal_removes_the_recorded_approval() {
     let mut world = approved().with(|run| run.metadata.annotations = None);
     world.settle();
     assert!(world.status().approval.is_none());
@@ -63,7 +63,7 @@ fn a_withdrawal_takes_the_record_away() {
 }
 
 #[test]
-fn an_approval_of_another_plan_is_answered_as_stale() {
+fn approval_of_another_plan_is_stale() {
     let mut world = waiting().annotate(names::APPROVE, OTHER);
     world.settle();
     assert!(world.status().approval.is_none());
@@ -75,14 +75,14 @@ fn an_approval_of_another_plan_is_answered_as_stale() {
 }
 
 #[test]
-fn a_second_approver_takes_the_record_over() {
+fn second_approver_replaces_the_recorded_one() {
     let mut world = approved().annotate(names::APPROVED_BY, "bob");
     world.settle();
     assert_eq!(world.status().approval.as_ref().unwrap().by, "bob");
 }
 
 #[test]
-fn the_claim_freezes_the_record() {
+fn approval_record_is_immutable_after_the_claim() {
     let mut world = approved();
     let record = world.status().approval.clone();
     let at = whole_seconds(world.now);
@@ -96,7 +96,7 @@ fn the_claim_freezes_the_record() {
 }
 
 #[test]
-fn an_approval_counts_for_the_plan_of_this_attempt_only() {
+fn approval_of_a_plan_of_another_attempt_is_ignored() {
     let mut world = World::new().adopted(Phase::AwaitingApproval).annotate(names::APPROVE, SUM);
     world.status_mut().plan.as_mut().unwrap().attempt = 7;
     world.settle();
@@ -104,7 +104,7 @@ fn an_approval_counts_for_the_plan_of_this_attempt_only() {
 }
 
 #[test]
-fn an_early_approval_waits_for_its_plan() {
+fn approval_before_the_plan_is_not_recorded() {
     for phase in [Phase::Setup, Phase::Init, Phase::Plan] {
         let mut world = World::new().adopted(phase).annotate(names::APPROVE, SUM);
         world.settle();
@@ -113,7 +113,7 @@ fn an_early_approval_waits_for_its_plan() {
 }
 
 #[test]
-fn a_plan_that_died_takes_its_approval_with_it() {
+fn lost_plan_loses_its_approval() {
     let mut world = approved().pod_ended(None);
     assert_eq!(world.settle(), Some(10));
     assert!(world.status().approval.is_none());
@@ -127,7 +127,7 @@ fn a_plan_that_died_takes_its_approval_with_it() {
 }
 
 #[test]
-fn an_automatic_run_that_asks_a_person_keeps_its_turn() {
+fn automatic_run_that_asks_a_person_retains_its_lease() {
     let asks = |run: &mut TerraformRun| run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default());
     let mut world = World::automatic().with(asks).adopted(Phase::AwaitingApproval).leased();
     world.settle();

@@ -5,7 +5,7 @@ use crds::reason;
 use serving::call::CallError;
 
 #[test]
-fn a_run_takes_its_finalizer_then_an_attempt_then_a_pod() {
+fn new_run_gets_finalizer_then_attempt_then_pod() {
     let mut world = World::new().with(|run| run.metadata.finalizers = None);
     assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: false }]);
     world.apply(&Action::AddFinalizer { prove: false });
@@ -24,7 +24,7 @@ fn a_run_takes_its_finalizer_then_an_attempt_then_a_pod() {
 }
 
 #[test]
-fn a_pod_is_created_on_a_live_read_only() {
+fn pod_is_created_only_on_a_live_read() {
     let mut world = World::new();
     let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
     assert!(Action::Write(open.clone()).needs_live());
@@ -36,7 +36,7 @@ fn a_pod_is_created_on_a_live_read_only() {
 }
 
 #[test]
-fn an_automatic_run_begins_behind_the_proof_and_is_approved_by_it() {
+fn proven_policies_open_and_approve_an_automatic_run() {
     let mut world = World::automatic().with(|run| run.metadata.finalizers = None);
     world.o.policies = Enforcement::Unknown;
     assert_eq!(world.decide().actions, [Action::AddFinalizer { prove: true }], "both at once");
@@ -50,7 +50,7 @@ fn an_automatic_run_begins_behind_the_proof_and_is_approved_by_it() {
 }
 
 #[test]
-fn an_automatic_run_waits_for_the_policies() {
+fn automatic_run_waits_until_policies_are_enforced() {
     let mut world = World::automatic();
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
     world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("a claim was not refused"), retry_at };
@@ -67,7 +67,7 @@ fn an_automatic_run_waits_for_the_policies() {
 }
 
 #[test]
-fn a_namespace_that_is_being_deleted_is_named_and_not_the_policies() {
+fn terminating_namespace_is_reported_not_the_policies() {
     let mut world = World::automatic();
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
     world.o.policies = Enforcement::NotEnforced { missing: Missing::namespace("team"), retry_at };
@@ -80,7 +80,7 @@ fn a_namespace_that_is_being_deleted_is_named_and_not_the_policies() {
 }
 
 #[test]
-fn a_pod_that_waits_names_its_reason_and_fails_at_the_deadline() {
+fn waiting_pod_has_a_reason_and_fails_at_the_deadline() {
     for (reason, class) in [
         (reason::IMAGE_NOT_AVAILABLE, FailureClass::Configuration),
         (reason::UNSCHEDULABLE, FailureClass::Timeout),
@@ -117,14 +117,14 @@ fn a_pod_that_waits_names_its_reason_and_fails_at_the_deadline() {
 }
 
 #[test]
-fn a_pod_that_says_nothing_fails_at_the_deadline_as_well() {
+fn silent_pod_fails_at_the_deadline() {
     let mut world = World::new().opened().later(600);
     world.settle();
     assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_NOT_STARTED);
 }
 
 #[test]
-fn a_hindrance_that_passes_is_taken_back() {
+fn start_failure_is_cleared_when_its_cause_is_gone() {
     let mut world = World::new().opened();
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
     pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
@@ -139,7 +139,7 @@ fn a_hindrance_that_passes_is_taken_back() {
 }
 
 #[test]
-fn what_a_run_says_of_its_pod_is_decided_on_live_reads() {
+fn start_failure_is_reported_only_on_a_live_read() {
     // The cache lacks the message and the names that the run gives its pods.
     let mut world = World::new().opened();
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
@@ -155,7 +155,7 @@ fn what_a_run_says_of_its_pod_is_decided_on_live_reads() {
 }
 
 #[test]
-fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_starting() {
+fn pod_that_dies_before_adoption_is_always_retried() {
     let mut world = World::new().opened();
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
     pod.trouble = Some(trouble(reason::IMAGE_NOT_AVAILABLE));
@@ -169,7 +169,7 @@ fn a_pod_that_dies_before_its_adoption_is_tried_again_whatever_kept_it_from_star
 }
 
 #[test]
-fn a_service_account_that_is_missing_is_named_and_waited_for() {
+fn missing_service_account_is_named_and_awaited() {
     let refused = |message: &str, account| {
         let causes = if message.contains("terminated") {
             json!([{"reason": "NamespaceTerminating", "message": "", "field": ""}])
@@ -213,7 +213,7 @@ fn a_service_account_that_is_missing_is_named_and_waited_for() {
 }
 
 #[test]
-fn a_refused_creation_is_tried_again_until_the_deadline() {
+fn refused_pod_is_retried_until_the_deadline() {
     let mut world = World::new();
     let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
     world.apply(&Action::Write(open));
@@ -237,7 +237,7 @@ fn a_refused_creation_is_tried_again_until_the_deadline() {
 }
 
 #[test]
-fn tries_of_a_refused_creation_slow_down_to_thirty_seconds() {
+fn refused_pod_retries_back_off_to_thirty_seconds() {
     let mut refused = None;
     let waits: Vec<i64> = (0..8)
         .map(|_| {
@@ -254,7 +254,7 @@ fn tries_of_a_refused_creation_slow_down_to_thirty_seconds() {
 }
 
 #[test]
-fn a_pod_that_is_not_in_the_cache_yet_is_not_missed() {
+fn new_pod_missing_in_the_cache_is_not_lost() {
     let mut world = World::new().opened();
     world.o.pod = PodState::Unknown;
     assert_eq!(world.settle(), Some(5));
@@ -265,14 +265,14 @@ fn a_pod_that_is_not_in_the_cache_yet_is_not_missed() {
 }
 
 #[test]
-fn a_foreign_finalizer_is_left_alone_and_a_deleted_run_gets_none() {
+fn deleted_run_with_a_foreign_finalizer_is_ignored() {
     let mut world = World::new().with(|run| run.metadata.finalizers = Some(vec!["other/one".into()])).deleted();
     world.settle();
     assert!(world.decide().actions.is_empty() && world.status().attempt.is_none());
 }
 
 #[test]
-fn after_a_restart_the_account_of_a_pod_is_made_sure_of() {
+fn restart_ensures_the_account_of_an_unadopted_pod() {
     let mut world = World::new().opened();
     assert_eq!(world.decide().actions, []);
     world.o.notes = Notes::default();

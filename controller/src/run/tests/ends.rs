@@ -4,7 +4,7 @@ use super::*;
 use crds::reason;
 
 #[test]
-fn row_1_a_run_that_its_agent_ended_gets_conditions() {
+fn run_ended_by_its_agent_gets_conditions_in_one_write() {
     for (result, succeeded) in [
         (RunResult::Applied, is_true("Applied")),
         (RunResult::Failed, is_false("ProviderUnreachable")),
@@ -31,7 +31,7 @@ fn row_1_a_run_that_its_agent_ended_gets_conditions() {
 }
 
 #[test]
-fn what_of_its_log_was_lost_stands_in_the_history() {
+fn lost_log_bytes_are_in_the_history() {
     let said = |result| TerminationMessage { unkept: Some("the last 7 bytes of the log".into()), ..message(result, None) };
     let worlds = [
         World::automatic().claimed().finished(RunResult::Applied).pod_ended(Some(said(Some(RunResult::Applied)))),
@@ -46,7 +46,7 @@ fn what_of_its_log_was_lost_stands_in_the_history() {
 }
 
 #[test]
-fn row_1_people_do_not_wait_for_a_lost_node() {
+fn ended_run_is_finished_after_30_s_without_its_pod() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).later(30);
     world.settle();
     assert_eq!(world.condition(conditions::FINISHED), is_true("Applied"));
@@ -58,7 +58,7 @@ fn row_1_people_do_not_wait_for_a_lost_node() {
 }
 
 #[test]
-fn row_2_a_result_that_is_with_the_pod_is_believed() {
+fn result_in_the_termination_message_is_accepted() {
     for result in [RunResult::Applied, RunResult::Failed] {
         let said = message(Some(result), (result == RunResult::Failed).then(|| failure(FailureClass::Configuration)));
         let mut world = World::automatic().claimed().pod_ended(Some(said));
@@ -72,7 +72,7 @@ fn row_2_a_result_that_is_with_the_pod_is_believed() {
 
 /// Its agent must not adopt the attempt, so only the termination message gives the reason.
 #[test]
-fn an_image_of_another_release_fails_the_run_or_is_replaced() {
+fn image_of_another_release_fails_or_is_replaced() {
     for (class, result) in [(FailureClass::Configuration, Some(RunResult::Failed)), (FailureClass::Interrupted, None)] {
         let failure = Failure { class, ..crds::Reason::ImageVersion.failure("not of release 9.9") };
         let mut world = World::new().opened().pod_ended(Some(message(None, Some(failure))));
@@ -85,7 +85,7 @@ fn an_image_of_another_release_fails_the_run_or_is_replaced() {
 }
 
 #[test]
-fn row_3_a_claim_whose_pod_ended_without_a_word_is_indeterminate() {
+fn claimed_pod_ended_silently_is_indeterminate() {
     for said in no_results() {
         let mut world = World::automatic().claimed().pod_ended(said.clone());
         world.settle();
@@ -101,7 +101,7 @@ fn row_3_a_claim_whose_pod_ended_without_a_word_is_indeterminate() {
 }
 
 #[test]
-fn row_4_a_claim_whose_pod_is_gone_is_indeterminate_after_a_minute() {
+fn claimed_pod_gone_for_a_minute_is_indeterminate() {
     let mut world = World::automatic().claimed().pod_gone();
     assert!(world.decide().needs_live(), "the wait begins with a live read");
     assert_eq!(world.settle(), Some(60));
@@ -118,7 +118,7 @@ fn row_4_a_claim_whose_pod_is_gone_is_indeterminate_after_a_minute() {
 }
 
 #[test]
-fn row_4_another_pod_of_the_name_is_not_the_one_that_claimed() {
+fn pod_with_another_uid_counts_as_gone() {
     let mut world = World::automatic().claimed();
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
     pod.uid = "a second one".into();
@@ -127,7 +127,7 @@ fn row_4_another_pod_of_the_name_is_not_the_one_that_claimed() {
 }
 
 #[test]
-fn row_4_an_older_wait_does_not_shorten_this_one() {
+fn earlier_wait_does_not_shorten_the_minute() {
     let mut world = World::automatic().claimed();
     let now = world.now;
     let status = world.status_mut();
@@ -137,7 +137,7 @@ fn row_4_an_older_wait_does_not_shorten_this_one() {
 }
 
 #[test]
-fn row_5_cancel_deny_and_deletion_end_what_nobody_adopted() {
+fn stop_request_ends_an_unadopted_attempt_at_once() {
     let rows: [(World, RunResult); 3] = [
         (World::new().opened().annotate(names::CANCEL, "why"), RunResult::Canceled),
         (World::new().opened().annotate(names::DENY, "no"), RunResult::Rejected),
@@ -156,7 +156,7 @@ fn row_5_cancel_deny_and_deletion_end_what_nobody_adopted() {
 }
 
 #[test]
-fn row_5_an_agent_has_thirty_seconds_to_end_by_itself() {
+fn stop_request_gives_the_agent_thirty_seconds() {
     for phase in [Phase::Setup, Phase::Init, Phase::Plan, Phase::AwaitingApproval] {
         let mut world = World::new().adopted(phase).annotate(names::CANCEL, "why");
         assert_eq!(world.settle(), Some(30));
@@ -174,7 +174,7 @@ fn row_5_an_agent_has_thirty_seconds_to_end_by_itself() {
 }
 
 #[test]
-fn row_5_behind_the_claim_nothing_is_cut_off() {
+fn stop_request_after_the_claim_kills_nothing() {
     for world in [
         World::automatic().claimed().annotate(names::CANCEL, "why"),
         World::automatic().claimed().annotate(names::DENY, "no"),
@@ -191,7 +191,7 @@ fn row_5_behind_the_claim_nothing_is_cut_off() {
 }
 
 #[test]
-fn row_6_a_failure_that_is_not_retried_ends_the_run() {
+fn permanent_failure_ends_the_run() {
     let by_message = World::new().adopted(Phase::Init).pod_ended(Some(message(None, Some(failure(FailureClass::Configuration)))));
     let mut by_status = World::new().adopted(Phase::Init).pod_ended(None);
     by_status.status_mut().failure = Some(failure(FailureClass::Configuration));
@@ -203,7 +203,7 @@ fn row_6_a_failure_that_is_not_retried_ends_the_run() {
 }
 
 #[test]
-fn row_6_a_result_before_the_claim_that_could_not_be_delivered_counts() {
+fn undelivered_result_before_the_claim_is_accepted() {
     for (phase, result, expected) in [
         (Phase::Plan, RunResult::NoChanges, Some(RunResult::NoChanges)),
         (Phase::AwaitingApproval, RunResult::Expired, Some(RunResult::Expired)),
@@ -217,7 +217,7 @@ fn row_6_a_result_before_the_claim_that_could_not_be_delivered_counts() {
 }
 
 #[test]
-fn row_7_what_died_before_the_claim_is_tried_again() {
+fn attempt_that_died_before_the_claim_is_retried() {
     let mut transient = World::new().adopted(Phase::Plan).pod_ended(None);
     transient.status_mut().failure = Some(failure(FailureClass::Transient));
     let worlds = [
@@ -246,7 +246,7 @@ fn row_7_what_died_before_the_claim_is_tried_again() {
 }
 
 #[test]
-fn row_7_tries_have_a_limit() {
+fn retries_stop_at_the_limit() {
     let mut world = World::new().with(|run| run.spec.retry.limit = 2);
     let mut waits = Vec::new();
     for number in 1..=3 {
@@ -270,7 +270,7 @@ fn retries_back_off_to_five_minutes() {
 }
 
 #[test]
-fn a_claimed_run_gets_no_further_attempt() {
+fn claimed_run_gets_no_further_attempt() {
     let mut world = World::automatic().claimed();
     world.status_mut().attempt.as_mut().unwrap().open = false;
     world.o.pod = PodState::Absent;
@@ -279,7 +279,7 @@ fn a_claimed_run_gets_no_further_attempt() {
 }
 
 #[test]
-fn between_attempts_a_run_ends_at_once() {
+fn stop_request_between_attempts_ends_the_run_at_once() {
     for (world, result) in [
         (World::new().annotate(names::CANCEL, "why"), RunResult::Canceled),
         (World::new().annotate(names::DENY, "no"), RunResult::Rejected),
@@ -296,7 +296,7 @@ fn between_attempts_a_run_ends_at_once() {
 }
 
 #[test]
-fn deletion_takes_everything_and_the_finalizer_last() {
+fn deleted_run_loses_its_finalizer_last() {
     let mut fresh = World::new().deleted();
     assert_eq!(fresh.decide().actions, [Action::Cleanup, Action::RemoveFinalizer]);
     fresh.settle();

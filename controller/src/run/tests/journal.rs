@@ -22,7 +22,7 @@ fn recover() -> String {
 }
 
 #[test]
-fn an_indeterminate_run_says_what_was_created_and_offers_its_recovery() {
+fn indeterminate_run_reports_its_journal_and_recovery() {
     let mut world = with_datastore().pod_ended(None);
     world.journal = Some(forgotten());
     world.settle();
@@ -34,7 +34,7 @@ fn an_indeterminate_run_says_what_was_created_and_offers_its_recovery() {
 }
 
 #[test]
-fn a_datastore_that_is_away_holds_no_end_up_and_is_asked_again() {
+fn unreachable_datastore_delays_the_journal_not_the_end() {
     let mut world = with_datastore().pod_ended(None);
     world.journal = None;
     let wait = world.settle().unwrap();
@@ -49,7 +49,7 @@ fn a_datastore_that_is_away_holds_no_end_up_and_is_asked_again() {
 }
 
 #[test]
-fn a_failure_that_came_without_its_journal_gets_one() {
+fn failure_without_a_journal_gets_one() {
     let mut world = with_datastore().pod_ended(Some(message(Some(RunResult::Failed), None)));
     world.journal = Some(forgotten());
     world.settle();
@@ -61,7 +61,7 @@ fn a_failure_that_came_without_its_journal_gets_one() {
 }
 
 #[test]
-fn what_the_agent_said_of_its_objects_stays() {
+fn journal_of_the_agent_is_not_replaced() {
     let mut world = with_datastore();
     world.status_mut().journal = Some(forgotten());
     world = world.pod_ended(None);
@@ -72,7 +72,7 @@ fn what_the_agent_said_of_its_objects_stays() {
 }
 
 #[test]
-fn proof_that_arrives_late_is_not_contradicted() {
+fn late_proof_replaces_journal_and_next_step() {
     let mut world = with_datastore().pod_ended(None);
     world.journal = Some(forgotten());
     world.settle();
@@ -88,7 +88,7 @@ fn proof_that_arrives_late_is_not_contradicted() {
 }
 
 #[test]
-fn without_a_datastore_the_status_says_where_the_events_are() {
+fn journal_without_a_datastore_names_the_pod_log() {
     let mut world = World::automatic().claimed().pod_ended(None);
     world.settle();
     let journal = world.status().journal.clone().unwrap();
@@ -96,7 +96,7 @@ fn without_a_datastore_the_status_says_where_the_events_are() {
 }
 
 #[test]
-fn a_recovery_is_made_once_and_only_of_what_failed_in_its_apply() {
+fn recovery_is_created_once_and_only_after_a_failed_apply() {
     let mut world = with_datastore().pod_ended(None);
     world.settle();
     world.o.pod = PodState::Absent;
@@ -115,7 +115,7 @@ fn a_recovery_is_made_once_and_only_of_what_failed_in_its_apply() {
 
 /// The packed form lacks the claim by then.
 #[test]
-fn a_recovery_of_an_apply_that_failed_is_answered_from_the_cache_too() {
+fn recovery_of_a_packed_run_reads_it_live_first() {
     let failed = message(Some(RunResult::Failed), Some(failure(FailureClass::Interrupted)));
     let mut world = with_datastore().pod_ended(Some(failed));
     world.settle();

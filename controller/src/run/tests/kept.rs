@@ -38,7 +38,7 @@ fn said(world: &World, result: Option<RunResult>, failure: Option<Failure>) -> T
 }
 
 #[test]
-fn after_the_hold_the_plan_waits_without_a_pod() {
+fn plan_waits_without_a_pod_after_the_hold() {
     let mut world = held();
     world.status_mut().next_step = Some("kubectl annotate …".into());
     world = world.pod_ended(Some(message(None, None)));
@@ -58,7 +58,7 @@ fn after_the_hold_the_plan_waits_without_a_pod() {
 }
 
 #[test]
-fn a_pod_that_dies_in_the_hold_leaves_its_plan_behind() {
+fn stored_plan_survives_its_pod() {
     let mut interrupted = held().pod_ended(Some(message(None, Some(failure(FailureClass::Interrupted)))));
     interrupted.status_mut().failure = Some(failure(FailureClass::Interrupted));
     for mut world in [held().pod_ended(None), held().pod_gone(), interrupted] {
@@ -72,14 +72,14 @@ fn a_pod_that_dies_in_the_hold_leaves_its_plan_behind() {
 }
 
 #[test]
-fn a_plan_without_a_bundle_dies_with_its_pod() {
+fn plan_without_a_bundle_is_lost_with_its_pod() {
     let mut world = World::new().adopted(Phase::AwaitingApproval).pod_ended(Some(message(None, None)));
     assert_eq!(world.settle(), Some(10));
     assert_eq!(world.status().phase, Some(Phase::Pending));
 }
 
 #[test]
-fn a_result_or_a_failure_for_good_ends_a_run_whose_plan_is_kept() {
+fn result_or_permanent_failure_ends_a_held_run() {
     let mut expired = held().pod_ended(Some(message(Some(RunResult::Expired), None)));
     expired.settle();
     assert_eq!(expired.status().result, Some(RunResult::Expired));
@@ -90,7 +90,7 @@ fn a_result_or_a_failure_for_good_ends_a_run_whose_plan_is_kept() {
 }
 
 #[test]
-fn an_approval_after_the_hold_opens_an_attempt_that_restores_the_plan() {
+fn approval_after_the_hold_opens_a_restoring_attempt() {
     let mut world = waiting().later(48 * 3600);
     world.settings.runner_image = "a newer one".into();
     world = approve(world);
@@ -124,7 +124,7 @@ fn an_approval_after_the_hold_opens_an_attempt_that_restores_the_plan() {
 }
 
 #[test]
-fn an_approval_in_the_hold_whose_pod_died_before_its_claim_gets_another_pod_at_once() {
+fn approved_plan_whose_pod_died_gets_another_pod_at_once() {
     let mut world = approve(held());
     world.settle();
     assert!(world.status().approval.is_some());
@@ -135,7 +135,7 @@ fn an_approval_in_the_hold_whose_pod_died_before_its_claim_gets_another_pod_at_o
 }
 
 #[test]
-fn a_withdrawal_before_the_attempt_opens_opens_none() {
+fn withdrawal_before_the_attempt_opens_none() {
     let mut world = approve(waiting());
     let Some(Action::Write(record)) = world.decide().actions.pop() else { panic!("not recorded") };
     world.apply(&Action::Write(record));
@@ -154,7 +154,7 @@ fn a_withdrawal_before_the_attempt_opens_opens_none() {
 }
 
 #[test]
-fn nothing_is_opened_without_the_proof_of_the_gate() {
+fn no_restoring_attempt_until_policies_are_enforced() {
     let mut world = approve(waiting());
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
     world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("x"), retry_at };
@@ -166,7 +166,7 @@ fn nothing_is_opened_without_the_proof_of_the_gate() {
 }
 
 #[test]
-fn an_approval_that_is_taken_back_while_the_pod_starts_is_taken_from_the_record() {
+fn withdrawal_while_the_pod_starts_removes_the_approval() {
     let mut world = restoring();
     let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
     pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
@@ -190,7 +190,7 @@ fn an_approval_that_is_taken_back_while_the_pod_starts_is_taken_from_the_record(
 }
 
 #[test]
-fn an_attempt_that_restores_is_tried_again_with_a_limit_of_its_own() {
+fn restoring_attempts_have_a_retry_limit_of_their_own() {
     let mut world = World::new().with(|run| run.spec.retry.limit = 2).adopted(Phase::Plan).pod_ended(None);
     assert_eq!(world.settle(), Some(10), "one try is used up by planning");
     world = world.later(10);
@@ -224,7 +224,7 @@ fn an_attempt_that_restores_is_tried_again_with_a_limit_of_its_own() {
 }
 
 #[test]
-fn an_approval_that_is_taken_back_between_two_tries_ends_them() {
+fn withdrawal_between_restoring_attempts_ends_them() {
     let mut world = restoring().adopted(Phase::AwaitingApproval).pod_gone();
     assert_eq!(world.settle(), Some(10));
     let mut world = world.with(|run| run.metadata.annotations = None).later(100);
@@ -237,7 +237,7 @@ fn an_approval_that_is_taken_back_between_two_tries_ends_them() {
 }
 
 #[test]
-fn a_restoring_pod_that_starts_late_says_again_what_it_does() {
+fn late_restoring_pod_gets_its_message_back() {
     let mut world = restoring();
     let said = world.status().message.clone();
     for trouble in [Some(trouble(reason::UNSCHEDULABLE)), None] {
@@ -250,7 +250,7 @@ fn a_restoring_pod_that_starts_late_says_again_what_it_does() {
 }
 
 #[test]
-fn a_restoring_pod_that_never_starts_fails_as_any() {
+fn restoring_pod_that_never_starts_fails_the_run() {
     let mut world = restoring().later(600);
     world.settle();
     assert_eq!(world.status().result, Some(RunResult::Failed));
@@ -258,7 +258,7 @@ fn a_restoring_pod_that_never_starts_fails_as_any() {
 }
 
 #[test]
-fn cancel_deny_and_deletion_end_a_plan_that_waits_without_a_pod() {
+fn stop_request_ends_a_plan_without_a_pod() {
     for (mut world, result) in [
         (waiting().annotate(names::CANCEL, "x"), RunResult::Canceled),
         (waiting().annotate(names::DENY, "x"), RunResult::Rejected),
@@ -273,7 +273,7 @@ fn cancel_deny_and_deletion_end_a_plan_that_waits_without_a_pod() {
 }
 
 #[test]
-fn what_nobody_approved_in_time_expires() {
+fn unapproved_plan_expires() {
     let mut world = waiting().later(72 * 3600 - 1);
     assert_eq!(world.settle(), Some(1));
     assert!(world.status().result.is_none());
@@ -281,12 +281,12 @@ fn what_nobody_approved_in_time_expires() {
     assert!(world.decide().needs_live());
     world.settle();
     assert_eq!(world.status().result, Some(RunResult::Expired));
-    assert_eq!(world.status().message.as_deref(), Some("nobody approved the plan in time; nothing was applied"));
+    assert_eq!(world.status().message.as_deref(), Some("the plan was not approved in time; nothing was applied"));
     assert!(world.status().next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
 }
 
 #[test]
-fn a_recorded_approval_outlives_the_expiry_and_an_unrecorded_one_does_not() {
+fn only_a_recorded_approval_prevents_expiry() {
     let mut recorded = approve(waiting());
     let Some(Action::Write(record)) = recorded.decide().actions.pop() else { panic!("not recorded") };
     recorded.apply(&Action::Write(record));
@@ -304,14 +304,14 @@ fn a_recorded_approval_outlives_the_expiry_and_an_unrecorded_one_does_not() {
 }
 
 #[test]
-fn while_a_pod_holds_the_plan_its_expiry_is_the_agents() {
+fn held_plan_is_expired_by_its_agent_only() {
     let mut world = held().later(73 * 3600);
     world.settle();
     assert!(world.attempt().open && world.status().result.is_none());
 }
 
 #[test]
-fn a_newer_run_takes_the_place_of_one_that_nobody_approved() {
+fn newer_run_supersedes_an_unapproved_one() {
     let unbundled = World::new().adopted(Phase::AwaitingApproval);
     let unrecorded = approve(held());
     for (what, mut world) in [("held", held()), ("without a pod", waiting()), ("no bundle", unbundled), ("not yet", unrecorded)] {
@@ -338,7 +338,7 @@ pub(super) fn stale(mut world: World) -> World {
 }
 
 #[test]
-fn a_plan_whose_state_has_changed_says_so_while_it_waits() {
+fn waiting_plan_is_stale_after_another_apply() {
     let text = "run else/b applied to the same state at 2027-01-15 08:00:00 UTC, after this plan was made: to apply it will most \
                 likely fail as StalePlan, with nothing changed; a fresh plan is needed";
     let said = |world: &World| {
@@ -380,7 +380,7 @@ fn a_plan_whose_state_has_changed_says_so_while_it_waits() {
 }
 
 #[test]
-fn an_approval_or_a_claim_is_not_superseded() {
+fn approved_or_claimed_run_is_not_superseded() {
     let mut recorded = approve(held());
     recorded.settle();
     for (what, mut world) in [
@@ -401,7 +401,7 @@ fn an_approval_or_a_claim_is_not_superseded() {
 }
 
 #[test]
-fn nothing_of_it_needs_a_memory() {
+fn restoring_survives_controller_restarts() {
     let forget = |mut world: World| {
         world.o.notes = Notes::default();
         world
@@ -417,7 +417,7 @@ fn nothing_of_it_needs_a_memory() {
 }
 
 #[test]
-fn a_plan_of_before_a_restore_ends_its_run_wherever_it_waits() {
+fn waiting_plan_from_before_a_restore_fails_its_run() {
     let ended = |mut world: World| {
         world.settle();
         let status = world.status();
@@ -446,7 +446,7 @@ fn a_plan_of_before_a_restore_ends_its_run_wherever_it_waits() {
 }
 
 #[test]
-fn what_was_claimed_or_has_to_plan_anyway_goes_on_after_a_restore() {
+fn claimed_or_unplanned_run_continues_after_a_restore() {
     let restored = |mut world: World| {
         world.settings.refuse_plans_before = Some(Timestamp::MAX);
         world.settle();

@@ -18,7 +18,7 @@ fn indeterminate() -> World {
 }
 
 #[test]
-fn a_claim_without_a_word_is_asked_of_the_datastore_first() {
+fn silent_claim_is_looked_up_in_the_datastore_first() {
     for result in [RunResult::Applied, RunResult::Failed] {
         let mut ended = with_datastore().pod_ended(None);
         let mut gone = with_datastore().pod_gone();
@@ -41,7 +41,7 @@ fn a_claim_without_a_word_is_asked_of_the_datastore_first() {
 }
 
 #[test]
-fn what_the_pod_says_needs_no_question() {
+fn termination_message_needs_no_datastore_lookup() {
     let mut world = with_datastore().pod_ended(Some(message(Some(RunResult::Applied), None)));
     world.settle();
     assert_eq!((world.status().result, world.asked), (Some(RunResult::Applied), 0));
@@ -51,7 +51,7 @@ fn what_the_pod_says_needs_no_question() {
 }
 
 #[test]
-fn a_result_of_anybody_else_proves_nothing() {
+fn stored_result_of_another_process_proves_nothing() {
     for stored in no_results() {
         let mut world = with_datastore().pod_ended(None);
         world.stored.clone_from(&stored);
@@ -64,7 +64,7 @@ fn a_result_of_anybody_else_proves_nothing() {
 }
 
 #[test]
-fn proof_that_arrives_late_is_recorded_once_beside_the_result() {
+fn late_proof_is_recorded_once_beside_the_result() {
     let mut world = indeterminate();
     let text = world.status().message.clone();
     assert_eq!(world.settle(), Some(10));
@@ -92,7 +92,7 @@ fn proof_that_arrives_late_is_recorded_once_beside_the_result() {
 }
 
 #[test]
-fn the_question_is_asked_less_and_less_often_for_a_week() {
+fn late_result_is_polled_for_a_week_with_backoff() {
     let mut world = indeterminate();
     let (mut waits, mut whole) = (Vec::new(), 0);
     while let Some(wait) = world.settle() {
@@ -107,7 +107,7 @@ fn the_question_is_asked_less_and_less_often_for_a_week() {
 }
 
 #[test]
-fn a_restart_asks_anew() {
+fn restart_polls_the_late_result_again() {
     let mut world = indeterminate().later(5000);
     world.settle();
     let asked = world.asked;
@@ -117,7 +117,7 @@ fn a_restart_asks_anew() {
 }
 
 #[test]
-fn an_agent_that_could_not_say_is_not_asked_again() {
+fn indeterminate_stored_result_ends_the_polling() {
     let mut world = with_datastore().pod_ended(None);
     world.stored = Some(message(Some(RunResult::Indeterminate), None));
     assert_eq!(world.settle(), None);
@@ -126,7 +126,7 @@ fn an_agent_that_could_not_say_is_not_asked_again() {
 }
 
 #[test]
-fn a_pod_that_speaks_late_settles_its_run() {
+fn late_termination_message_settles_the_run() {
     // Another writer closed the attempt while its pod still existed.
     let mut world = World::automatic().claimed();
     world.status_mut().attempt.as_mut().unwrap().open = false;

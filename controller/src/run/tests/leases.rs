@@ -58,7 +58,7 @@ fn approval_and_lease_are_one_write() {
 }
 
 #[test]
-fn one_that_is_approved_waits_for_its_turn_and_gets_it() {
+fn approved_run_queues_for_the_lease_and_gets_it() {
     let mut world = behind(waiting().annotate(names::APPROVE, SUM));
     let wait = world.settle();
     assert_eq!(wait, Some(10), "the first in line looks again");
@@ -76,7 +76,7 @@ fn one_that_is_approved_waits_for_its_turn_and_gets_it() {
 }
 
 #[test]
-fn one_that_is_not_the_first_in_line_asks_nobody() {
+fn run_behind_others_requests_no_lease() {
     let mut world = waiting().annotate(names::APPROVE, SUM);
     world.o.ahead = Some(Ahead { place: 2, first: "else/b".into() });
     world.settle();
@@ -90,7 +90,7 @@ fn one_that_is_not_the_first_in_line_asks_nobody() {
 }
 
 #[test]
-fn an_approval_that_is_taken_back_gives_the_lease_back() {
+fn withdrawal_returns_the_lease() {
     let mut world = waiting().annotate(names::APPROVE, SUM);
     world.settle();
     let mut world = world.with(|run| run.metadata.annotations = None);
@@ -100,7 +100,7 @@ fn an_approval_that_is_taken_back_gives_the_lease_back() {
 }
 
 #[test]
-fn a_kept_plan_gets_no_pod_before_its_turn() {
+fn approved_plan_gets_no_pod_before_its_lease() {
     let mut world = waiting().pod_ended(Some(message(None, None)));
     world.settle();
     world.o.pod = PodState::Absent;
@@ -115,7 +115,7 @@ fn a_kept_plan_gets_no_pod_before_its_turn() {
 }
 
 #[test]
-fn an_automatic_run_takes_the_lease_with_its_attempt_or_waits_without_a_pod() {
+fn automatic_run_takes_the_lease_with_its_attempt() {
     let mut world = automatic();
     let key = expected(&world);
     world.settle();
@@ -132,7 +132,7 @@ fn an_automatic_run_takes_the_lease_with_its_attempt_or_waits_without_a_pod() {
 }
 
 #[test]
-fn another_state_than_the_spec_said_takes_another_lease() {
+fn plan_of_another_state_moves_the_lease() {
     let mut world = automatic().adopted(Phase::Plan);
     let attempt = world.attempt().number;
     world.status_mut().plan =
@@ -144,7 +144,7 @@ fn another_state_than_the_spec_said_takes_another_lease() {
 }
 
 #[test]
-fn an_attempt_that_ended_for_its_turn_uses_no_try_and_plans_anew() {
+fn attempt_that_ended_for_the_queue_uses_no_retry() {
     let mut world = behind(World::automatic()).adopted(Phase::Plan);
     world.status_mut().plan =
         Some(PlanStatus { checksum: SUM.into(), attempt: 1, state_key: Some(KEY.into()), ..PlanStatus::default() });
@@ -172,7 +172,7 @@ fn applying() -> World {
 }
 
 #[test]
-fn it_is_given_back_with_the_confirmed_end_of_the_pod() {
+fn confirmed_end_of_the_pod_returns_the_lease() {
     let mut world = applying().finished(RunResult::Applied);
     world.settle();
     assert!(world.status().lease.is_some(), "the pod still runs");
@@ -190,7 +190,7 @@ fn it_is_given_back_with_the_confirmed_end_of_the_pod() {
 }
 
 #[test]
-fn gone_is_not_ended() {
+fn missing_pod_retains_the_lease_until_its_node_proves() {
     let mut world = applying().pod_gone();
     world.settle();
     world = world.later(61);
@@ -218,7 +218,7 @@ fn gone_is_not_ended() {
 }
 
 #[test]
-fn the_end_of_another_pod_of_its_name_is_not_that_of_its_apply() {
+fn end_of_a_pod_with_another_uid_retains_the_lease() {
     let mut world = applying();
     let pod = world.o.pod.clone();
     world = world.pod_gone();
@@ -236,7 +236,7 @@ fn the_end_of_another_pod_of_its_name_is_not_that_of_its_apply() {
 }
 
 #[test]
-fn proof_of_its_end_gives_it_back() {
+fn stored_result_returns_the_lease() {
     let mut world = applying().pod_gone();
     world.settings.datastore_url = Some("https://x".into());
     world.settle();
@@ -255,7 +255,7 @@ fn proof_of_its_end_gives_it_back() {
 }
 
 #[test]
-fn a_controller_without_the_right_says_so() {
+fn missing_right_to_leases_is_reported() {
     let mut world = automatic();
     world.lease = Taken::Refused("the controller may not take the lease on the state: 403".into());
     assert_eq!(world.settle(), Some(10));
@@ -268,7 +268,7 @@ fn a_controller_without_the_right_says_so() {
 }
 
 #[test]
-fn a_lease_is_of_the_run_that_recorded_it_or_is_about_to() {
+fn lease_belongs_to_a_run_from_approval_to_return() {
     let entitled = |world: &World| is_entitled(&world.run, &lease_name(KEY), &world.settings);
     assert!(!entitled(&waiting()), "nobody approved");
     assert!(entitled(&waiting().annotate(names::APPROVE, SUM)), "its controller is about to record it");

@@ -20,7 +20,7 @@ fn waits(who: &str) -> World {
 }
 
 #[test]
-fn only_a_pod_of_ours_is_looked_for() {
+fn only_lock_holders_with_our_pod_names_are_checked() {
     assert_eq!(stale_lock::pod_of(&lock(&holder(3))), Some(("net", names::short_hash(UID).as_str(), 3)));
     assert_eq!(stale_lock::pod_of(&lock("x@a-b-c-2xbdf-a12")), Some(("a-b-c", "2xbdf", 12)));
     for who in ["carol@laptop", "unknown", "", "carol@net-2xbdf-a", "carol@net-a1", "carol@-2xbdf-a1"] {
@@ -32,7 +32,7 @@ fn only_a_pod_of_ours_is_looked_for() {
 }
 
 #[test]
-fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
+fn lock_is_released_only_after_its_process_has_ended() {
     let mut world = waits(&holder(3));
     assert_eq!(world.settle(), Some(5));
     assert!(world.status().lock_release.is_none());
@@ -56,7 +56,7 @@ fn a_lock_is_released_when_its_process_has_ended_and_only_then() {
 
 /// Attempt 1 left a lock and its pod is gone. The status is about attempt 2, on another node.
 #[test]
-fn the_node_of_an_attempt_before_is_known() {
+fn nodes_of_the_last_eight_attempts_are_recorded() {
     let mut world = World::new().with(|run| run.spec.retry.limit = 20).adopted(Phase::Plan);
     let node = |number: u32| format!("n{number}");
     for number in 1..=12 {
@@ -82,7 +82,7 @@ fn the_node_of_an_attempt_before_is_known() {
 }
 
 #[test]
-fn an_apply_that_waits_for_a_lock_is_told_as_well() {
+fn waiting_apply_gets_the_lock_release_too() {
     let mut world = World::new().claimed();
     world.status_mut().state_lock = Some(lock(&holder(3)));
     world.lock_holder = LockHolder::Ended("team/net, attempt 3".into());
@@ -91,7 +91,7 @@ fn an_apply_that_waits_for_a_lock_is_told_as_well() {
 }
 
 #[test]
-fn an_attempt_is_over_when_it_is_closed_and_its_pod_has_ended() {
+fn attempt_is_over_when_closed_and_its_pod_ended() {
     let open = World::new().adopted(Phase::Plan);
     let over = |world: &World, number: u32, now: Timestamp| stale_lock::is_over(&world.run, number, &world.o.pod, now);
     assert!(over(&open, 1, open.now).unwrap_err().contains("still works"));

@@ -1,4 +1,4 @@
-//! Tables over the decision: every row of the protocol, on a small world that applies decisions as the cluster would.
+//! Tests of the decision by tables: every row of the protocol, in a test double that applies decisions as the cluster would.
 
 mod approvals;
 mod beginnings;
@@ -53,7 +53,7 @@ pub(super) struct World {
     pub(super) writes: Vec<Kind>,
     /// The result that the datastore has.
     pub(super) stored: Option<TerminationMessage>,
-    /// The datastore's account of the objects of the apply; `None` while the datastore is unavailable.
+    /// The journal that the datastore answers with; `None` while the datastore is unavailable.
     pub(super) journal: Option<crds::Journal>,
     /// The number of questions to the datastore.
     pub(super) asked: u32,
@@ -404,7 +404,8 @@ pub(super) fn is_false(reason: &str) -> (String, String) {
 
 pub(super) const STALLED: &str = conditions::STALLED;
 
-/// Messages that prove no end of a claimed apply: none, another process's, or one that no claimed run can have.
+/// Termination messages that do not prove the end of a claimed apply: no message, that of another process, or a result that no claimed run
+/// can have.
 pub(super) fn no_results() -> [Option<TerminationMessage>; 8] {
     [
         None,

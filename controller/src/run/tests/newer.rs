@@ -16,7 +16,7 @@ const PLACES: [(&str, Change); 5] = [
 ];
 
 #[test]
-fn nothing_is_done_of_a_run_with_a_word_of_a_newer_version() {
+fn run_with_an_unknown_value_is_left_alone() {
     for (name, world) in super::steady::worlds() {
         for (field, change) in PLACES {
             let world = world.clone().with(change);
@@ -29,7 +29,7 @@ fn nothing_is_done_of_a_run_with_a_word_of_a_newer_version() {
 }
 
 #[test]
-fn it_goes_on_when_the_word_is_gone() {
+fn run_continues_when_the_unknown_value_is_gone() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
     let (phase, writes) = (world.status().phase, world.writes.len());
     world.status_mut().phase = Some(Phase::Unknown);
@@ -41,7 +41,7 @@ fn it_goes_on_when_the_word_is_gone() {
 
 /// Its lease, and the lock of its pod, may be in use in an unknown way.
 #[test]
-fn its_lease_is_its_own_and_its_lock_stays() {
+fn run_with_an_unknown_value_retains_lease_and_lock() {
     let key = OTHER;
     for (field, change) in PLACES {
         let run = World::new().adopted(Phase::Plan).with(change).run;
@@ -60,7 +60,7 @@ fn its_lease_is_its_own_and_its_lock_stays() {
 
 /// The claiming process reports the end with an unknown value. Indeterminate would be final and false.
 #[test]
-fn a_result_that_is_not_known_is_waited_for_with_its_pod() {
+fn unknown_result_holds_run_and_pod() {
     let mut world = World::automatic().claimed().pod_ended(Some(message(Some(RunResult::Unknown), None)));
     let writes = world.writes.len();
     world = world.later(100_000);
@@ -74,9 +74,9 @@ fn a_result_that_is_not_known_is_waited_for_with_its_pod() {
     assert_eq!(world.status().result, Some(RunResult::Indeterminate));
 }
 
-/// Before the claim nothing was applied, whatever the class, and a failure that did not end its run is retried.
+/// Before the claim nothing was applied, so a failure that did not end its run is retried, whatever its class.
 #[test]
-fn a_failure_whose_class_is_not_known_is_retried_and_its_class_is_not_written_over() {
+fn unknown_failure_class_is_retried_and_not_overwritten() {
     let mut world = World::new().adopted(Phase::Plan);
     world.status_mut().failure = Some(failure(FailureClass::Unknown));
     let world = world.pod_ended(Some(message(None, Some(failure(FailureClass::Unknown)))));
@@ -94,7 +94,7 @@ fn a_failure_whose_class_is_not_known_is_retried_and_its_class_is_not_written_ov
 
 /// In no situation does a write contain a value that the schema does not know.
 #[test]
-fn no_write_says_unknown() {
+fn no_write_has_an_unknown_value() {
     for (name, world) in super::steady::worlds() {
         for action in world.decide().actions {
             if let Action::Write(write) = action {

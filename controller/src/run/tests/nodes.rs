@@ -53,7 +53,7 @@ fn unreachable() -> (String, String) {
 }
 
 #[test]
-fn a_run_says_that_its_node_is_lost_and_that_it_is_back() {
+fn lost_node_is_reported_once_and_cleared() {
     for world in [World::new().opened(), World::new().adopted(Phase::Plan), World::new().kept(), World::automatic().claimed()] {
         let mut world = world.bound();
         world.settle();
@@ -75,7 +75,7 @@ fn a_run_says_that_its_node_is_lost_and_that_it_is_back() {
 }
 
 #[test]
-fn what_is_said_tells_what_a_person_may_do() {
+fn lost_node_message_names_the_commands() {
     let mut before = World::new().adopted(Phase::Plan).bound().lost();
     before.settle();
     assert!(before.said().contains("uses up no retry") && before.said().contains("pawl.run/cancel"), "{}", before.said());
@@ -89,7 +89,7 @@ fn what_is_said_tells_what_a_person_may_do() {
 }
 
 #[test]
-fn before_the_claim_another_attempt_follows_and_uses_up_no_retry() {
+fn node_lost_before_the_claim_uses_no_retry() {
     for phase in [None, Some(Phase::Setup), Some(Phase::Plan)] {
         let world = World::automatic();
         let mut world = phase.map_or_else(|| world.clone().opened(), |phase| world.clone().adopted(phase)).bound().lost();
@@ -108,7 +108,7 @@ fn before_the_claim_another_attempt_follows_and_uses_up_no_retry() {
 }
 
 #[test]
-fn a_pod_that_tolerates_less_is_waited_for_less() {
+fn toleration_shortens_the_wait_for_a_lost_node() {
     let mut world = World::automatic().adopted(Phase::Plan).bound().lost();
     if let PodState::Present(pod) = &mut world.o.pod {
         pod.tolerates = Some(5);
@@ -120,7 +120,7 @@ fn a_pod_that_tolerates_less_is_waited_for_less() {
 }
 
 #[test]
-fn a_plan_that_is_kept_outlives_its_node() {
+fn stored_plan_survives_its_node() {
     let mut world = World::new().kept().bound().lost();
     world.settle();
     world = world.later(301);
@@ -140,7 +140,7 @@ fn a_plan_that_is_kept_outlives_its_node() {
 }
 
 #[test]
-fn cancel_deny_and_delete_end_it_within_a_minute() {
+fn stop_request_on_a_lost_node_ends_within_a_minute() {
     for ask in [|w: World| w.annotate(names::CANCEL, "x"), |w: World| w.annotate(names::DENY, "x"), World::deleted] {
         for phase in [Phase::Plan, Phase::AwaitingApproval] {
             let mut world = ask(World::new().adopted(phase).bound().lost());
@@ -155,7 +155,7 @@ fn cancel_deny_and_delete_end_it_within_a_minute() {
 }
 
 #[test]
-fn behind_the_claim_nothing_but_proof_ends_it() {
+fn claimed_run_on_a_lost_node_ends_only_on_proof() {
     let mut world = World::automatic().claimed().bound().lost();
     world.settle();
     world = world.later(100_000);
@@ -184,7 +184,7 @@ fn behind_the_claim_nothing_but_proof_ends_it() {
 }
 
 #[test]
-fn another_node_says_nothing() {
+fn state_of_another_node_is_ignored() {
     let mut world = World::automatic().claimed().bound().on(NodeView { name: "n2".into(), out_of_service: true, ..view(false) });
     world.settle();
     assert_ne!(world.condition(STALLED), unreachable());
@@ -196,7 +196,7 @@ fn another_node_says_nothing() {
 
 /// The pod was gone before a controller saw it or recorded its node.
 #[test]
-fn its_agent_says_which_node_counts() {
+fn node_of_a_missing_pod_is_the_one_its_agent_recorded() {
     let mut world = World::automatic().claimed().leased();
     world.status_mut().adopted.as_mut().unwrap().node_name = Some(NODE.into());
     world = world.pod_gone();
@@ -212,7 +212,7 @@ fn its_agent_says_which_node_counts() {
 }
 
 #[test]
-fn what_the_agent_said_is_not_written_down_again() {
+fn node_recorded_by_the_agent_is_not_written_again() {
     let written = |said: Option<&str>| {
         let mut world = World::automatic().claimed();
         world.status_mut().adopted.as_mut().unwrap().node_name = said.map(str::to_owned);
@@ -231,13 +231,17 @@ fn what_the_agent_said_is_not_written_down_again() {
 }
 
 #[test]
-fn an_apply_is_given_up_while_its_node_is_lost() {
+fn abandon_on_a_lost_node_ends_the_apply() {
     let mut world = World::automatic().claimed().leased().bound().lost();
     world.settle();
     world = world.abandoned();
     world.settle();
     assert_eq!((world.status().result, world.attempt().open), (Some(RunResult::Indeterminate), false));
-    assert!(world.status().message.as_ref().unwrap().contains("alice gave it up: burned down"), "{:?}", world.status().message);
+    assert!(
+        world.status().message.as_ref().unwrap().contains("alice abandoned the apply: burned down"),
+        "{:?}",
+        world.status().message
+    );
     assert_eq!((world.status().lease.is_none(), world.unlocks), (true, 1), "the lock first, then the lease");
     assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.held && pod.deleting), "{:?}", world.o.pod);
     // Late proof settles it.
@@ -251,7 +255,7 @@ fn an_apply_is_given_up_while_its_node_is_lost() {
 }
 
 #[test]
-fn it_is_refused_while_its_node_is_ready() {
+fn abandon_on_a_ready_node_is_refused() {
     let mut world = World::automatic().claimed().bound().abandoned();
     world.settle();
     assert_eq!((world.status().phase, world.condition(STALLED)), (Some(Phase::Apply), is_false(reason::ABANDON_REFUSED)));
@@ -263,7 +267,7 @@ fn it_is_refused_while_its_node_is_ready() {
 }
 
 #[test]
-fn it_is_refused_while_the_policies_are_missing() {
+fn abandon_without_enforced_policies_is_ignored() {
     let mut world = World::automatic().claimed().bound().lost().abandoned();
     let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
     world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("x"), retry_at };
@@ -272,7 +276,7 @@ fn it_is_refused_while_the_policies_are_missing() {
 }
 
 #[test]
-fn a_lease_that_is_kept_names_what_gives_it_back() {
+fn retained_lease_names_the_abandon_command() {
     let mut world = World::automatic().claimed().leased().bound().lost();
     world.settle();
     let mut world = world.pod_gone();
@@ -288,7 +292,7 @@ fn a_lease_that_is_kept_names_what_gives_it_back() {
 }
 
 #[test]
-fn a_lock_that_cannot_be_released_keeps_the_lease_and_says_so() {
+fn failed_lock_release_retains_the_lease_and_is_reported() {
     let mut world = World::automatic().claimed().leased().bound().lost().abandoned();
     world.unlock = Err("the datastore does not answer".into());
     assert!(world.settle().is_some());
@@ -302,7 +306,7 @@ fn a_lock_that_cannot_be_released_keeps_the_lease_and_says_so() {
 }
 
 #[test]
-fn an_apply_that_was_not_applied_leaves_no_lock_of_a_managed_state() {
+fn unfinished_apply_releases_the_lock_of_a_managed_state() {
     for (said, result, unlocks) in [
         (None, RunResult::Indeterminate, 1),
         (Some(RunResult::Failed), RunResult::Failed, 1),
@@ -324,7 +328,7 @@ fn an_apply_that_was_not_applied_leaves_no_lock_of_a_managed_state() {
 }
 
 #[test]
-fn a_failed_apply_is_not_deleted_before_its_lock_is_released() {
+fn deletion_of_a_failed_apply_waits_for_its_lock() {
     let mut world = World::automatic().claimed().leased().bound().finished(RunResult::Failed).pod_ended(None).deleted();
     world.unlock = Err("the datastore does not answer".into());
     assert!(world.settle().is_some());
@@ -336,7 +340,7 @@ fn a_failed_apply_is_not_deleted_before_its_lock_is_released() {
 }
 
 #[test]
-fn a_run_that_has_ended_is_deleted_while_its_node_is_lost() {
+fn ended_run_is_deleted_while_its_node_is_lost() {
     let mut world = World::automatic().claimed().bound().finished(RunResult::Applied).lost().deleted();
     world.settle();
     world = world.later(31);

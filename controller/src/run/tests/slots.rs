@@ -56,7 +56,7 @@ fn asks(world: &World) -> bool {
 }
 
 #[test]
-fn a_run_without_a_slot_waits_without_a_pod_and_says_so_once() {
+fn run_without_a_slot_waits_podless_and_reports_it_once() {
     let mut world = bounded(World::new(), Class::Plan, Some(8));
     assert_eq!(world.settle(), None, "whoever frees a slot wakes it");
     assert_eq!(world.status().phase, Some(Phase::Pending));
@@ -79,7 +79,7 @@ fn a_run_without_a_slot_waits_without_a_pod_and_says_so_once() {
 }
 
 #[test]
-fn one_that_waits_for_the_lease_asks_for_no_slot() {
+fn run_without_its_lease_requests_no_slot() {
     let mut world = bounded(World::automatic(), Class::Plan, None).with(|run| {
         run.spec.backend = serde_json::from_value(json!({"type": "http", "config": {"address": "http://s/a"}})).unwrap();
     });
@@ -97,7 +97,7 @@ fn one_that_waits_for_the_lease_asks_for_no_slot() {
 }
 
 #[test]
-fn an_approved_plan_has_its_lease_before_its_slot() {
+fn approved_plan_gets_its_lease_before_its_slot() {
     let mut world = bounded(approved_without_a_pod(), Class::Apply, Some(1));
     world.lease = Taken::Behind("else/b".into());
     world.settle();
@@ -120,7 +120,7 @@ fn an_approved_plan_has_its_lease_before_its_slot() {
 }
 
 #[test]
-fn a_held_pod_goes_on_with_a_slot_for_applies_and_not_before() {
+fn held_pod_continues_only_with_an_apply_slot() {
     let mut world = bounded(plan_waits().annotate(names::APPROVE, SUM), Class::Apply, Some(1));
     world.settle();
     assert!(world.status().approval.is_some() && world.status().lease.is_none(), "the claim needs both");
@@ -140,7 +140,7 @@ fn a_held_pod_goes_on_with_a_slot_for_applies_and_not_before() {
 
 /// A run that asks a person after all retains its lease meanwhile.
 #[test]
-fn with_the_lease_already_its_approval_waits_for_the_slot() {
+fn approval_of_a_leased_run_waits_for_the_slot() {
     let mut world = plan_waits();
     world.status_mut().lease = Some(crds::StateLease { state_key: KEY.into(), name: "n".into(), at: whole_seconds(t0()) });
     let mut world = bounded(world.annotate(names::APPROVE, SUM), Class::Apply, Some(1));
@@ -154,7 +154,7 @@ fn with_the_lease_already_its_approval_waits_for_the_slot() {
 }
 
 #[test]
-fn a_pod_that_only_waits_ends_when_others_want_its_slot() {
+fn held_pod_ends_its_hold_when_its_slot_is_wanted() {
     let told = |world: &World| world.attempt().end_hold;
     let mut world = plan_waits();
     world.settle();
@@ -185,7 +185,7 @@ fn a_pod_that_only_waits_ends_when_others_want_its_slot() {
 }
 
 #[test]
-fn nothing_begins_in_a_namespace_that_is_frozen_and_what_is_under_way_goes_on() {
+fn frozen_namespace_starts_nothing_and_stops_nothing() {
     let mut world = frozen(World::new(), true);
     assert_eq!(world.settle(), None);
     assert!(world.status().attempt.is_none());
@@ -207,7 +207,7 @@ fn nothing_begins_in_a_namespace_that_is_frozen_and_what_is_under_way_goes_on() 
 }
 
 #[test]
-fn an_approval_is_recorded_while_its_namespace_is_frozen_and_its_claim_is_not_let_in() {
+fn frozen_namespace_records_approvals_but_gives_no_lease() {
     for world in [plan_waits().annotate(names::APPROVE, SUM), approved_without_a_pod()] {
         let held = world.attempt().open;
         let mut world = frozen(world, true);

@@ -80,7 +80,7 @@ pub(super) fn worlds() -> Vec<(String, World)> {
 
 /// `World::settle` ends, at any time, and `World::write` checks each write against the rules of the schema.
 #[test]
-fn every_situation_comes_to_rest_and_stays_there() {
+fn every_situation_becomes_steady() {
     let all = worlds();
     assert!(all.len() > 3000, "{}", all.len());
     for (name, mut world) in all {
@@ -100,7 +100,7 @@ fn every_situation_comes_to_rest_and_stays_there() {
 
 /// A terminal run never changes its result, a claim is never retried, and an attempt is never opened beside an open one.
 #[test]
-fn a_claim_is_never_followed_by_another_attempt() {
+fn no_attempt_follows_a_claim_in_any_situation() {
     for (name, mut world) in worlds() {
         let claimed = world.status().claim.is_some();
         let (result, attempt) = (world.status().result, world.status().attempt.as_ref().map(|a| a.number));
@@ -120,7 +120,7 @@ fn a_claim_is_never_followed_by_another_attempt() {
 
 /// Closing a claimed attempt ends its run in the same write, so here another writer closed it. No attempt follows either.
 #[test]
-fn a_claim_whose_attempt_somebody_closed_is_followed_by_none() {
+fn no_attempt_follows_a_claim_closed_by_another_writer() {
     for (name, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
         for mut world in [new().claimed(), new().claimed().pod_ended(None), new().claimed().pod_gone()] {
             let attempt = world.attempt().number;
@@ -139,7 +139,7 @@ fn a_claim_whose_attempt_somebody_closed_is_followed_by_none() {
 
 /// Closing an attempt, ending a run and creating a pod need a live read.
 #[test]
-fn nothing_final_is_decided_on_the_cache() {
+fn closing_or_ending_needs_a_live_read() {
     for (name, world) in worlds() {
         for action in world.decide().actions {
             if let Action::Write(write) = &action {
@@ -153,7 +153,7 @@ fn nothing_final_is_decided_on_the_cache() {
 
 /// An action on a cached run is the action on the whole run.
 #[test]
-fn what_is_decided_on_the_cache_holds_for_the_whole_run() {
+fn decision_on_the_cache_equals_the_live_one() {
     for (name, world) in worlds() {
         let mut cached = world.clone();
         (cached.o.run_live, cached.o.pod_live) = (false, false);
@@ -165,7 +165,7 @@ fn what_is_decided_on_the_cache_holds_for_the_whole_run() {
 }
 
 #[test]
-fn a_run_that_is_finished_costs_nothing() {
+fn finished_run_causes_no_action_or_timer() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
     assert_eq!(world.settle(), None, "no timer either");
     (world.o.run_live, world.o.pod_live, world.o.pod) = (false, false, PodState::Absent);
@@ -173,7 +173,7 @@ fn a_run_that_is_finished_costs_nothing() {
 }
 
 #[test]
-fn a_short_automatic_run_takes_two_status_writes() {
+fn short_automatic_run_takes_two_status_writes() {
     let mut world = World::automatic().claimed();
     assert_eq!(world.settle(), Some(2));
     world = world.finished(RunResult::Applied).pod_ended(None);
@@ -182,7 +182,7 @@ fn a_short_automatic_run_takes_two_status_writes() {
 }
 
 #[test]
-fn a_long_automatic_run_says_that_it_is_planned() {
+fn long_automatic_run_reports_its_plan() {
     let mut world = World::automatic().claimed().later(2);
     world.settle();
     assert_eq!(world.writes, [Kind::Open, Kind::Conditions]);
@@ -190,7 +190,7 @@ fn a_long_automatic_run_says_that_it_is_planned() {
 }
 
 #[test]
-fn a_rerun_is_answered_once() {
+fn rerun_request_is_answered_once_and_only_after_the_end() {
     let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
     world.settle();
     let mut world = world.annotate(names::RERUN, "true");
@@ -205,7 +205,7 @@ fn a_rerun_is_answered_once() {
 }
 
 #[test]
-fn finished_runs_go_after_their_time_and_indeterminate_ones_stay() {
+fn finished_runs_expire_unless_indeterminate() {
     let finished = |ttl: Option<u32>, default: Option<u32>, result| {
         let mut world = World::automatic().with(|run| run.spec.ttl_seconds_after_finished = ttl).claimed();
         world.settings.default_ttl_seconds = default;
@@ -226,7 +226,7 @@ fn finished_runs_go_after_their_time_and_indeterminate_ones_stay() {
 }
 
 #[test]
-fn a_run_that_a_tool_keeps_is_not_pruned() {
+fn run_managed_by_a_deploy_tool_is_not_pruned() {
     let of = |key: &str| {
         let world = World::automatic().with(|run| {
             run.spec.ttl_seconds_after_finished = Some(0);
@@ -243,7 +243,7 @@ fn a_run_that_a_tool_keeps_is_not_pruned() {
 }
 
 #[test]
-fn a_run_that_was_made_again_begins_nothing() {
+fn recreated_run_is_canceled_before_it_begins() {
     for new in [World::new as fn() -> World, World::automatic] {
         let mut world = new().annotate(names::LIFE, "another");
         world.settle();

@@ -1,5 +1,4 @@
-//! Deliveries to a receiver with a fake API server, and known flaws of other receivers that do not concern
-//! authentication.
+//! Sends deliveries to a receiver with a fake API server. Covers known flaws of other receivers except those in authentication.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},

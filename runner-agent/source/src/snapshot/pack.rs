@@ -344,7 +344,7 @@ impl Objects {
             return Err(PackError::Mirror(format!("git ended in the middle of {id}")));
         }
         if hash.id() != *id {
-            return Err(PackError::Mirror(format!("what it has as {id} is another object")));
+            return Err(PackError::Mirror(format!("its object {id} has other content")));
         }
         Ok(())
     }
@@ -357,7 +357,8 @@ impl Drop for Objects {
     }
 }
 
-/// Git's output for an object. A pipe error is an early end here, so that it is not taken for a write error.
+/// Git's output for an object. Reports an error of the pipe as an early end of the content, so that it is not taken for an error of the
+/// snapshot's file.
 struct Content<'a> {
     from: io::Take<&'a mut BufReader<ChildStdout>>,
     hash: Hashing,
@@ -397,7 +398,7 @@ fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
         "" | "." | ".." => "which is no name",
         _ if shown.eq_ignore_ascii_case(".git") => "which is git's own name",
         _ if shown.contains(['/', '\\']) || path.as_bytes().get(1) == Some(&b':') => "a name that is a path elsewhere",
-        _ if shown.contains(char::is_control) => "whose name has characters that cannot be seen",
+        _ if shown.contains(char::is_control) => "whose name has invisible characters",
         _ if shown.len() > 255 || path.len() > 1024 => "whose name is too long",
         _ if path == HEADER => "a name that a snapshot uses itself",
         _ => return Ok(path),
@@ -408,7 +409,7 @@ fn path(at: &str, name: &[u8]) -> Result<String, PackError> {
 /// The target of a link, which must be within the tree.
 fn target_of<'a>(path: &str, target: &'a [u8]) -> Result<&'a str, PackError> {
     let text = std::str::from_utf8(target).ok().filter(|text| !text.is_empty() && !text.contains(char::is_control));
-    let text = text.ok_or_else(|| refused(path, "a link to what is no path"))?;
+    let text = text.ok_or_else(|| refused(path, "a link to an invalid path"))?;
     let mut depth = path.split('/').count() - 1;
     for part in text.split('/') {
         match part {

@@ -287,15 +287,15 @@ fn tampered_snapshot_is_refused() {
     let dir = Raw { kind: EntryType::Directory, ..file("empty", b"") };
     refused(&and(dir), "an empty directory `empty`");
     // In the header.
-    refused(&entries[1..], "does not say what it is");
+    refused(&entries[1..], "its description is missing");
     refused(&and(file(HEADER, b"{}")), "twice");
     let said = |from: &str, to: &str| {
         changed(HEADER, &|entry| entry.content = String::from_utf8_lossy(&entry.content).replace(from, to).into_bytes())
     };
-    refused(&said("{", "x"), "what it says of itself is broken");
+    refused(&said("{", "x"), "its description is malformed");
     refused(&said("\"version\":1", "\"version\":2"), "of form 2");
-    refused(&said(&revision, &other), "says that it is commit");
-    refused(&opened(&repo.pack(&other).unwrap().1), "says that it is commit");
+    refused(&said(&revision, &other), "is of commit");
+    refused(&opened(&repo.pack(&other).unwrap().1), "is of commit");
     // The files of one commit with the id of another.
     let mut mixed = opened(&repo.pack(&other).unwrap().1);
     mixed[0] = entries[0].clone();
@@ -349,7 +349,7 @@ fn foreign_submodules_and_large_files_are_refused() {
     let entries = opened(&repo.pack(&revision).unwrap().1);
     let mut changed = entries.clone();
     changed.iter_mut().find(|entry| entry.name == "net/code.zip").unwrap().content[0] ^= 1;
-    refused(&changed, &revision, "what its pointer of Git LFS does not name");
+    refused(&changed, &revision, "differs from its Git LFS pointer");
     let mut changed = entries.clone();
     let (oid, content) = (hex::encode(Sha256::digest(b"large".repeat(1000))), b"evil");
     let text = String::from_utf8(changed[0].content.clone()).unwrap();
@@ -393,7 +393,7 @@ fn forbidden_content_is_refused_at_packing() {
     refused(&link("../etc"), "a link that leads out");
     refused(&link("/etc"), "a link to an absolute path");
     refused(&|repo| drop(repo.write("a\\b", "")), "a path elsewhere");
-    refused(&|repo| drop(repo.write("a\nb", "")), "cannot be seen");
+    refused(&|repo| drop(repo.write("a\nb", "")), "invisible characters");
     refused(&|repo| drop(repo.write(HEADER, "")), "a snapshot uses itself");
     let repo = Repo::new();
     repo.commit();

@@ -64,10 +64,10 @@ pub(super) fn unpack_within(
     })?;
     let Header { version, revision: named, commits, gitlinks, lfs } = header(root)?;
     if version != VERSION {
-        return Err(integrity(format!("the snapshot is of form {version}, and {VERSION} is known here")));
+        return Err(integrity(format!("the snapshot has format version {version}; this release reads {VERSION}")));
     }
     if named != revision {
-        return Err(integrity(format!("the snapshot says that it is commit {}, and {revision} is wanted", clip(&named, 64))));
+        return Err(integrity(format!("the snapshot is of commit {}, not of {revision}", clip(&named, 64))));
     }
     let mut tree = Tree { root, until, commits, gitlinks, lfs, without: Vec::new() };
     tree.commit("", revision)?;
@@ -84,11 +84,10 @@ fn header(root: &Path) -> Result<Header, UnpackError> {
     let path = root.join(HEADER);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_HEADER);
     if !is_file {
-        return Err(integrity("it is no snapshot: it does not say what it is"));
+        return Err(integrity("not a snapshot: its description is missing"));
     }
     let text = fs::read(&path).and_then(|text| fs::remove_file(&path).map(|()| text)).map_err(|error| storage(HEADER, &error))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| integrity(format!("it is no snapshot: what it says of itself is broken: {error}")))
+    serde_json::from_slice(&text).map_err(|error| integrity(format!("not a snapshot: its description is malformed: {error}")))
 }
 
 fn integrity(what: impl Into<String>) -> UnpackError {
@@ -194,6 +193,6 @@ impl Tree<'_> {
         if Pointer::parse(text.as_bytes()).is_some_and(names) {
             return Ok(Id::of("blob", text.as_bytes()));
         }
-        Err(integrity(format!("the snapshot has as `{}` what its pointer of Git LFS does not name", clip(path, 200))))
+        Err(integrity(format!("the content of `{}` in the snapshot differs from its Git LFS pointer", clip(path, 200))))
     }
 }

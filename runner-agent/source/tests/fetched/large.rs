@@ -17,7 +17,7 @@ const LOOPBACK: &str = "127.0.0.1:0";
 const ASKED: &[u8] = b"*.zip filter=lfs diff=lfs merge=lfs -text\n";
 
 /// The environment of git, with Debian's `git-lfs`, installed or unpacked into the cache. `None` without it; under `CI`
-/// that is an error.
+/// that tests an error.
 fn env() -> Option<Vec<(OsString, OsString)>> {
     let path = if Path::new("/usr/bin/git-lfs").exists() {
         "/usr/bin:/bin".to_owned()
@@ -35,7 +35,7 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
     Some([("PATH", path.as_str()), ("no_proxy", "*"), ("HOME", "/nowhere")].map(|(k, v)| (k.into(), v.into())).into())
 }
 
-/// Credentials for a server.
+/// Credentials for environment for requests to the server.
 fn login(addr: SocketAddr) -> Login {
     Login { origin: format!("http://{addr}/"), http: Some(Credentials::Bearer("t0ken".into())), ..Login::default() }
 }
@@ -107,7 +107,7 @@ async fn hostile_lfs_settings_are_ignored() {
     server.add_large(code);
     server.set_access("stack", Access::Bearer("t0ken".into()));
     let stack = server.create("stack").unwrap();
-    // A local repository with the contents: for a `file:` URL, git-lfs copies them.
+    // A local repository with the contents: for a `file:` URL, git-lfs would copy them.
     let victim = Repo::create(&dir.path().join("victim.git")).unwrap();
     let object = victim.dir().join(format!("lfs/objects/{}/{}/{}", &oid(code)[..2], &oid(code)[2..4], oid(code)));
     fs::create_dir_all(object.parent().unwrap()).unwrap();

@@ -103,12 +103,12 @@ async fn only_a_known_host_is_fetched_from() {
     let fingerprint = server.fingerprint().unwrap();
     let (refused, message) = refusal(fetch(&url, "main", &[key("identity")]).await.0);
     assert_eq!(refused, Refusal::HostKey);
-    assert!(message.contains("no key is known of") && message.contains(&fingerprint), "{message}");
+    assert!(message.contains("known_hosts has no key of") && message.contains(&fingerprint), "{message}");
     assert!(message.ends_with(&server.known_hosts().unwrap()), "{message}");
     let other = ("known_hosts", server.other_known_hosts().unwrap());
     let (refused, message) = refusal(fetch(&url, "main", &[key("identity"), other]).await.0);
     assert_eq!(refused, Refusal::HostKey);
-    assert!(message.contains("another one is known of it") && message.contains(&fingerprint), "{message}");
+    assert!(message.contains("known_hosts has another one") && message.contains(&fingerprint), "{message}");
     assert!(source::identity::Identity::parse(&server.key("locked").unwrap()).is_err());
 }
 
@@ -198,7 +198,7 @@ async fn credentials_are_not_sent_to_redirect_targets() {
         let (refused, message) = refusal(fetch(&url, &format!("http://{}/", listener.addr()), &http).await);
         assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
         assert_eq!(*told.lock().unwrap(), [sent]);
-        // A request without credentials for this host is redirected without any.
+        // A request without credentials for this host host redirected without any.
         let (refused, message) = refusal(fetch(&url, &own, &http).await);
         assert_eq!(refused, Refusal::Unauthorized, "{message}");
         assert_eq!(told.lock().unwrap()[1], "");

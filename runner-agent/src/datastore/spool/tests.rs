@@ -77,7 +77,7 @@ fn sent(waiting: u64, log: u64, lines: usize, send_every: usize) -> (Vec<String>
 
 #[test]
 fn data_that_fits_is_sent_and_the_rest_is_counted() {
-    // Limit of waiting bytes, limit of a phase, upload interval: minimum number of received lines of 1000.
+    // Columns: limit of waiting bytes, limit of a phase, upload interval, and the minimum number of received lines (of 1000).
     for (waiting, log, send_every, least) in [
         (1 << 20, 1 << 20, 1000, 1000),
         (4096, 1 << 20, 10, 1000),

@@ -24,7 +24,7 @@ impl StatusView {
     /// The files on disk differ from the plan. `parts` names the changed parts, as far as known.
     pub(in crate::driver) fn mismatch(&mut self, found: &str, parts: &[&str]) {
         let message = if parts.is_empty() {
-            format!("what is on disk is {found}, not the plan {}; it was not applied", self.checksum)
+            format!("the plan on disk is {found}, not {}; it was not applied", self.checksum)
         } else {
             format!("changed since the plan was made: {}; the plan was not applied", parts.join("; "))
         };
@@ -74,7 +74,7 @@ impl StatusView {
                 self.status.next_step = None;
                 return;
             }
-            let hold = if ending == Ending::Released { "nobody approved yet" } else { "the pod was told to end" };
+            let hold = if ending == Ending::Released { "no approval yet" } else { "the pod was asked to stop" };
             self.history("Hold", &format!("{hold}; the pod ends, the plan is kept"), now);
             let until = self.expires(now);
             self.status.message = Some(self.waits(until, Held::No));
@@ -86,8 +86,7 @@ impl StatusView {
             Ending::Released | Ending::Queued => {}
             Ending::NoChanges => self.status.message = Some("no changes".to_owned()),
             Ending::Planned if result == Some(RunResult::Drifted) => {
-                let text =
-                    format!("what exists differs from the state: {}; nothing was changed, the state neither", self.summary());
+                let text = format!("objects differ from the state: {}; neither they nor the state were changed", self.summary());
                 self.status.message = Some(text);
             }
             Ending::Planned => self.status.message = Some(format!("planned {}; nothing was applied, as asked", self.summary())),
@@ -136,11 +135,11 @@ impl StatusView {
         let commands = self.settings.commands();
         let (reason, text) = match cause {
             Cause::Step | Cause::Mismatch => {
-                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed without a reason"));
             }
             // A step that was waiting for a lock failed because of the lock.
             Cause::Deadline if said.as_ref().is_some_and(|said| said.reason == reason::STATE_LOCKED) => {
-                return said.unwrap_or_else(|| crate::termination::fault("a step failed and did not say how"));
+                return said.unwrap_or_else(|| crate::termination::fault("a step failed without a reason"));
             }
             Cause::Deadline => {
                 let locked = self.status.state_lock.as_ref().map(|lock| {
@@ -155,9 +154,9 @@ impl StatusView {
                 locked.unwrap_or((Reason::DeadlineExceeded, text))
             }
             Cause::Terminated if claimed => {
-                (Reason::ApplyInterrupted, format!("{} was told to end during apply", commands.process()))
+                (Reason::ApplyInterrupted, format!("{} was asked to stop during apply", commands.process()))
             }
-            Cause::Terminated => (Reason::Terminated, format!("{} was told to end in phase {phase}", commands.process())),
+            Cause::Terminated => (Reason::Terminated, format!("{} was asked to stop in phase {phase}", commands.process())),
             Cause::Cancelled => {
                 let why = why.strip_prefix("cancelled").unwrap_or_default();
                 (Reason::ApplyInterrupted, format!("the run was cancelled during apply{why}"))

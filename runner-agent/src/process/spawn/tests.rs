@@ -74,7 +74,8 @@ fn interrupts(
 /// A command that runs a tool like Terragrunt does: `$TOOL SCRIPT` runs a separate executable.
 fn around(dir: &std::path::Path, script: &str) -> Command {
     let tool = dir.join("tofu");
-    // Copied by another process: a child that another test forks meanwhile would inherit our open file, and `exec` would fail.
+    // Another process copies the file: a child that another test forks meanwhile would inherit an open file of this process, and `exec`
+    // would fail.
     assert!(std::process::Command::new("cp").arg("/bin/sh").arg(&tool).status().unwrap().success());
     let mut command = sh(script);
     command.env.push(("TOOL".into(), format!("{} -c", tool.display()).into()));
@@ -92,7 +93,7 @@ async fn output_exit_code_and_environment_are_as_given() {
 
 #[tokio::test]
 async fn one_sigint_reaches_the_tool_and_not_its_children() {
-    // The provider is in the tool's own group, so a signal to the group would end it. It runs until the file exists.
+    // The provider is in the tool's process group, so a signal to the group would end it. It runs until a file exists.
     let dir = tempfile::tempdir().unwrap();
     let open = dir.path().join("open");
     let script = format!(

@@ -8,7 +8,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use super::MIN_LENGTH;
 use crate::report::sanitize::sanitize;
 
-/// A longer value is masked only as it is, in JSON, and in base64 of its own. A hundred forms of it would exceed an agent's memory.
+/// A longer value is masked only unchanged, in JSON, and in base64 of the whole value. All forms of it would exceed an agent's memory.
 const MAX_CODED: usize = 16 << 10;
 /// Columns after which base64 is wrapped, by `base64` and in PEM.
 const WRAPS: [usize; 2] = [76, 64];

@@ -135,7 +135,7 @@ impl Job<'_> {
         self.fault(format_args!("has an entry `{}`, {why}", beginning(entry)))
     }
 
-    /// The error of a failed read: an error of the operating system is a storage error, any other is the archive's fault.
+    /// Classifies a failed read: an error of the operating system is a storage error, any other an error of the archive.
     fn unread(&self, what: impl fmt::Display, error: &io::Error) -> Error {
         match (error.raw_os_error(), error.kind()) {
             (Some(_), _) => Error::storage(self.name, error),
@@ -167,7 +167,7 @@ fn legal<'a>(job: &Job<'_>, name: &'a [u8]) -> Result<&'a str> {
         return Err(hostile("whose name leads out of a directory"));
     }
     if text.contains(char::is_control) {
-        return Err(hostile("whose name has characters that cannot be seen"));
+        return Err(hostile("whose name has invisible characters"));
     }
     Ok(text)
 }

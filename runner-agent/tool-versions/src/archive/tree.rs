@@ -15,7 +15,7 @@ use std::{
 use super::{Job, Limits, SLACK, fill, legal};
 use crate::{Error, Result};
 
-/// The longest name of an entry, in bytes: a quarter of the limit of Linux, since the root adds to it.
+/// The longest name of an entry, in bytes: a quarter of the limit of Linux for a path, which includes the path of the root.
 const LONGEST: usize = 1024;
 /// The longest part of a name, in bytes.
 const LONGEST_PART: usize = 255;
@@ -107,9 +107,9 @@ impl<'a> Tree<'a> {
     pub(super) fn link(&mut self, name: &[u8], target: &[u8]) -> Result<()> {
         let Some(place) = self.place(name, Made::Link)? else { return Err(self.job.hostile(name, "a link without a name")) };
         let hostile = |why: &str| self.job.hostile(name, why);
-        let target = std::str::from_utf8(target).map_err(|_| hostile("a link to what is no UTF-8"))?;
+        let target = std::str::from_utf8(target).map_err(|_| hostile("a link whose target is not UTF-8"))?;
         if target.is_empty() || target.contains(char::is_control) || target.len() > LONGEST {
-            return Err(hostile("a link to what is no path"));
+            return Err(hostile("a link to an invalid path"));
         }
         if target.starts_with('/') {
             return Err(hostile("a link to an absolute path"));

@@ -28,7 +28,7 @@ const DIRECTORIES_OF_TREE: u64 = 16 << 20;
 
 /// Opens an archive, and checks its central directory.
 fn open<'a, 'b, R: Read + Seek>(job: &Job<'_>, from: &'a mut Budget<'b, R>) -> Result<ZipArchive<&'a mut Budget<'b, R>>> {
-    // No prefix before the first entry: the digest covers what is read, and self-extracting programs are refused.
+    // Permit no prefix before the first entry: the digest covers only bytes that are read. This refuses self-extracting programs.
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let left = from.left;
     let archive = ZipArchive::with_config(config, from).map_err(|error| unread(job, "its directory", error))?;

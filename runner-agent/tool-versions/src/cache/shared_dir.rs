@@ -155,7 +155,8 @@ impl SharedDir {
     pub fn tidy(&self) -> Result<()> {
         let aside = self.root.join(ASIDE);
         for name in names(&aside)? {
-            // A process that prepares an entry holds its lock. An entry without a lock file is a file about to lose its name.
+            // A process that prepares an entry holds its lock. A name without a lock file is a temporary file that is about to lose its
+            // name.
             let turn = File::open(self.root.join(LOCKS).join(&name)).ok().filter(|lock| lock.try_lock().is_ok());
             if turn.is_some() || name.starts_with(GONE) {
                 // Another process may be deleting it as well.

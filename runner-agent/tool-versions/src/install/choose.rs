@@ -17,8 +17,8 @@ pub struct Chosen {
 impl Installer {
     /// Chooses a version. `local` are the versions outside of this cache, such as those of the image.
     ///
-    /// An exact version is returned as it is, without a request. Otherwise the list decides, so that two pods with different
-    /// caches choose the same version. Local versions count when there is no list, and for versions that no list has.
+    /// An exact version is returned as it is, without a request. Otherwise the list decides, so that two pods with different caches choose
+    /// the same version. Local versions are used when there is no list, and for versions that are not in the list.
     ///
     /// # Errors
     /// Configuration when there is no such version; those of [`list_cache::known`] when no local version fits either.

@@ -74,8 +74,8 @@ impl Installer {
         Ok(Got { in_use, origin, remark })
     }
 
-    /// The cached version that meets the present verification. One that was installed with less, or signed by a key that left the
-    /// ring, is verified again.
+    /// The cached version, if its proof meets the current settings. A version that was installed with less verification, or signed by a key
+    /// that left the ring, is verified again.
     async fn cached(&self, tool: Tool, version: &Version) -> Result<Option<Got>> {
         let all = self.store.all(tool, version)?;
         if all.is_empty() {
@@ -101,8 +101,8 @@ impl Installer {
         Ok(None)
     }
 
-    /// Takes a version into use. The signed sums of Terragrunt do not name the version, so an older release would verify as any
-    /// version. Therefore its executable is asked once.
+    /// Takes a version into use. The signed sums of Terragrunt do not name the version, so an older release would verify as any version.
+    /// Therefore its executable is run once with `--version`.
     async fn take(&self, installed: Installed) -> Result<InUse> {
         let (store, ask) = (self.store.clone(), self.ask.clone());
         let runs_here = self.platform == Platform::here();
@@ -125,7 +125,7 @@ impl Installer {
             }
             let said = beginning(said.as_bytes());
             let text =
-                format!("what was got as {tool} {version} says that it is `{said}`: it is another release; it was removed");
+                format!("the download of {tool} {version} reports version `{said}`: it is another release; it was removed");
             store.discard(in_use)?;
             Err(Error::integrity(text))
         })

@@ -118,8 +118,8 @@ impl Verification {
     pub const fn lowered(&self) -> Option<&'static str> {
         match self {
             Self::Signature(_) => None,
-            Self::Sums => Some("no signature is checked, as the operator says"),
-            Self::Nothing => Some("neither signature nor sum is checked, as the operator says"),
+            Self::Sums => Some("no signature is checked, as the operator configured"),
+            Self::Nothing => Some("neither signature nor sum is checked, as the operator configured"),
         }
     }
 }
@@ -131,7 +131,7 @@ pub struct Channel {
     /// Deadlines and retries.
     pub rules: Rules,
     pub verification: Verification,
-    /// The reason why the channel is unusable, such as missing credentials. Returned when it would be used.
+    /// The reason why the channel is unusable, such as missing credentials. Returned on the first use.
     pub refusal: Option<Error>,
 }
 

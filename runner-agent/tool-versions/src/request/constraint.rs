@@ -54,7 +54,8 @@ impl Constraints {
     /// Whether all of these together allow any release from `first` on, by the rule of [`Self::allow_core`].
     pub fn any_from<'a>(all: impl IntoIterator<Item = &'a Self>, first: &Version) -> bool {
         let parts: Vec<_> = all.into_iter().flat_map(|one| &one.parts).collect();
-        // Each part is a bound or excludes one version, so if any version is allowed, one of these is.
+        // Each part of a constraint is a bound, or excludes one version. So if any version is allowed, one of these is: a bound, its
+        // successor, `first`, or the successor of `first`.
         let bounds = parts.iter().map(|(_, bound)| bound.core());
         let candidates = bounds.flat_map(|bound| [bound.next(), bound]).chain([first.clone(), first.next()]);
         candidates.into_iter().any(|v| v >= *first && parts.iter().all(|(operator, wanted)| allows(*operator, &v, wanted)))

@@ -95,7 +95,7 @@ pub enum ToolReason {
 }
 
 impl ToolReason {
-    /// Whether the reason can be omitted: the request is known, and a file also appears as the reason of the version.
+    /// Whether the reason can be omitted from texts: the author of the request knows it, or the reason of the version shows the same file.
     pub const fn is_plain(&self) -> bool {
         matches!(self, Self::Requested(_) | Self::File(_))
     }
@@ -250,9 +250,9 @@ fn version_of(
 }
 
 impl Decision {
-    /// Chooses among versions that the code accepts. One that also satisfies the constraints it does not read precedes a newer
-    /// one: code for OpenTofu with `~> 1.10.0` in a `.tf` file keeps 1.10. One that does not satisfy them is chosen only when the
-    /// tool is not a default.
+    /// Chooses among versions that the code accepts. A version that also satisfies constraints that it does not read precedes a newer one:
+    /// code for OpenTofu with `~> 1.10.0` in a `.tf` file keeps 1.10. A version that does not satisfy them is chosen only if the tool was
+    /// requested, not if it is the default.
     pub fn choose<'a>(&self, versions: impl IntoIterator<Item = &'a Version>) -> Option<&'a Version> {
         let takers = versions.into_iter().filter(|version| self.required.iter().all(|required| required.accepts(version)));
         let takers: Vec<_> = takers.collect();

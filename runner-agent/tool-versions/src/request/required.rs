@@ -51,7 +51,7 @@ pub struct Required {
 }
 
 impl Required {
-    /// Whether a version accepts the code as far as this constraint goes. One that does not read it does.
+    /// Whether a version accepts the code according to this constraint. A version that does not read the constraint accepts it.
     pub fn accepts(&self, version: &Version) -> bool {
         let (is_newer, allowed) = (reads_own_files_only(version), self.constraints.allow_core(version));
         match self.readers {
@@ -62,7 +62,7 @@ impl Required {
         }
     }
 
-    /// Whether a version contradicts a constraint that it does not read: it is for Terraform, or for older versions.
+    /// Whether a version does not read this constraint and contradicts it. Such a constraint is for Terraform, or for older versions.
     pub fn is_passed_over(&self, version: &Version) -> bool {
         self.readers == Readers::Before && reads_own_files_only(version) && !self.constraints.allow_core(version)
     }
@@ -203,7 +203,7 @@ fn stated(tool: Tool, name: &str, text: &str) -> Found {
 }
 
 fn of_hcl(text: &str, tool: Tool) -> Found {
-    // Few files have either name, and names have no other spelling, so most files need no parsing.
+    // Parse only files that contain one of the names, which are few. The names have no other spelling.
     if !["required_version", "compatible_with"].iter().any(|name| text.contains(name)) {
         return Ok(Vec::new());
     }

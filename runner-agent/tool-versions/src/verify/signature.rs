@@ -1,11 +1,10 @@
 //! Detached OpenPGP signatures over `SHA256SUMS` (`.sig`, `.gpgsig`).
 //!
-//! # Keys that expire
-//! A signature from before the expiry of its key stays valid, since projects do not sign releases again. Its time is the signer's
-//! claim, and the thief of an expired key can claim any time. So expiry does not protect from theft; revocation does, and only a
-//! copy of the key that contains it shows it. Built-in copies are as new as the program, configured ones as their file. A copy
-//! may also be older than the last extension of the key, such as copies of HashiCorp's key from before 2026-02, which expire in
-//! 2026-04: they refuse newer releases, and report [`Signed::has_expired`] for older ones.
+//! # Keys that expire A signature from before the expiry of its key stays valid, since projects do not sign releases again. The time of a
+//! signature is the signer's claim, and a thief of the key can claim any time. So expiry does not protect against theft. Revocation does,
+//! if the copy of the key contains it. Built-in copies are as new as the program, configured ones as their file. A copy may also be older
+//! than the last extension of the key, such as copies of HashiCorp's key from before 2026-02, which expire in 2026-04: they refuse newer
+//! releases, and report [`Signed::has_expired`] for older ones.
 
 use std::time::{Duration, SystemTime};
 

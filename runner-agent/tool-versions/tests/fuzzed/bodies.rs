@@ -28,7 +28,7 @@ fn is_line(text: &str, line: usize) {
     assert!((1..=text.split('\n').count()).contains(&line), "{line}");
 }
 
-/// The version of a flat file is a part of the reported line.
+/// The version of a flat file is part of the reported line.
 pub(super) fn version_files(data: &[u8]) {
     let text = text(data);
     let tools = [".opentofu-version", ".terraform-version", ".terragrunt-version", ".tool-versions"];

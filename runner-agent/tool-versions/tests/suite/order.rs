@@ -195,7 +195,7 @@ const PREFERRED: &str = "
     >= 1.6 | | | 1.12.6
     ~> 1.10.0 | | | 1.10.6
     >= 1.9, < 1.11 | | tofu | 1.10.6
-    # No OpenTofu of the list satisfies it. Only an explicit request for OpenTofu gets one that does not read it.
+    # No OpenTofu of the list satisfies this constraint. Only an explicit request for OpenTofu selects a version that does not read it.
     ~> 1.5.0 | | tofu | 1.12.6
     >= 1.13 | | tofu | 1.12.6
     >= 1.13 | | |

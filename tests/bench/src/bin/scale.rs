@@ -41,6 +41,6 @@ async fn interruptible(options: &Options) -> anyhow::Result<()> {
     tokio::select! {
         done = Box::pin(scale::run(options)) => done,
         _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted; all processes are ended"),
-        _ = terminate.recv() => anyhow::bail!("told to end; all processes are ended"),
+        _ = terminate.recv() => anyhow::bail!("asked to stop; all processes are ended"),
     }
 }

@@ -1,8 +1,8 @@
 //! Simulated kubelets and agents: each pod that the controller creates runs at once, and its agent ends its run with a plan without
 //! changes.
 //!
-//! An agent sends its requests as its pod, with that pod's rights, so that Role and admission policies apply. They are those of the real
-//! agent of such a run, except for its watch: read, adopt, two more phases, and the end.
+//! An agent sends its requests as its pod, with that pod's rights, so that Role and admission policies apply. The requests are those of a
+//! real agent in such a run, without its watch: it reads the run, adopts the attempt, records two more phases, and records the end.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

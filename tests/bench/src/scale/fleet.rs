@@ -154,7 +154,7 @@ async fn all(admin: &Client) -> Result<Vec<TerraformRun>> {
 /// Ends all open runs like the run `like`, and stores copies of ended runs of layers up to `count`. Returns the number of runs.
 ///
 /// The statuses are written directly, without a controller and with a CRD without its rules, which would require every phase of each: real
-/// runs would take their real time.
+/// runs would take much longer.
 pub(super) async fn store(lab: &Lab, like: Option<(&str, &str)>, count: usize) -> Result<usize> {
     without_rules(lab).await?;
     let done = stored(lab, like, count).await;

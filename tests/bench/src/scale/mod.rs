@@ -1,7 +1,7 @@
 //! Measures Pawl's cost by the number of layers, with the real API server and etcd, the real controller, sources and datastore, and
 //! simulated nodes and agents ([`agents`]): only Pawl's own work is left.
 //!
-//! Nothing here is a test: figures depend on the machine, and are shown next to goals.
+//! This is no test: the figures depend on the machine, so the program prints goals beside them.
 
 mod agents;
 mod fleet;

@@ -26,7 +26,7 @@ const STORED: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(900);
 /// A longer time without progress indicates a defect, not a slow machine.
 const STANDSTILL: Duration = Duration::from_secs(120);
-/// Interval of looks at a controller that comes to rest.
+/// Interval at which the program checks whether the controller is at rest.
 const LOOK: Duration = Duration::from_millis(500);
 /// Number of idle looks after which it is at rest.
 const QUIET: u32 = 6;

@@ -7,7 +7,8 @@ use kube::ResourceExt as _;
 
 use super::{History, Missing, Version, entries};
 
-/// The run `NAMESPACE/NAME`: its versions, its pods, its ledger entries, and where a version may be missing. Empty for other subjects.
+/// The data of the run `NAMESPACE/NAME`: versions, pods, ledger entries, and places where a version may be missing. Empty if the subject is
+/// not a run.
 #[must_use]
 pub fn evidence(history: &History, of: &str) -> String {
     let mut text = String::new();

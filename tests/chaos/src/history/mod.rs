@@ -29,8 +29,8 @@ use ledger::Entry;
 pub struct Version {
     /// Position in the order of all writes.
     pub revision: u64,
-    /// The resourceVersion precondition of the write. The API server accepted the write, so it is the previous version. `None` without a
-    /// precondition.
+    /// The resourceVersion precondition of the write. Since the API server accepted the write, this was the previous version. `None`
+    /// without a precondition.
     pub base: Option<u64>,
     /// Time of the response.
     pub at: Timestamp,
@@ -84,7 +84,7 @@ pub struct History {
     pub last: BTreeMap<String, TerraformRunStatus>,
     /// Journals of runs that were readable, by `NAMESPACE/NAME`. Empty where none is stored.
     pub journals: BTreeMap<String, String>,
-    /// Times at which something on a journal's way to the datastore was struck.
+    /// Times of kills and network faults between an agent and the datastore, which may interrupt a journal.
     pub outages: Vec<Timestamp>,
     /// The contents of all states at the end.
     pub states: String,
@@ -94,7 +94,7 @@ pub struct History {
     pub namespaces: Vec<String>,
 }
 
-/// What is missing between two consecutive versions in the log.
+/// The gap between two consecutive versions in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     Nothing,
@@ -107,7 +107,7 @@ pub(crate) enum Missing {
 }
 
 impl History {
-    /// What is missing between two versions of a run.
+    /// The gap between two versions of a run.
     pub(crate) fn missing(&self, before: &Version, after: &Version) -> Missing {
         match (after.follows(before), self.may_miss(&after.of(), before.at, after.at)) {
             (Some(true), _) | (None, false) => Missing::Nothing,
@@ -134,7 +134,7 @@ impl History {
     }
 }
 
-/// The run's entries of the ledger: its scripts have its name, or its pods wrote them if it belongs to a layer.
+/// The run's entries of the ledger: those with the name of its script or, for a run of a layer, those that its pods wrote.
 fn entries<'a>(history: &'a History, versions: &Versions) -> Vec<&'a Entry> {
     let Some(last) = versions.last() else { return Vec::new() };
     let of = last.of();

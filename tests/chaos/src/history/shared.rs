@@ -9,9 +9,9 @@ use kube::ResourceExt as _;
 use super::{History, Missing, Versions, Violation, entries};
 use ledger::{Entry, what};
 
-/// An object made this shortly before its process is killed may be in no state and no journal.
+/// An object that was created within this time before a kill of its process may be in no state and no journal.
 const LAST_MOMENT: SignedDuration = SignedDuration::from_secs(2);
-/// An outage on the way to the datastore may last this long, so an object made within this time after a strike may be lost.
+/// An outage on the way to the datastore may last this long, so an object that was created within this time after a kill may be missing.
 const AWAY: SignedDuration = SignedDuration::from_secs(8);
 
 /// A state: namespace and key.
@@ -101,7 +101,7 @@ impl History {
     }
 }
 
-/// Objects that a run made and that are in no state and not in its journal, except for the last moment of a killed process.
+/// Objects that a run created and that are neither in a state nor in its journal. Excludes those of the last moment before a kill.
 pub(super) fn forgotten(versions: &Versions, history: &History) -> Vec<String> {
     let Some(last) = versions.last() else { return Vec::new() };
     let status = last.status();

@@ -270,7 +270,7 @@ fn run_without_an_end_is_found() {
         case
     };
     assert_eq!(cut(6).found(), "L1 S1");
-    // The final status counts if the log lacks the last version; a result that is not in it does not.
+    // If the log lacks the last version, the final status read live is used. A result that this status lacks is a violation.
     let mut whole = applied();
     let ended = whole.versions()[8].run.status.clone().unwrap();
     assert_eq!(cut(7).with(|history| history.last = [("uid".into(), ended)].into()).found(), "");

@@ -274,8 +274,8 @@ impl BuildContext {
     }
 }
 
-/// Extra files of the test runner: real tools, providers in a filesystem mirror, and the CLI configuration that references the mirror
-/// (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
+/// Extra files in the runner's image for tests: real tools, providers in a filesystem mirror, and the CLI configuration that references the
+/// mirror (`TF_CLI_CONFIG_FILE=/opt/pawl/providers.tfrc`).
 pub fn test_files(tools: &Toolset, scripted: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for (name, directory) in [("tofu", "opentofu"), ("terraform", "terraform")] {

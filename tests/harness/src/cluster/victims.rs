@@ -99,8 +99,8 @@ impl Cluster {
         self.wait_ready(processes, &[started]).await
     }
 
-    /// Restarts the components that back off for up to a minute after the API server was away. A wait for the scheduler would test nothing
-    /// of Pawl.
+    /// Restarts the Kubernetes components that back off for up to a minute after an outage of the API server, since waiting for them tests
+    /// nothing of Pawl.
     pub async fn restart_watchers(&self) -> Result<()> {
         let processes = self.processes();
         for name in ["kube-scheduler", "kube-controller-manager"] {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// Number of blocks marked `not run`. Whoever adds one changes this number and gives the reason in the page.
+/// Number of blocks marked `not run`. Change it together with the page, which gives the reason.
 const NOT_RUN: usize = 10;
 
 /// The source code of all suites that run blocks.

@@ -5,7 +5,8 @@ use crds::{Phase, RunResult};
 /// An action for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Its apply began. `Some(true)`: under a claim of the same process, `Some(false)`: of another; `None`: without a claim.
+    /// The tool began its apply: under a claim of the same process (`Some(true)`), of another process (`Some(false)`), or without a claim
+    /// (`None`).
     Applies(Option<bool>),
     /// An object was changed.
     Changed,

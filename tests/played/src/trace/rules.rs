@@ -98,8 +98,8 @@ pub(super) fn writer(before: &TerraformRun, after: &TerraformRun, by: &Writer, w
     wrong.then(|| format!("the pod {} ({}) wrote while the attempt was {:?}", by.pod, by.pod_uid, old.attempt))
 }
 
-/// Every field is written by its owner: the agent's by a pod of the run, the controller's by no pod. Fields of the attempt are written by
-/// its pod from the adoption to the write that closes it, otherwise by no pod.
+/// Every field is written by its owner: the agent's fields by a pod of the run, the controller's fields by no pod. Fields of the attempt
+/// are written by its pod from the adoption to the write that closes it, otherwise by no pod.
 pub(super) fn fields(before: &TerraformRun, after: &TerraformRun, by: &Writer) -> Option<String> {
     let (old, new, uid) = (status(before), status(after), before.uid().unwrap_or_default());
     let agent = (1..=number(before)).any(|number| names::attempt_name(&before.name_any(), &uid, number) == by.pod);
@@ -140,8 +140,8 @@ pub(super) fn named(run: &TerraformRun) -> Option<String> {
         .then(|| "it failed and says not what to do next".to_owned())
 }
 
-/// A claim requires a valid approval of the plan, and the pod that adopted the open attempt. With `whole` this is the write that made it,
-/// so more can be checked.
+/// A claim requires a valid approval of the plan, and the pod that adopted the open attempt. `whole`: the write is the claim itself, so
+/// more can be checked.
 pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whole: bool) -> Vec<(&'static str, String)> {
     let (new, annotations) = (status(run), run.annotations());
     let record = new.approval.as_ref();
@@ -173,7 +173,7 @@ pub(super) fn claim(claim: &Claim, run: &TerraformRun, by: Option<&Writer>, whol
         ("S2", !run.spec.operation.applies(), "a run was claimed that only plans"),
         ("S6", !adopted, "the claim is of a process that did not adopt the attempt"),
     ];
-    // Only for the claiming write itself: a later version tells neither its writer, nor later requests, nor a returned lease.
+    // Check these on the claiming write only: a later version has another writer, and may have later requests or a returned lease.
     let at_once = [
         ("S6", !open, "the claim is of an attempt that is not open"),
         ("S6", other.is_some(), "the claim was written by another pod"),

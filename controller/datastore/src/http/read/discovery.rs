@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_can_be_listed_or_deleted() {
+    fn discovery_offers_neither_list_nor_delete() {
         for resource in resources()["resources"].as_array().unwrap() {
             for verb in resource["verbs"].as_array().unwrap() {
                 assert!(verb == "get" || verb == "create", "{resource}");

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_paths_are_those_of_the_group() {
+    fn read_paths_equal_those_of_the_api_group() {
         assert_eq!(BASE, format!("/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}"));
         assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}/{VERSION}")), Ok(Route::Read(Reading::Resources)));
         assert_eq!(asked(&Method::GET, &format!("/apis/{GROUP}")), Ok(Route::Read(Reading::Group)));

@@ -18,7 +18,7 @@ use crate::{http::answer::content, names::RunKey, service::Service};
 
 use super::{follow::Follow, route::LogQuery};
 
-/// How long the response's headers wait for the first bytes. Until then a problem can still become an error response.
+/// Time that the response's headers wait for the first bytes. Until then a problem can still become an error response.
 pub(crate) const FIRST: Duration = Duration::from_millis(300);
 
 /// A plan, or a state that could not be saved, of the given attempt or the newest that has one.

@@ -132,7 +132,7 @@ impl Staging<'_> {
         make(&place)?;
         let target = place.join(&digest);
         match fs::rename(&self.dir, &target) {
-            // The same bytes are there, installed without a proof or by a process with another lock directory.
+            // The same bytes are installed already, without a proof or by a process with another lock directory.
             Err(error) if target.join(PROOF).is_file() => {
                 tracing::debug!(%error, "{} is there already", target.display());
                 if proof.signer.is_some() {

@@ -205,7 +205,7 @@ impl Client {
         Ok(body.map_or(0, |body| body.bytes))
     }
 
-    /// Retries until success, a final error or the deadline. `None` when the entity did not change.
+    /// Retries until success, a final error or the deadline. `None` when the entity is unchanged.
     async fn fetch(&self, ask: Ask<'_>, etag: Option<&str>, to: &mut Sink<'_>, progress: Progress<'_>) -> Result<Option<Body>> {
         let url = address::read(&format!("the address of {}", ask.what), ask.url)?;
         let whole = if ask.cap > SMALL { self.rules.large } else { self.rules.small };

@@ -213,8 +213,8 @@ impl Mirror {
         matches!((&self.base, &self.list), (Location::File(_), Location::File(_)))
     }
 
-    /// The credentials for a location: the operator's at the servers of base and list, except at the projects' own; GitHub's
-    /// token only at the server of the list, when that is GitHub's API.
+    /// The credentials for a location. The operator's credentials are for the servers of base and list, but never for the projects' own
+    /// servers. GitHub's token is for the server of the list, if that is GitHub's API.
     pub fn auth_for(&self, location: &Location) -> &Auth {
         let same = |other: &Location| {
             let (one, other) = (location.url(), other.url());

@@ -23,7 +23,7 @@ pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)
     if !text.contains(name) {
         return Ok(None);
     }
-    let body = hcl::parse(text).map_err(|why| format!("its {name} is not looked for: {why}"))?;
+    let body = hcl::parse(text).map_err(|why| format!("its {name} is not read: {why}"))?;
     let Some(attribute) = body.get_attribute(name) else { return Ok(None) };
     let line = attribute.span().map_or(1, |span| line_of(text, span.start));
     match &attribute.value {
@@ -36,7 +36,7 @@ pub(super) fn attribute(text: &str, name: &str) -> Result<Option<(String, usize)
 
 /// The same for the JSON form.
 pub(super) fn json_attribute(text: &str, name: &str) -> Result<Option<(String, usize)>, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("its {name} is not looked for: {error}"))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("its {name} is not read: {error}"))?;
     let line = text.find(&format!("\"{name}\"")).map_or(1, |offset| line_of(text, offset));
     match &value[name] {
         Value::Null => Ok(None),
