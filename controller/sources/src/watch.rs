@@ -104,7 +104,8 @@ impl<B: Snapshots + 'static> Workers<B> {
             return;
         }
         let mut all = self.all();
-        if let Some(worker) = all.get(key) {
+        // One that was woken while its repository was deleted has ended.
+        if let Some(worker) = all.get(key).filter(|worker| !worker.task.is_finished()) {
             return worker.wake.notify_one();
         }
         let wake = Arc::new(Notify::new());
