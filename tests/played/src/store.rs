@@ -265,8 +265,9 @@ impl Store {
         let held = old["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
         let placed = key.resource == PODS && !old["spec"]["nodeName"].is_null();
         let ended = ["Succeeded", "Failed"].iter().any(|phase| old["status"]["phase"] == *phase);
-        let grace = if placed && !ended { grace.unwrap_or(0) } else { 0 };
         let before = old["metadata"]["deletionGracePeriodSeconds"].as_u64();
+        // Of a pod that is being deleted, even if it has ended, only a shorter period than the present one counts.
+        let grace = if placed && (!ended || before.is_some()) { grace.unwrap_or(0) } else { 0 };
         // The watch shows first a pod with a grace of 0, then its deletion.
         if !held && grace == 0 && key.resource != PODS {
             return Ok(self.remove(key, (*old).clone()));
