@@ -164,14 +164,14 @@ impl Scene {
         let (dry_run, mut params) = (self.dry_run, PatchParams::default());
         params.dry_run = dry_run;
         let merge = |patch: Value| Patch::Merge(patch);
-        let typed = |object: Value| {
-            let mut typed = json!({"apiVersion": resource.api_version, "kind": resource.kind});
-            json_patch::merge(&mut typed, &object);
-            typed
+        let with = |more: &Value| {
+            let mut object = json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}});
+            json_patch::merge(&mut object, more);
+            object
         };
         Ok(match verb.as_str() {
             "create" => {
-                let mut object = typed(json!({"metadata": {"name": name}, "spec": spec}));
+                let mut object = with(&json!({"spec": spec}));
                 json_patch::merge(&mut object, body);
                 api.create(&PostParams { dry_run, ..PostParams::default() }, &serde_json::from_value(object)?).await.map(drop)
             }
@@ -185,7 +185,7 @@ impl Scene {
             }
             "apply" => {
                 let params = PatchParams { dry_run, ..PatchParams::apply(who).force() };
-                api.patch(name, &params, &Patch::Apply(typed(body.clone()))).await.map(drop)
+                api.patch(name, &params, &Patch::Apply(with(body))).await.map(drop)
             }
             "get" => api.get(name).await.map(drop),
             "list" => api
