@@ -71,7 +71,7 @@ async fn datastore_secrets_survive_another_apply(world: World) -> Result<()> {
         let data = BTreeMap::from([("a".to_owned(), vec![u8::try_from(n)?; 32])]);
         ensure!(datastore.fill(&secret, &read, &data).await?);
         let late = BTreeMap::from([("a".to_owned(), vec![9; 32])]);
-        ensure!(!datastore.fill(&secret, &read, &late).await?, "of two who read the same, the second was let through");
+        ensure!(!datastore.fill(&secret, &read, &late).await?, "the second of two concurrent writers was admitted");
         put.push((secret, data));
     }
     ensure!(datastore.secret(&release.secret("other")).await.is_err(), "it reads Secrets that are not its own");

@@ -148,7 +148,7 @@ async fn created(world: &World) -> Result<()> {
     let binding = take_away(world, names::POLICY_CREATION).await?;
     let runs: Api<TerraformRun> = Api::namespaced(bob, &rig.namespace);
     let automatic = run(RUN, &json!({"approval": {"mode": "Automatic"}}))?;
-    wait::until("it is let through", PATIENCE, async || Ok(runs.create(&PostParams::default(), &automatic).await)).await?;
+    wait::until("the creation is admitted", PATIENCE, async || Ok(runs.create(&PostParams::default(), &automatic).await)).await?;
     rig.look("stalled with PolicyMissing", waits).await?;
     put_back(world, &binding).await?;
     let status = rig.look("ended", Status::is_terminal).await?;
@@ -165,7 +165,8 @@ async fn layer(world: &World) -> Result<()> {
     let binding = take_away(world, names::POLICY_LAYER).await?;
     let layers: Api<TerraformLayer> = Api::namespaced(bob, &rig.namespace);
     let automatic = crate::layer_rights::layer("automatic", &json!({"remediation": {"onDrift": "Automatic"}}))?;
-    wait::until("it is let through", PATIENCE, async || Ok(layers.create(&PostParams::default(), &automatic).await)).await?;
+    wait::until("the creation is admitted", PATIENCE, async || Ok(layers.create(&PostParams::default(), &automatic).await))
+        .await?;
     layers.create(&PostParams::default(), &crate::layer_rights::layer("manual", &json!({}))?).await?;
     rig.create(&json!({})).await?;
     rig.look("stalled with PolicyMissing", waits).await?;

@@ -213,7 +213,7 @@ async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
     scene.until("net", "told that no commit is known", |_| true).await?;
     scene.commit("net", '1', 'a').await?;
     let first = scene.open('a').await?;
-    ensure!(first.owner_references().iter().any(|owner| owner.name == "net"), "nobody owns the run");
+    ensure!(first.owner_references().iter().any(|owner| owner.name == "net"), "the layer does not own the run");
     scene.healthy("Progressing").await?;
     scene.waits(&first.name_any()).await?;
     let status = scene.is("net", LayerState::ApplyNeeded).await?;
@@ -234,14 +234,14 @@ async fn commit_is_planned_superseded_and_settles(world: World) -> Result<()> {
 
     scene.annotate(json!({names::PLAN: "now"})).await?;
     let third = scene.open('b').await?;
-    ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "nobody asked for it");
+    ensure!(third.annotations().get(names::TRIGGER).is_some_and(|trigger| trigger == "Person"), "the trigger is not Person");
     let status = scene.until("net", "answered", |status| status.last_handled_plan.is_some()).await?;
     ensure!(scene.annotation(names::PLAN).await? == status.last_handled_plan, "{status:?}");
     scene.waits(&third.name_any()).await?;
     let status = scene.until("net", "drifted", |status| status.drift.is_some()).await?;
     let drift = status.drift.context("no drift")?;
     ensure!((drift.run, drift.objects) == (third.name_any(), vec!["~ null_resource.a".to_owned()]), "other drift");
-    let step = status.next_step.context("nobody says how it is approved")?;
+    let step = status.next_step.context("no next step")?;
     scene.described(&step).await?;
     let columns = scene.world.paste(&format!("kubectl get -n {} {}", scene.namespace, names::KUBECTL_LAYER))?;
     let (head, row) = columns.split_once('\n').context("no row")?;

@@ -76,7 +76,7 @@ async fn terminating_namespace_is_named_by_its_runs(world: World) -> Result<()> 
             let stalled = status.conditions.iter().find(|c| c.type_ == conditions::STALLED && c.status == "True");
             Ok(stalled.cloned().ok_or_else(|| format!("{status:?}")))
         };
-        let stalled = wait::until(format!("{name} says that it stalls"), PATIENCE, look).await?;
+        let stalled = wait::until(format!("{name} stalls"), PATIENCE, look).await?;
         let text = format!("namespace {} is being deleted, and nothing can be created in it", rig.namespace);
         ensure!((stalled.reason.as_str(), &stalled.message) == (reason::NAMESPACE_TERMINATING, &text), "{stalled:?}");
     }

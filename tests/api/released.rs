@@ -42,7 +42,7 @@ async fn pod_is_deleted_an_hour_later_once_its_log_is_stored(world: World) -> Re
             Box::new(move |_, path| {
                 asked.lock().unwrap_or_else(PoisonError::into_inner).push(path);
                 let answer = answer.map(|text| http::Response::new(text).into());
-                Box::pin(async move { answer.ok_or_else(|| RequestError::unanswered("nobody is there")) })
+                Box::pin(async move { answer.ok_or_else(|| RequestError::unanswered("no datastore")) })
             }),
         );
         let first = once(Some(&rig.namespace), kept, &rig.context.cluster, &played).await?;
@@ -58,7 +58,7 @@ async fn pod_is_deleted_an_hour_later_once_its_log_is_stored(world: World) -> Re
     let older = Patch::Merge(json!({"metadata": {"labels": {names::LABEL_RELEASED: before.to_string()}}}));
     pods.patch_metadata(&name, &PatchParams::default(), &older).await?;
     let unknown = sweep(&mut kept, None).await?;
-    ensure!(unknown == (Some(Timestamp::from_second(before)?), true), "nobody knows: {unknown:?}");
+    ensure!(unknown == (Some(Timestamp::from_second(before)?), true), "deleted without an answer: {unknown:?}");
     for _ in 0..2 {
         let missing = sweep(&mut kept, Some(r#"{"whole": false}"#)).await?;
         ensure!(missing == (None, true), "something of its log is missing: {missing:?}");

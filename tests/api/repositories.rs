@@ -284,7 +284,7 @@ async fn secret_is_read_only_where_a_namespace_binds(world: World) -> Result<()>
     ensure!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "it lists Secrets");
     ensure!(
         secrets.get("infra-git").await.is_ok() && secrets.get("infra-ssh").await.is_err(),
-        "it reads what nobody lets it read"
+        "it reads a Secret without the right, or not with it"
     );
     Ok(())
 }

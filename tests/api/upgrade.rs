@@ -141,7 +141,7 @@ async fn unknown_phase_waits(world: World) -> Result<()> {
     phase(newer::PHASE).await?;
     rig.rests("an approval").await?;
     rig.world.status(&rig.namespace, RUN, &record('a')).await?;
-    ensure!(process.end().await? == crds::pod_env::EXIT_NO_RESULT, "an agent that is beside itself says nothing");
+    ensure!(process.end().await? == crds::pod_env::EXIT_NO_RESULT, "the agent wrote a result");
     let left = rig.status().await?;
     ensure!(left.claim.is_none() && work.applies.load(Ordering::Relaxed) == 0, "{left:?}");
     ensure!(left.phase == Some(Phase::Unknown) && left.result.is_none(), "{left:?}");

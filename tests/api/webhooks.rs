@@ -193,7 +193,7 @@ async fn delivery_requests_once_until_answered(world: World) -> Result<()> {
     let server = Server::start(&world, &namespace).await?;
     let post = async |secret: &str, id: &str| server.post(&uid, secret, id).await;
     wait::until("the repositories are listed", PATIENCE, async || Ok(post(SECRET, "0").await? != 503)).await?;
-    ensure!(post(SECRET, "0").await? == 403, "the namespace lets nobody read its Secrets");
+    ensure!(post(SECRET, "0").await? == 403, "the server has no right to Secrets");
     server.may_read(&world, &namespace).await?;
     wait::until("the Secret is read anew", PATIENCE, async || Ok(post(SECRET, "1").await? == 202)).await?;
     ensure!(post("wrong", "2").await? == 401);

@@ -399,7 +399,7 @@ pub(crate) fn plan(attempt: u32, digit: char) -> Value {
 /// Fails unless the API server refused with a message that contains `text`.
 pub(crate) fn refused<T>(what: &str, answer: kube::Result<T>, text: &str) -> Result<()> {
     match answer {
-        Ok(_) => anyhow::bail!("{what}: was let through"),
+        Ok(_) => anyhow::bail!("{what}: was admitted"),
         Err(kube::Error::Api(status)) => {
             ensure!(status.message.contains(text), "{what}: refused, but with \"{}\" in place of \"{text}\"", status.message);
             Ok(())
