@@ -9,11 +9,13 @@ use crate::{names, text::clip};
 
 use super::{
     approval::{Approval, ApprovalMode, Retry, Timeouts},
+    attempt::Attempt,
     credentials::Credentials,
     hooks::{Hook, HookWhen, OnFailure},
     inputs::{Arguments, EnvFrom, FilePlace, InputFile, VariableFile},
     outputs::{OnDestroy, Outputs},
     phase::{Phase, RunResult},
+    plan::PlanStatus,
     runner::Runner,
     source::Source,
     status::TerraformRunStatus,
@@ -298,6 +300,16 @@ impl TerraformRun {
     /// If the run is cancelled: by whom, as far as known, and why.
     pub fn cancelled(&self) -> Option<String> {
         self.stopped("cancelled", names::CANCEL, names::CANCELED_BY)
+    }
+
+    /// The plan, if one is made.
+    pub fn plan(&self) -> Option<&PlanStatus> {
+        self.status.as_ref()?.plan.as_ref()
+    }
+
+    /// The current attempt, if one was begun.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        self.status.as_ref()?.attempt.as_ref()
     }
 
     /// Whether its deletion, its cancellation or its denial is requested.
