@@ -351,14 +351,8 @@ mod tests {
     #[test]
     fn unknown_values_in_a_run_are_parsed_and_located() {
         assert_eq!(run(|_| ()).unknown_word(), None);
-        for pointer in [
-            "/status/phase",
-            "/status/result",
-            "/spec/operation",
-            "/spec/approval/mode",
-            "/spec/tool/name",
-            "/spec/outputs/onDestroy",
-        ] {
+        let pointers = "/status/phase /status/result /spec/operation /spec/approval/mode /spec/tool/name /spec/outputs/onDestroy";
+        for pointer in pointers.split(' ') {
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
             assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));
