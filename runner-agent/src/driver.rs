@@ -200,11 +200,8 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 self.told_at.get_or_insert_with(Instant::now);
             }
             State::Awaiting => {
-                let now = self.clock.now();
-                self.view.awaiting(now);
-                let left = self.view.expires(now).duration_since(now);
-                let left = std::time::Duration::try_from(left).unwrap_or_default();
-                self.expires_at.get_or_insert_with(|| Instant::now() + left);
+                self.view.awaiting(self.clock.now());
+                self.begin_expiry();
                 if let (true, Some(run)) = (self.view.is_stored(), &self.run) {
                     self.hold_until.get_or_insert_with(|| Instant::now() + hold_for(run));
                 }
@@ -214,10 +211,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
             }
             State::Leasing => {
-                let now = self.clock.now();
-                let left = self.view.expires(now).duration_since(now);
-                let left = std::time::Duration::try_from(left).unwrap_or_default();
-                self.expires_at.get_or_insert_with(|| Instant::now() + left);
+                self.begin_expiry();
                 // The lease's state may have changed before the plan's write was acknowledged.
                 if self.requests.leased {
                     self.events.push_back(Event::Permission(Permission::Leased));
@@ -236,6 +230,13 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
         if matches!(before, State::Verifying(_)) && !matches!(self.state, State::Claiming(..)) {
             self.abandon();
         }
+    }
+
+    /// Sets the time at which the waiting plan expires, once.
+    fn begin_expiry(&mut self) {
+        let now = self.clock.now();
+        let left = std::time::Duration::try_from(self.view.expires(now).duration_since(now)).unwrap_or_default();
+        self.expires_at.get_or_insert_with(|| Instant::now() + left);
     }
 
     /// Maps an outcome to an event of the machine.

@@ -100,26 +100,10 @@ mod tests {
         ] {
             assert_eq!(kind(text), Some(expected), "{text}");
         }
-        for text in [
-            "",
-            "a",
-            "a.",
-            ".a",
-            "data.t.a",
-            "module.a",
-            "module.a.data.t.b",
-            "a.b c",
-            "a.b\n}",
-            "a.b[x]",
-            "a.b[-1]",
-            "a.b[\"x]",
-            "a.b[\"x\"",
-            "a.b[\"x\ny\"]",
-            "a.b[\"${x}\"]",
-            "a.b[0].c",
-            "a.b # c",
-            "1a.b",
-        ] {
+        let one_word =
+            "|a|a.|.a|data.t.a|module.a|module.a.data.t.b|a.b[x]|a.b[-1]|a.b[\"x]|a.b[\"x\"|a.b[\"${x}\"]|a.b[0].c|1a.b";
+        let others = ["a.b c", "a.b\n}", "a.b[\"x\ny\"]", "a.b # c"];
+        for text in one_word.split('|').chain(others) {
             assert_eq!(kind(text), None, "{text:?}");
         }
     }

@@ -9,11 +9,13 @@ use crate::{names, text::clip};
 
 use super::{
     approval::{Approval, ApprovalMode, Retry, Timeouts},
+    attempt::Attempt,
     credentials::Credentials,
     hooks::{Hook, HookWhen, OnFailure},
     inputs::{Arguments, EnvFrom, FilePlace, InputFile, VariableFile},
     outputs::{OnDestroy, Outputs},
     phase::{Phase, RunResult},
+    plan::PlanStatus,
     runner::Runner,
     source::Source,
     status::TerraformRunStatus,
@@ -300,6 +302,16 @@ impl TerraformRun {
         self.stopped("cancelled", names::CANCEL, names::CANCELED_BY)
     }
 
+    /// The plan, if one is made.
+    pub fn plan(&self) -> Option<&PlanStatus> {
+        self.status.as_ref()?.plan.as_ref()
+    }
+
+    /// The current attempt, if one was begun.
+    pub fn attempt(&self) -> Option<&Attempt> {
+        self.status.as_ref()?.attempt.as_ref()
+    }
+
     /// Whether its deletion, its cancellation or its denial is requested.
     pub fn is_stopped(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() || self.cancelled().is_some() || self.denied().is_some()
@@ -339,14 +351,8 @@ mod tests {
     #[test]
     fn unknown_values_in_a_run_are_parsed_and_located() {
         assert_eq!(run(|_| ()).unknown_word(), None);
-        for pointer in [
-            "/status/phase",
-            "/status/result",
-            "/spec/operation",
-            "/spec/approval/mode",
-            "/spec/tool/name",
-            "/spec/outputs/onDestroy",
-        ] {
+        let pointers = "/status/phase /status/result /spec/operation /spec/approval/mode /spec/tool/name /spec/outputs/onDestroy";
+        for pointer in pointers.split(' ') {
             let (parent, field) = pointer.rsplit_once('/').unwrap();
             let run = run(|run| run.pointer_mut(parent).unwrap()[field] = "Newer".into());
             assert_eq!(run.unknown_word(), Some(pointer[1..].replace('/', ".").as_str()));

@@ -239,11 +239,7 @@ impl<A: Api> Writer<A> {
     pub fn is_open(&self, run: &TerraformRun) -> bool {
         run.unknown_word().is_none()
             && run.metadata.uid.as_deref() == Some(self.settings.run_uid.as_str())
-            && run
-                .status
-                .as_ref()
-                .and_then(|s| s.attempt.as_ref())
-                .is_some_and(|a| a.open && a.number == self.settings.attempt && a.pod_name == self.settings.pod_name)
+            && run.attempt().is_some_and(|a| a.open && a.number == self.settings.attempt && a.pod_name == self.settings.pod_name)
     }
 
     /// Whether the attempt is open and adopted by this process.

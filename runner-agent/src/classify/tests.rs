@@ -94,6 +94,7 @@ fn known_texts_have_class_and_reason() {
                JSON: syntax error at byte offset 22.",
             ],
         ),
+        (Transient, reason::STATE_UNREADABLE, &["Error refreshing state|state data in S3 does not have the expected content."]),
         (
             Configuration,
             reason::STATE_TOO_NEW,

@@ -43,11 +43,11 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     pub(super) async fn perform(&mut self, effect: Effect) {
+        let (work, notices) = (self.work.clone(), self.notices.0.clone());
         match effect {
             Effect::Adopt => self.adopt(),
             Effect::RunSetup | Effect::RunRestore => {
                 self.begin_phase();
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
                 if let Some(run) = self.run.clone() {
                     self.start(async move {
                         let restores = effect == Effect::RunRestore;
@@ -65,46 +65,31 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
                 }
                 self.write(Kind::Update, Done::Wrote);
             }
-            Effect::RunInit => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                self.start(async move { Done::Init(work.init(notices).await) });
-            }
-            Effect::RunPlan => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
-                self.start(async move { Done::Plan(work.plan(notices).await) });
-            }
+            Effect::RunInit => self.start(async move { Done::Init(work.init(notices).await) }),
+            Effect::RunPlan => self.start(async move { Done::Plan(work.plan(notices).await) }),
             Effect::KillOthers => {
-                if !self.work.kill_others().await {
+                if !work.kill_others().await {
                     tracing::warn!("other processes are still there");
                 }
             }
-            Effect::VerifyManifest => {
-                let work = self.work.clone();
-                self.start(async move { Done::Verified(work.verify().await) });
-            }
+            Effect::VerifyManifest => self.start(async move { Done::Verified(work.verify().await) }),
             Effect::Claim => self.claim(),
             Effect::RunHooksBefore => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
                 if let Some(claim) = self.view.claimed() {
                     self.start(async move { Done::HooksBefore(work.hooks_before(claim, notices).await) });
                 }
             }
-            Effect::VerifyAgain => {
-                let work = self.work.clone();
-                self.start(async move { Done::Verified(work.verify_again().await) });
-            }
+            Effect::VerifyAgain => self.start(async move { Done::Verified(work.verify_again().await) }),
             Effect::RunApply => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
                 if let Some(claim) = self.view.claimed() {
                     self.start(async move { Done::Applied(work.apply(claim, notices).await) });
                 }
             }
-            Effect::Interrupt => self.work.interrupt(),
-            Effect::KillProviders => self.work.kill_providers(),
-            Effect::KillTool => self.work.kill_tool(),
+            Effect::Interrupt => work.interrupt(),
+            Effect::KillProviders => work.kill_providers(),
+            Effect::KillTool => work.kill_tool(),
             Effect::End(ending) => self.end(ending),
             Effect::RunHooksAfter(ending) => {
-                let (work, notices) = (self.work.clone(), self.notices.0.clone());
                 let (applied, result) = (ending == Ending::Applied, self.view.result());
                 self.start(async move {
                     work.hooks_after(applied, result, notices).await;
@@ -119,7 +104,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
             }
             Effect::Exit => {
                 self.abandon();
-                self.work.kill_tool();
+                work.kill_tool();
             }
         }
     }

@@ -36,7 +36,7 @@ pub(super) struct Requests {
 
 /// Whether this pod may make the plan but not apply it, since the apply uses another ServiceAccount.
 pub(super) fn leaves_the_apply(run: &TerraformRun) -> bool {
-    let restores = run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.restores.is_some());
+    let restores = run.attempt().is_some_and(|attempt| attempt.restores.is_some());
     run.spec.runner.plan_service_account_name.is_some() && !restores
 }
 
@@ -49,8 +49,7 @@ impl Requests {
     pub(super) fn of(run: &TerraformRun, checksum: Option<&str>, is_own: impl Fn(&TerraformRun) -> bool) -> Self {
         let planned = checksum.filter(|sum| !sum.is_empty());
         let recorded = planned.is_some_and(|sum| approval::stands(run, sum));
-        let stands =
-            planned.is_some() && run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.as_str()) == planned;
+        let stands = planned.is_some() && run.plan().map(|plan| plan.checksum.as_str()) == planned;
         let leased = stands && run.is_leased();
         let said = |type_: &str, is: &str, reasons: &[&str]| {
             let mut conditions = run.status.iter().flat_map(|status| &status.conditions);
@@ -69,7 +68,7 @@ impl Requests {
             stale: said(conditions::PLANNED, "True", &[reason::STALE_PLAN]).filter(|_| stands),
             approver: run.status.as_ref().and_then(|s| s.approval.as_ref()).map(|a| clip(&a.by, 120)),
             automatic: run.approval_mode() == ApprovalMode::Automatic,
-            wanted: run.status.as_ref().and_then(|s| s.attempt.as_ref()).is_some_and(|attempt| attempt.end_hold),
+            wanted: run.attempt().is_some_and(|attempt| attempt.end_hold),
             fenced: !is_own(run),
         }
     }

@@ -206,7 +206,7 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
             None => bail!("no plan waits here; make one with `{command}`; nothing was applied"),
         }
     };
-    let created = run.status.as_ref().and_then(|s| s.plan.as_ref()?.created_at.clone());
+    let created = run.plan().and_then(|plan| plan.created_at.clone());
     let limit = jiff::SignedDuration::try_from(run.spec.approval.expires_after.0).unwrap_or(jiff::SignedDuration::MAX);
     if created.is_some_and(|at| at.0.checked_add(limit).is_ok_and(|until| until < Timestamp::now())) {
         bail!(
@@ -214,7 +214,7 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
             run.spec.approval.expires_after
         );
     }
-    let number = run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number + 1);
+    let number = run.attempt().map_or(1, |attempt| attempt.number + 1);
     open_attempt(&mut run, number);
     // The restored run does not ask again: the person has approved on the command line.
     let settings = Arc::new(Settings { restores: true, ..settings(&run, &work, target, command) });
@@ -226,7 +226,7 @@ fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsSt
 
 /// The checksum of a run's plan; empty without a plan.
 fn checksum_of(run: &TerraformRun) -> String {
-    run.status.as_ref().and_then(|s| s.plan.as_ref()).map(|plan| plan.checksum.clone()).unwrap_or_default()
+    run.plan().map(|plan| plan.checksum.clone()).unwrap_or_default()
 }
 
 fn open_attempt(run: &mut TerraformRun, number: u32) {
@@ -261,7 +261,7 @@ fn settings(run: &TerraformRun, work: &Path, target: &Target, command: &str) -> 
         pod_name: name.clone(),
         run: name,
         run_uid: run.metadata.uid.clone().unwrap_or_default(),
-        attempt: run.status.as_ref().and_then(|s| s.attempt.as_ref()).map_or(1, |attempt| attempt.number),
+        attempt: run.attempt().map_or(1, |attempt| attempt.number),
         inherited: inherited.collect(),
         folder: target.folder().cloned(),
         command: Some(command.to_owned()),

@@ -43,7 +43,7 @@ fn overtakes(other: &TerraformRun, plan: &TerraformRun) -> bool {
     }
     // True for a run that started after the plan, since runs of a folder follow each other; and for one that started before it and was
     // claimed after it.
-    let made = plan.status.as_ref().and_then(|status| status.plan.as_ref()?.created_at.clone());
+    let made = plan.plan().and_then(|plan| plan.created_at.clone());
     other.metadata.name > plan.metadata.name || made.is_some_and(|made| claim.at.0 > made.0)
 }
 

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Suffixes of code, and of files that the tools read as code. They may not come from a Secret, whose content no reviewer sees.
-const CODE: [&str; 7] = [".tf", ".tofu", ".tf.json", ".tofu.json", ".tfvars", ".tfvars.json", ".hcl"];
+const CODE: &str = ".tf .tofu .tf.json .tofu.json .tfvars .tfvars.json .hcl";
 
 #[derive(Debug)]
 pub(super) struct GivenFile {
@@ -110,7 +110,7 @@ pub(super) fn gather(
             return Err(invalid(format!("spec.files: {} is a name that Pawl uses for itself", file.path)));
         }
         let secret = file.secret_key_ref.is_some();
-        if secret && file.place == FilePlace::Source && CODE.iter().any(|ending| file.path.ends_with(ending)) {
+        if secret && file.place == FilePlace::Source && CODE.split(' ').any(|ending| file.path.ends_with(ending)) {
             let message = format!("spec.files: {} is code, and code from a Secret cannot be reviewed", file.path);
             return Err(invalid(message));
         }

@@ -200,7 +200,7 @@ impl PhaseRunner {
         self.run_hooks_again(&made.shell, notices).await?;
         self.know_backend(&mut made)?;
         self.run_hooks(HookWhen::AfterInit, Some(&made.shell), &Vec::new(), notices).await?;
-        let plan = run.status.as_ref().and_then(|status| status.plan.as_ref());
+        let plan = run.plan();
         let operations = plan.map(|plan| plan.counts.operations()).unwrap_or_default();
         Ok((report, Planned::of(made, None, operations)))
     }

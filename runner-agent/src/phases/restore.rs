@@ -32,7 +32,7 @@ impl PhaseRunner {
     ) -> Result<(SetupReport, Planned), Failure> {
         let settings = &self.settings;
         let corrupt = |what: String| Reason::StoredPlanCorrupt.failure(what);
-        let plan = run.status.as_ref().and_then(|status| status.plan.clone()).unwrap_or_default();
+        let plan = run.plan().cloned().unwrap_or_default();
         let (Some(remote), Some(wanted)) = (&self.remote, plan.bundle.clone()) else {
             return Err(Reason::StoredPlanMissing.failure("the plan is not with any datastore"));
         };

@@ -37,7 +37,7 @@ impl PhaseRunner {
     /// directories read-only. If the run names its own ServiceAccount, its code finds that account's token at the default path.
     /// Without Landlock on the node, the status reports it, or the attempt fails if the operator requires confinement.
     pub(super) async fn confine(&self, run: &TerraformRun, notices: &Notices) -> Result<Option<PathBuf>, Failure> {
-        let restores = run.status.as_ref().and_then(|status| status.attempt.as_ref()).is_some_and(|a| a.restores.is_some());
+        let restores = run.attempt().is_some_and(|a| a.restores.is_some());
         let has_account = run.spec.runner.account(restores).is_some();
         let Some(hidden) = self.host.hidden(has_account) else { return Ok(None) };
         let cache = self.provider_cache();
@@ -145,7 +145,7 @@ impl PhaseRunner {
         self.restore_hooks(run, &given.env, self.kept_hooks(run)?);
         let root = settings.source_dir();
         let stack = source::stack(&root, run.spec.source.path(), "the plan's folder")?;
-        let revision = run.status.as_ref().and_then(|status| status.plan.as_ref()).and_then(|plan| plan.revision.clone());
+        let revision = run.plan().and_then(|plan| plan.revision.clone());
         let source = "the plan that waits".to_owned();
         let origin = Origin { source, revision, stack, root, managed: false, pinned: None };
         self.prepare(run, None, given, origin, notices).await

@@ -133,15 +133,9 @@ mod tests {
         let list = r#"{"Modules":[{"Key":"","Source":"","Dir":"."},{"Key":"net","Source":"../../modules/net","Dir":"../../modules/net"}]}"#;
         fs::write(stack.join(".terraform/modules/modules.json"), list).unwrap();
         let before = folder_digest(&stack).unwrap();
-        for own in [
-            "terraform.tfstate",
-            "terraform.tfstate.backup",
-            ".terraform.tfstate.lock.info",
-            ".pawl/runs/1/log",
-            ".terraform/providers/x/p",
-            "sub/.terraform/providers/p",
-            "sub/.terragrunt-source-version",
-        ] {
+        let own = "terraform.tfstate terraform.tfstate.backup .terraform.tfstate.lock.info .pawl/runs/1/log \
+                   .terraform/providers/x/p sub/.terraform/providers/p sub/.terragrunt-source-version";
+        for own in own.split(' ') {
             fs::write(stack.join(own), "new").unwrap();
             assert_eq!(folder_digest(&stack).unwrap(), before, "{own}");
         }
