@@ -142,10 +142,10 @@ mod tests {
     use serde_json::{Value, json};
 
     /// What a run with these fields mounts, by path: the keys, or `*`.
-    fn mounted(fields: Value) -> String {
+    fn mounted(fields: &Value) -> String {
         let mut run = testing::run();
         let mut spec = json!({"source": {"inline": {"files": {}}}});
-        testing::merge(&mut spec, &fields);
+        testing::merge(&mut spec, fields);
         run.spec = serde_json::from_value(spec).unwrap();
         let spec = spec_of(&run);
         let mounts = spec.containers[0].volume_mounts.clone().unwrap();
@@ -201,7 +201,7 @@ mod tests {
                 "secrets/files=* secrets/vars=prod.tfvars configmaps/cm=b configmaps/env=*",
             ),
         ] {
-            assert_eq!(mounted(fields.clone()), wanted, "{fields}");
+            assert_eq!(mounted(&fields), wanted, "{fields}");
         }
     }
 
