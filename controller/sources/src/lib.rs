@@ -12,7 +12,7 @@
 //! | [`status`] | the status of a repository after a check | nothing |
 //! | [`refs`], [`commit`], [`tree`] | parsers of git's output | nothing |
 //! | [`relevance`], [`glob`] | the part of a tree that is relevant to a layer, and its digest | nothing |
-//! | [`walk`], [`code`] | references of the code in a tree | nothing |
+//! | [`walk`], [`references`] | references of the code in a tree | nothing |
 //! | [`server`] | access to a repository | through the others |
 //! | [`mirror`], [`submodules`] | bare, shallow copies of repositories | git, disk |
 //! | [`git`] | running git | processes |
@@ -22,7 +22,6 @@
 //! | [`failure`] | failures: reason, message, next step | nothing |
 //! | [`metrics`] | metrics | nothing |
 
-pub mod code;
 pub mod commit;
 pub mod credentials;
 pub mod failure;
@@ -33,6 +32,7 @@ pub mod github_app;
 pub mod glob;
 pub mod metrics;
 pub mod mirror;
+pub mod references;
 pub mod refs;
 pub mod relevance;
 pub mod schedule;

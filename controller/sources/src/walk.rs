@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    code::{self, Kind, Place, Read, SPLIT},
+    references::{self, Kind, Place, Read, SPLIT},
     tree::{Entry, Tree, join},
 };
 
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
     /// Follows the references of the code in a directory.
     fn module(&mut self, dir: &str) {
         for Entry { path, .. } in self.tree.below(dir) {
-            if parent(path) == dir && code::is_code(name(path)) {
+            if parent(path) == dir && references::is_code(name(path)) {
                 self.file(path, &[dir], false);
             }
         }
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
         if entry.is_gitlink() {
             return;
         }
-        if entry.size > code::LARGEST {
+        if entry.size > references::LARGEST {
             self.everything = true;
             return;
         }
@@ -245,6 +245,6 @@ pub fn understood(ask: &Ask, text: &[u8]) -> Blob {
     let text = String::from_utf8_lossy(text);
     match ask {
         Ask::Link => Blob::Link(text.into_owned()),
-        Ask::Code(name, config) => Blob::Code(Arc::new(code::read(name, &text, *config))),
+        Ask::Code(name, config) => Blob::Code(Arc::new(references::read(name, &text, *config))),
     }
 }

@@ -3,16 +3,16 @@
 //! | module | contents |
 //! |---|---|
 //! | `delete` | deletes and releases objects of attempts |
-//! | [`objects`] | leftover rights of attempts |
-//! | [`pods`] | pods whose run is gone or at a later attempt |
+//! | [`leftover_accounts`] | leftover rights of attempts |
+//! | [`leftover_pods`] | pods whose run is gone or at a later attempt |
 //! | [`ended_pods`] | pods of closed attempts, an hour later |
-//! | [`ttl`] | runs past their TTL |
+//! | [`expired_runs`] | runs past their TTL |
 
 pub(crate) mod delete;
 pub mod ended_pods;
-pub mod objects;
-pub mod pods;
-pub mod ttl;
+pub mod expired_runs;
+pub mod leftover_accounts;
+pub mod leftover_pods;
 
 use kube::ResourceExt as _;
 

@@ -9,9 +9,10 @@ use crds::{DeletionPolicy, RunResult, names};
 
 use super::{
     decision::{Action, Decision},
-    deletion, history,
+    deletion,
     next::{Next, approval_of, held_up, plan_command, resumes, supersede},
     observed::{Namespace, Observed},
+    retention,
     run_summary::{RunSummary, Stage},
     situation::{Hold, Situation, Wanted, has_newer_word},
     status, triggers,
@@ -36,7 +37,7 @@ pub fn decide(o: &Observed, now: Timestamp) -> Decision {
     let mut next = if o.is_deleted() { deletion::next(&s, now) } else { living(&s, now) };
     let (status, notes) = status::of(&s, &next, now);
     if !o.is_deleted() {
-        let over = history::over(&o.runs, &status, o.layer.spec.run_history);
+        let over = retention::over(&o.runs, &status, o.layer.spec.run_history);
         next.actions.extend(over.into_iter().map(|run| Action::Delete { run: run.name.to_string(), uid: run.uid.to_string() }));
     }
     let check = s.check.as_ref().ok().copied().flatten().filter(|_| s.facts.current.is_none());

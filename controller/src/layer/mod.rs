@@ -10,7 +10,7 @@
 //! | [`triggers`] | the cause of the next run, and the run | no |
 //! | [`next`] | the actions, and what the layer waits for | no |
 //! | [`conditions`], [`status`] | the status and its conditions | no |
-//! | [`history`] | which ended runs are deleted | no |
+//! | [`retention`] | which ended runs are deleted | no |
 //! | [`deletion`], [`mod@decide`] | the decision for a deleted layer, and for any | no |
 //! | [`store`], [`index`] | layers, repositories and runs as the watches show them | no |
 //! | [`context`] | clients, and what this process remembers of layers | no |
@@ -28,11 +28,11 @@ mod deletion;
 mod drift;
 mod execute;
 mod facts;
-mod history;
 mod index;
 mod next;
 mod observed;
 mod reconcile;
+mod retention;
 mod retries;
 pub mod revoke;
 mod run_summary;

@@ -14,7 +14,7 @@ use crate::{
     cluster::{node_watch, nodes::NodeState},
     error::Error,
     policies::Enforcement,
-    requests,
+    run_requests,
     runner_pod::{account, status::PodView},
     state_queue::{lease_request::requested_lease, queue::Ahead},
 };
@@ -126,7 +126,7 @@ fn placed(mut notes: Notes, run: &TerraformRun, pod: Option<&PodView>, ctx: &Con
 fn notes(run: &TerraformRun, ctx: &Context) -> Notes {
     let (uid, now) = (run.uid().unwrap_or_default(), ctx.cluster.now());
     let ended = run.status.as_ref().is_some_and(crds::TerraformRunStatus::is_terminal);
-    if !ended && requests::asked(run).is_some() {
+    if !ended && run_requests::asked(run).is_some() {
         return ctx.memory.update(&uid, |notes| {
             notes.asked_at.get_or_insert(now);
             notes.clone()

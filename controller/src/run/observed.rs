@@ -9,7 +9,7 @@ use crate::{
     policies::Enforcement,
     runner_pod::status::PodView,
     slots::Slot,
-    state_queue::{applied::Applied, queue::Ahead},
+    state_queue::{queue::Ahead, stale_plans::Applied},
 };
 use crds::{Adopted, Attempt, termination::TerminationMessage};
 

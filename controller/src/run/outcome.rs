@@ -4,7 +4,9 @@
 use jiff::Timestamp;
 
 use super::{decision, expectations::WaitReason};
-use crate::{cluster::nodes::NodeView, policies::missing::Missing, runner_pod::status::Trouble, state_queue::applied::Applied};
+use crate::{
+    cluster::nodes::NodeView, policies::missing::Missing, runner_pod::status::Trouble, state_queue::stale_plans::Applied,
+};
 use crds::{Failure, FailureClass, Journal, RunResult};
 
 /// A decision whose writes are not worded yet.

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::Resource;
 
-use crate::{requests, runner_pod::status::Trouble};
+use crate::{run_requests, runner_pod::status::Trouble};
 use crds::{
     Adopted, Approval, ApprovalMode, ApprovalRecord, Attempt, Claim, Failure, Journal, LockRelease, Operation, Phase, PlanStatus,
     Retry, RunResult, Settled, StateLease, StateLock, TerraformRun, TerraformRunSpec, TerraformRunStatus, Timeouts, conditions,
@@ -95,7 +95,7 @@ impl RunView {
             spec: Spec { operation, approval, timeouts, retry, ttl_seconds_after_finished },
             status: run.status.clone().map(Status::from).unwrap_or_default(),
             unknown_word: run.unknown_word(),
-            asked: requests::asked(run),
+            asked: run_requests::asked(run),
             whole: None,
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     runner_pod::status::PodView,
     settings::Settings,
     slots::Slot,
-    state_queue::{applied::Applied, queue::Ahead},
+    state_queue::{queue::Ahead, stale_plans::Applied},
 };
 
 /// The input of decisions.

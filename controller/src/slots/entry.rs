@@ -112,7 +112,7 @@ pub(super) fn is_held(run: &TerraformRun) -> bool {
 pub(super) fn place(run: &TerraformRun) -> Option<Place> {
     let status = run.status.as_ref();
     let ends = status.is_some_and(|status| status.is_terminal() || status.claim.is_some());
-    if ends || requests::asked(run).is_some() || run.unknown_word().is_some() {
+    if ends || run_requests::asked(run).is_some() || run.unknown_word().is_some() {
         return None;
     }
     let plan = status.filter(|status| status.phase == Some(Phase::AwaitingApproval)).and_then(|status| status.plan.as_ref());

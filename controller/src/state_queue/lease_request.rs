@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use crds::{ApprovalMode, Operation, Phase, TerraformRun, approval, state_key};
 
-use crate::{requests, settings::Settings};
+use crate::{run_requests, settings::Settings};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRequest {
@@ -26,7 +26,7 @@ pub fn requested_lease(run: &TerraformRun, approved_now: bool, has_datastore: bo
 /// Like [`requested_lease`]; `approved` is called with two facts: whether the approval is recorded, and whether it is annotated.
 fn wanted(run: &TerraformRun, approved: impl FnOnce(bool, bool) -> bool, has_datastore: bool) -> Option<LeaseRequest> {
     let status = run.status.clone().unwrap_or_default();
-    if status.is_terminal() || status.claim.is_some() || requests::asked(run).is_some() || run.unknown_word().is_some() {
+    if status.is_terminal() || status.claim.is_some() || run_requests::asked(run).is_some() || run.unknown_word().is_some() {
         return None;
     }
     match run.spec.operation {

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use watching::{Index, Key, name_of};
 
 use super::{
-    applied::{Applied, Applies},
     lease_request::{LeaseRequest, requested_lease},
+    stale_plans::{Applied, Applies},
 };
 use crate::{
     cluster::watch::Wakers,

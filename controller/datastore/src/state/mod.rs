@@ -2,8 +2,8 @@
 //! versions. Every change creates the next record with create-if-absent, so only one of several concurrent writers succeeds. So all
 //! replicas see writes under a lock, and changes of that lock's holder, in one order.
 
-pub mod handover;
 pub mod lock;
+pub mod ownership;
 pub mod serial;
 pub mod versions;
 

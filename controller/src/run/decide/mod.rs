@@ -3,12 +3,12 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`begin`] | attempts that no agent has adopted yet |
-//! | [`working`] | attempts with an agent: stops, lost nodes, progress that is worth a write |
+//! | [`begin_attempt`] | attempts that no agent has adopted yet |
+//! | [`open_attempt`] | attempts with an agent: stops, lost nodes, progress that is worth a write |
 //! | [`approval`] | approvals of plans |
 //! | [`waiting_plan`] | plans that outlive their pods |
-//! | [`close`] | ends of attempts |
-//! | [`ended`], [`release`] | runs that have ended, and the clean-up after them |
+//! | [`close_attempt`] | ends of attempts |
+//! | [`ended_run`], [`cleanup`] | runs that have ended, and the clean-up after them |
 //! | [`state_queue`] | one apply at a time per state: whether it is the run's turn |
 //! | [`slots`] | whether an attempt may begin: frozen namespaces, bounds on open attempts |
 //! | [`stale_lock`] | state locks that dead pods left |
@@ -19,20 +19,20 @@
 
 mod apply_log;
 mod approval;
-pub(super) mod begin;
-mod close;
-mod ended;
+pub(super) mod begin_attempt;
+mod cleanup;
+mod close_attempt;
+mod ended_run;
 pub(super) mod late_result;
 pub(super) mod lost_node;
+mod open_attempt;
 mod policies;
 pub(super) mod recovery;
-mod release;
 pub(super) mod rerun;
 mod slots;
 pub(super) mod stale_lock;
 pub(super) mod state_queue;
 mod waiting_plan;
-mod working;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -55,21 +55,21 @@ pub fn decide(o: &Observed, settings: &Settings, now: Timestamp) -> decision::De
 
 /// The decision before its outcomes are worded.
 fn outcomes(s: &Situation<'_>) -> Decision {
-    let release = || release::pod(s);
+    let release = || cleanup::pod(s);
     match &s.stage {
         Stage::Newer => Decision::wait(),
-        Stage::New => release().or_else(|| finalizer(s)).unwrap_or_else(|| begin::next(s)),
+        Stage::New => release().or_else(|| finalizer(s)).unwrap_or_else(|| begin_attempt::next(s)),
         Stage::WaitingPlan { plan, attempt } => {
             release().or_else(|| finalizer(s)).unwrap_or_else(|| waiting_plan::wait(s, plan, attempt))
         }
-        Stage::Open(open) => working::unclaimed(s, open),
-        Stage::Stopping { result, why, open: Some(open) } => working::stopping(s, open, *result, why),
-        Stage::Stopping { result, why, open: None } => release().unwrap_or_else(|| ended::stopped(s, *result, why)),
-        Stage::Claimed { claim, attempt, pod } => working::claimed(s, claim, attempt, pod),
+        Stage::Open(open) => open_attempt::unclaimed(s, open),
+        Stage::Stopping { result, why, open: Some(open) } => open_attempt::stopping(s, open, *result, why),
+        Stage::Stopping { result, why, open: None } => release().unwrap_or_else(|| ended_run::stopped(s, *result, why)),
+        Stage::Claimed { claim, attempt, pod } => open_attempt::claimed(s, claim, attempt, pod),
         // Closing a claimed attempt ends its run in the same write, so another writer closed it. No further attempt, ever.
-        Stage::ClaimedClosed => release().unwrap_or_else(|| close::unconfirmed(s, Unconfirmed::AttemptClosed)),
-        Stage::EndedOpen { attempt, pod } => ended::but_open(s, attempt, pod),
-        Stage::AtRest => ended::at_rest(s),
+        Stage::ClaimedClosed => release().unwrap_or_else(|| close_attempt::unconfirmed(s, Unconfirmed::AttemptClosed)),
+        Stage::EndedOpen { attempt, pod } => ended_run::but_open(s, attempt, pod),
+        Stage::AtRest => ended_run::at_rest(s),
     }
 }
 

@@ -2,9 +2,9 @@
 //! (`design/0001-run-protocol.md`, "A plan that waits without a pod").
 
 use super::{
-    approval, policies,
-    release::{self, closing},
-    slots,
+    approval,
+    cleanup::{self, closing},
+    policies, slots,
 };
 use crate::{
     run::{
@@ -41,11 +41,11 @@ pub(super) fn before_restore(s: &Situation<'_>) -> Option<Ending> {
 pub(super) fn wait(s: &Situation<'_>, plan: &PlanStatus, attempt: &Attempt) -> Decision {
     let status = s.status();
     if let Some(ending) = superseded(s).or_else(|| before_restore(s)) {
-        return release::end(ending);
+        return cleanup::end(ending);
     }
     let expiry = expires(s.run, plan, attempt, s.now);
     if status.approval.is_none() && s.now >= expiry {
-        return release::end(Ending::Expired);
+        return cleanup::end(Ending::Expired);
     }
     let mut decision = approval::decide(s, plan);
     let Some(approved) = status.approval.as_ref().filter(|record| record.checksum.as_deref() == Some(&plan.checksum)) else {

@@ -12,7 +12,7 @@ use crate::{
     policies::missing::Missing,
     run::{
         context::Context,
-        decide::begin::refused_again,
+        decide::begin_attempt::refused_again,
         observed::{Observed, PodState},
     },
     runner_pod::{

@@ -9,7 +9,7 @@ use crate::{
         outcome::{Approval, Consent, Unapproved},
         timing::expires,
     },
-    state_queue::applied::Applied,
+    state_queue::stale_plans::Applied,
 };
 use crds::{conditions, names, reason, text::clip};
 

@@ -333,7 +333,7 @@ fn newer_run_supersedes_an_unapproved_one() {
 
 /// Another run applied to the state of the plan that waits.
 pub(super) fn stale(mut world: World) -> World {
-    world.o.applied = Some(crate::state_queue::applied::Applied { run: "else/b".into(), at: world.now });
+    world.o.applied = Some(crate::state_queue::stale_plans::Applied { run: "else/b".into(), at: world.now });
     world
 }
 

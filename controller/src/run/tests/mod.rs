@@ -24,13 +24,13 @@ use crds::{
 };
 
 use super::{
-    decide::{begin::refused_again, late_result::asked_again, stale_lock, state_queue::refused},
+    decide::{begin_attempt::refused_again, late_result::asked_again, stale_lock, state_queue::refused},
     execute::pod::refusal,
     *,
 };
 use crate::{
     policies::missing::Missing,
-    requests,
+    run_requests,
     settings::Settings,
     slots::{Full, Slot},
     testing::{NONCE, POD, UID, merge, run, t0},
@@ -221,7 +221,7 @@ impl World {
 
     /// Decides and applies until nothing is left to do. Returns when to reconcile again, in seconds.
     pub(super) fn settle(&mut self) -> Option<u64> {
-        if requests::asked(&self.run).is_some() {
+        if run_requests::asked(&self.run).is_some() {
             self.o.notes.asked_at.get_or_insert(self.now);
         }
         for _ in 0..12 {

@@ -1,7 +1,7 @@
 //! Open attempts: an agent works, the run is asked to end, or the pod's node is lost.
 
 use super::{
-    approval, begin, close,
+    approval, begin_attempt, close_attempt,
     lost_node::{self, Abandon},
     slots, stale_lock, state_queue, waiting_plan,
 };
@@ -17,9 +17,9 @@ use crds::{ApprovalMode, Attempt, Claim, Phase, PlanStatus, RunResult, condition
 
 /// An unclaimed run is asked to end: gives its agent time to end by itself first.
 pub(super) fn stopping(s: &Situation<'_>, open: &OpenAttempt<'_>, result: RunResult, why: &str) -> Decision {
-    let early = || close::early(s, open.attempt, Ending::Stopped { result, why: why.to_owned() });
+    let early = || close_attempt::early(s, open.attempt, Ending::Stopped { result, why: why.to_owned() });
     match open.pod {
-        AttemptPod::Unknown => close::look_again(s.now),
+        AttemptPod::Unknown => close_attempt::look_again(s.now),
         AttemptPod::Running(pod) if open.adopted => {
             let late = after(s.notes.asked_at.unwrap_or(s.now), ASK_GRACE);
             let last = after(late, END_GRACE);
@@ -43,7 +43,7 @@ pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
     if let AttemptPod::Running(_) | AttemptPod::Absent = pod
         && let Some(ending) = waiting_plan::superseded(s).or_else(|| waiting_plan::before_restore(s))
     {
-        return close::early(s, attempt, ending);
+        return close_attempt::early(s, attempt, ending);
     }
     if let AttemptPod::Running(pod) = pod
         && let Some(decision) = off(s, open, pod)
@@ -57,29 +57,29 @@ pub(super) fn unclaimed(s: &Situation<'_>, open: &OpenAttempt<'_>) -> Decision {
         return Decision::write(Outcome::HoldEnds);
     }
     match pod {
-        AttemptPod::Unknown => close::look_again(s.now),
-        AttemptPod::Ended(pod) => close::unclaimed(s, open, Some(pod)),
-        AttemptPod::Absent if *adopted => close::unclaimed(s, open, None),
+        AttemptPod::Unknown => close_attempt::look_again(s.now),
+        AttemptPod::Ended(pod) => close_attempt::unclaimed(s, open, Some(pod)),
+        AttemptPod::Absent if *adopted => close_attempt::unclaimed(s, open, None),
         AttemptPod::Running(_) if *adopted => progress(s, None, *plan),
-        AttemptPod::Absent => begin::not_started(s, attempt, None),
-        AttemptPod::Running(pod) => begin::not_started(s, attempt, Some(pod)),
+        AttemptPod::Absent => begin_attempt::not_started(s, attempt, None),
+        AttemptPod::Running(pod) => begin_attempt::not_started(s, attempt, Some(pod)),
     }
 }
 
 /// An open attempt that has claimed its plan.
 pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: &AttemptPod<'_>) -> Decision {
     let pod = match pod {
-        AttemptPod::Unknown => return close::look_again(s.now),
-        AttemptPod::Ended(pod) => return close::claimed(s, pod),
-        AttemptPod::Absent => return close::claimed_and_gone(s, None),
+        AttemptPod::Unknown => return close_attempt::look_again(s.now),
+        AttemptPod::Ended(pod) => return close_attempt::claimed(s, pod),
+        AttemptPod::Absent => return close_attempt::claimed_and_gone(s, None),
         AttemptPod::Running(pod) => pod,
     };
     // The pod reports no end, so its node decides.
     match &s.fate {
         Fate::Unknown | Fate::Ready => progress(s, Some(claim), plan_of(s.status(), attempt)),
-        Fate::Over(why) => close::claimed_and_gone(s, Some(why.clone())),
+        Fate::Over(why) => close_attempt::claimed_and_gone(s, Some(why.clone())),
         Fate::Lost(view) => match (lost_node::abandon(s), lost_node::not_ready(s, pod, view)) {
-            (Abandon::Yes(why), _) => close::unconfirmed(s, why),
+            (Abandon::Yes(why), _) => close_attempt::unconfirmed(s, why),
             (_, Some(action)) => Decision::act(action),
             (Abandon::Waits(decision), None) => decision,
             (Abandon::No, None) => Decision::wait(),
@@ -92,13 +92,13 @@ pub(super) fn claimed(s: &Situation<'_>, claim: &Claim, attempt: &Attempt, pod: 
 fn off(s: &Situation<'_>, open: &OpenAttempt<'_>, pod: &PodView) -> Option<Decision> {
     match &s.fate {
         Fate::Unknown | Fate::Ready => None,
-        Fate::Over(why) => Some(close::node_lost(s, open, NodeLoss::Over(why.clone()))),
+        Fate::Over(why) => Some(close_attempt::node_lost(s, open, NodeLoss::Over(why.clone()))),
         Fate::Lost(view) => Some(if let Some(action) = lost_node::not_ready(s, pod, view) {
             Decision::act(action)
         } else if s.now < lost_node::due(s, pod) {
             Decision::until(lost_node::due(s, pod), s.now)
         } else {
-            close::node_lost(s, open, NodeLoss::NotReady { node: view.name.clone(), pod: pod.name.clone() })
+            close_attempt::node_lost(s, open, NodeLoss::NotReady { node: view.name.clone(), pod: pod.name.clone() })
         }),
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{policies, release::closing, slots, state_queue};
+use super::{cleanup::closing, policies, slots, state_queue};
 use crate::{
     run::{
         expectations::PodRejection,

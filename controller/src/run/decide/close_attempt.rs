@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{apply_log, late_result, lost_node, release::closing, state_queue, waiting_plan};
+use super::{apply_log, cleanup::closing, late_result, lost_node, state_queue, waiting_plan};
 use crate::{
     run::{
         observed::LateResult,

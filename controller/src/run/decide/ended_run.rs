@@ -2,7 +2,7 @@
 
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{apply_log, close, late_result, policies, recovery, release, rerun, state_queue};
+use super::{apply_log, cleanup, close_attempt, late_result, policies, recovery, rerun, state_queue};
 use crate::{
     gc::ttl,
     run::{
@@ -16,10 +16,10 @@ use crds::{Attempt, RunResult, conditions, names};
 /// Stops a run without an open attempt.
 pub(super) fn stopped(s: &Situation<'_>, result: RunResult, why: &str) -> Decision {
     if s.status().phase.is_some() {
-        return release::end(Ending::Stopped { result, why: why.to_owned() });
+        return cleanup::end(Ending::Stopped { result, why: why.to_owned() });
     }
     if s.run.meta().deletion_timestamp.is_some() {
-        return release::remove(s.run);
+        return cleanup::remove(s.run);
     }
     // The first phase is Pending, so the end takes a second write.
     Decision::write(Outcome::Noticed)
@@ -28,8 +28,8 @@ pub(super) fn stopped(s: &Situation<'_>, result: RunResult, why: &str) -> Decisi
 /// The agent has ended the run, and its pod has still to end.
 pub(super) fn but_open(s: &Situation<'_>, attempt: &Attempt, pod: &AttemptPod<'_>) -> Decision {
     match pod {
-        AttemptPod::Unknown => close::look_again(s.now),
-        AttemptPod::Absent | AttemptPod::Ended(_) => close::ended(s, attempt),
+        AttemptPod::Unknown => close_attempt::look_again(s.now),
+        AttemptPod::Absent | AttemptPod::Ended(_) => close_attempt::ended(s, attempt),
         AttemptPod::Running(pod) => {
             // A lost node may keep its pod for long. Write the conditions after the grace all the same.
             let ended_at = s.status().completion_time.as_ref().map_or(s.now, |t| t.0);
@@ -38,7 +38,7 @@ pub(super) fn but_open(s: &Situation<'_>, attempt: &Attempt, pod: &AttemptPod<'_
                 return Decision::until(late, s.now);
             }
             if let Fate::Lost(_) | Fate::Over(_) = s.fate {
-                return close::ended(s, attempt);
+                return close_attempt::ended(s, attempt);
             }
             let mut actions: Vec<_> = unfinished(s).into_iter().collect();
             if s.run.meta().deletion_timestamp.is_some() && !pod.deleting {
@@ -63,7 +63,7 @@ pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
     }
     let acts = |decision: &Option<Decision>| decision.clone().filter(|decision| !decision.actions.is_empty());
     let lease = state_queue::confirmed(s);
-    if let Some(decision) = acts(&lease).or_else(|| release::pod(s)) {
+    if let Some(decision) = acts(&lease).or_else(|| cleanup::pod(s)) {
         return decision;
     }
     let lease = lease.or_else(|| state_queue::unconfirmed(s));
@@ -71,7 +71,7 @@ pub(super) fn at_rest(s: &Situation<'_>) -> Decision {
         return decision;
     }
     let mut decision = match (s.run.meta().deletion_timestamp.is_some(), &lease) {
-        (true, None) => return release::remove(s.run),
+        (true, None) => return cleanup::remove(s.run),
         // Proof of the apply's end releases the lease, and then the run.
         (true, Some(_)) => late_result::ask(s).unwrap_or_else(Decision::wait),
         (false, _) => tidy(s),
