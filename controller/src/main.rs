@@ -132,8 +132,10 @@ async fn work(settings: Settings, client: Client, clock: ServerClock) -> anyhow:
     metrics.leads();
 
     let (stop, stopped) = watch::channel(false);
-    let mut sweeps: Vec<_> =
-        scopes.iter().map(|scope| tokio::spawn(gc::objects::run(scope.clone(), ctx.cluster.clone(), stopped.clone()))).collect();
+    let mut sweeps: Vec<_> = scopes
+        .iter()
+        .map(|scope| tokio::spawn(gc::leftover_accounts::run(scope.clone(), ctx.cluster.clone(), stopped.clone())))
+        .collect();
     // Delete only pods whose logs people can read elsewhere.
     if let Some(datastore) = ctx.datastore.as_ref().filter(|_| registration.is_wanted()) {
         sweeps.extend(scopes.iter().map(|scope| {

@@ -7,7 +7,7 @@ mod claim;
 mod deadlines;
 mod effects;
 mod requests;
-mod stall;
+mod silence;
 mod status;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -27,7 +27,7 @@ use crate::{
     termination,
 };
 use requests::{Requests, hold_for};
-use stall::Stall;
+use silence::Stall;
 use status::StatusView;
 
 type Channel<T> = (mpsc::UnboundedSender<T>, mpsc::UnboundedReceiver<T>);
@@ -417,7 +417,7 @@ impl<A: Api, W: Work, C: Clock> Driver<A, W, C> {
     }
 
     fn progress_at(&self) -> Option<Instant> {
-        (stall::works(self.state) && self.progress_due && !self.writer.is_busy())
+        (silence::works(self.state) && self.progress_due && !self.writer.is_busy())
             .then(|| self.progress_written + self.settings.progress_every)
     }
 

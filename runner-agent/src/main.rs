@@ -13,7 +13,7 @@ use runner_agent::{
     },
     driver::Driver,
     host::Pod,
-    local::{arguments::Arguments, typed},
+    local::{arguments::Arguments, tool_options},
     manual, own_lines,
     phases::{PhaseRunner, Remote},
     process::{Children, Log, kill_others, own_pid, reap_strangers},
@@ -67,7 +67,7 @@ fn main() {
     if wrapped::is_called() {
         leave(wrapped::run());
     }
-    let words = typed::read(std::env::args_os()).unwrap_or_else(|text| {
+    let words = tool_options::read(std::env::args_os()).unwrap_or_else(|text| {
         eprintln!("error: {text}");
         leave(pod_env::EXIT_USAGE);
     });

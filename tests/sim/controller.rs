@@ -239,9 +239,9 @@ fn datastore(shared: &Shared, process: &Process) -> Datastore {
 /// Runs the sweep for leftover rights once, as a starting controller does.
 pub(crate) async fn sweep(shared: &Shared) {
     // By then late writes have landed and are old enough for the sweep.
-    sleep(Duration::from_secs(gc::objects::SETTLED.unsigned_abs().as_secs() + 120)).await;
+    sleep(Duration::from_secs(gc::leftover_accounts::SETTLED.unsigned_abs().as_secs() + 120)).await;
     let process = Process::new("sweeper", user());
-    let _ = gc::objects::once(Some(NS), &context(shared, &process).cluster).await;
+    let _ = gc::leftover_accounts::once(Some(NS), &context(shared, &process).cluster).await;
 }
 
 fn user() -> User {

@@ -6,7 +6,7 @@ use kube::Resource;
 
 use crds::{TerraformRun, fields, names};
 
-use crate::gc::ttl;
+use crate::gc::expired_runs;
 
 /// Removes the fields that only live reads use; those of the status are in [`fields::FIELDS`]. A finished run retains little more than its
 /// name.
@@ -14,14 +14,14 @@ pub fn trim(run: &mut TerraformRun) {
     let meta = run.meta_mut();
     meta.managed_fields = None;
     if let Some(labels) = &mut meta.labels {
-        labels.retain(|key, _| ttl::KEPT_BY.contains(&key.as_str()));
+        labels.retain(|key, _| expired_runs::KEPT_BY.contains(&key.as_str()));
         if labels.is_empty() {
             meta.labels = None;
         }
     }
     meta.generate_name = None;
     if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| key.starts_with("pawl.run/") || ttl::KEPT_BY.contains(&key.as_str()));
+        annotations.retain(|key, _| key.starts_with("pawl.run/") || expired_runs::KEPT_BY.contains(&key.as_str()));
         if annotations.is_empty() {
             meta.annotations = None;
         }

@@ -11,7 +11,7 @@ use crds::TerraformRun;
 use super::context::Context;
 use crate::{
     cluster::cached::Store,
-    gc::pods::{is_left, let_go},
+    gc::leftover_pods::{is_left, let_go},
     runner_pod::status::PodView,
 };
 

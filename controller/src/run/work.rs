@@ -14,7 +14,7 @@ use crds::{TerraformRun, conditions, names, reason};
 use super::{context::Context, reconcile::reconcile};
 use crate::{
     cluster::{cached::Store, work_queue::work},
-    gc::ttl,
+    gc::expired_runs,
 };
 
 /// Reconciles the runs of a store until `stop`. Reconciles in progress are finished.
@@ -23,12 +23,12 @@ pub async fn run(store: Arc<Store<TerraformRun>>, woken: UnboundedReceiver<Key>,
     let changes =
         stream::unfold(ctx.policies.changes(), |mut changes| async move { changes.changed().await.ok().map(|()| ((), changes)) });
     let policies = changes.map(|()| store.all(|run| run.at_hand().is_some_and(waits_for_policies)));
-    let due = stream::unfold(tokio::time::interval(ttl::SWEEP), |mut interval| async move {
+    let due = stream::unfold(tokio::time::interval(expired_runs::SWEEP), |mut interval| async move {
         interval.tick().await;
         Some(((), interval))
     });
     let due = due.map(|()| {
-        let until = ctx.cluster.now().checked_add(2 * ttl::SWEEP).unwrap_or(Timestamp::MAX);
+        let until = ctx.cluster.now().checked_add(2 * expired_runs::SWEEP).unwrap_or(Timestamp::MAX);
         store.all(|run| run.due().is_some_and(|due| due < until))
     });
     let woken = woken.map(|run| vec![run]);

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::admission::{Class, Place, Rank, Scope};
-use crate::requests;
+use crate::run_requests;
 
 /// A run as a watch showed it last.
 #[derive(Clone, Debug, PartialEq)]

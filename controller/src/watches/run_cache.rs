@@ -12,7 +12,7 @@ use crate::{
         cached::{Cached, Store},
         packed::Alike,
     },
-    gc::ttl,
+    gc::expired_runs,
     layer::{LayerRun, Layers},
     run::cached_run::{trim, wake_hash},
     settings::Settings,
@@ -59,7 +59,7 @@ fn cached(run: &TerraformRun, settings: &Settings) -> (Cached<TerraformRun>, Opt
     let status = run.status.as_ref();
     let ended = status.and_then(|status| status.completion_time.as_ref());
     let result = status.and_then(|status| status.result);
-    let due = ttl::due(&run, run.spec.ttl_seconds_after_finished, ended, result, settings);
+    let due = expired_runs::due(&run, run.spec.ttl_seconds_after_finished, ended, result, settings);
     let seen = of.as_ref().and_then(|of| of.kept.at_hand());
     let cached = Cached::packed(run, &seen, &FINISHED, wakes).until(due);
     let of = of.map(|of| match cached.text() {

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | [`arguments`] | the command line |
 //! | [`config`] | a folder's settings for its runs, in `pawl.yaml` |
-//! | [`typed`] | converts the tools' spelling of options |
+//! | [`tool_options`] | converts the tools' spelling of options |
 //! | [`host`] | a person's machine in place of a pod |
 //! | [`target`] | a folder or a repository |
 //! | [`folder`] | the records of a folder's runs, and their lock |
-//! | [`overtaken`] | waiting plans made stale by a newer apply |
+//! | [`superseded`] | waiting plans made stale by a newer apply |
 //! | [`api`] | a run stored in a file |
 //! | [`screen`] | the output for a person |
 //! | [`session`] | one run: observed, approved, cancelled, ended |
@@ -18,11 +18,11 @@ pub mod arguments;
 pub mod config;
 pub mod folder;
 pub mod host;
-mod overtaken;
 pub mod screen;
 mod session;
+mod superseded;
 pub mod target;
-pub mod typed;
+pub mod tool_options;
 
 use std::{
     ffi::OsString,
@@ -86,7 +86,7 @@ async fn begin(arguments: &Arguments, verb: Verb, place: &str, screen: &Screen) 
     let here = std::env::current_dir().context("this directory is gone")?;
     let folder = Folder::open(target.folder().unwrap_or(&here))?;
     settle(&folder, screen)?;
-    overtaken::end(&folder)?;
+    superseded::end(&folder)?;
     folder.prune();
     let command = arguments.command(verb, place);
     let ready = match &arguments.approve {
@@ -198,7 +198,7 @@ fn fresh(folder: &Folder, target: &Target, arguments: &Arguments, verb: Verb, co
 fn resumed(folder: &Folder, target: &Target, checksum: &str, plan_args: Vec<OsString>, command: &str) -> Result<Ready> {
     let waiting = folder.waiting();
     let Some((work, mut run)) = waiting.iter().find(|(_, run)| checksum_of(run) == checksum).cloned() else {
-        if let Some(why) = overtaken::why(folder, checksum) {
+        if let Some(why) = superseded::why(folder, checksum) {
             bail!("the plan {checksum} no longer waits: {why}; make a new one with `{command}`");
         }
         match waiting.first() {

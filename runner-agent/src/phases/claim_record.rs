@@ -3,7 +3,7 @@
 
 use crds::{Changed, Claim, Failure, TerraformRun};
 
-use super::{PhaseRunner, remote::PATIENCE};
+use super::{PhaseRunner, uploads::PATIENCE};
 use crate::{
     datastore::{RequestError, failure, retry_for},
     process::RunError,

@@ -16,9 +16,8 @@ use crds::{Failure, FilePlace, Reason, TerraformRunSpec};
 use nix::errno::Errno;
 
 use super::{
-    masked,
-    objects::{Found, key_of},
-    options,
+    mounted_objects::{Found, key_of},
+    options, secret_files,
 };
 use crate::{
     classify::{OrInternal as _, internal},
@@ -117,7 +116,7 @@ pub(super) fn gather(
         let from = (file.secret_key_ref.as_ref(), file.config_map_key_ref.as_ref());
         let Found { bytes, origin } = key_of(from, settings, &wanted)?;
         if secret {
-            masked::file(&bytes, redactor);
+            secret_files::file(&bytes, redactor);
         }
         if secret || file.place == FilePlace::Home {
             let digest = files::digest(bytes.as_slice()).or_internal("a file cannot be read")?;

@@ -12,7 +12,7 @@ use std::{
 
 use crds::{Claim, FailedHook, Failure, HookWhen, Operation, Reason, RunResult, TerraformRun};
 
-use super::{Events, PhaseRunner, Shell, env_names, objects::key_of, setup::make_empty};
+use super::{Events, PhaseRunner, Shell, env_names, mounted_objects::key_of, setup::make_empty};
 use crate::{
     classify::{OrInternal as _, not_run},
     files, guard,

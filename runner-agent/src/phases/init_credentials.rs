@@ -12,7 +12,7 @@ use std::{
 use ::source::{Credentials, Login, SshFiles, Transport, Url};
 use crds::{Failure, GitSource, KeyRef, Reason};
 
-use super::{PhaseRunner, inputs, objects::key_of};
+use super::{PhaseRunner, inputs, mounted_objects::key_of};
 use crate::{classify::OrInternal as _, files, providers::UserConfig};
 
 impl PhaseRunner {

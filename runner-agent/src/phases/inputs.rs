@@ -11,11 +11,11 @@ use std::{
 use crds::{EnvFrom, Failure, Reason, TerraformRunSpec, ValueFrom};
 use serde_json::{Map, Value, json};
 
-pub(super) use super::objects::{is_empty, mounted};
+pub(super) use super::mounted_objects::{is_empty, mounted};
 use super::{
     env_names::refused,
     given_files::{self, GivenFile},
-    objects::{Found, Object, is_name, key_of, keys},
+    mounted_objects::{Found, Object, is_name, key_of, keys},
     options::{self, Options},
     outputs::{self, TakenOutputs},
     variable_files::{self, GivenVariables, VariablesFile},

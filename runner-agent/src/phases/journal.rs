@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use crds::apply_log::{Action, Comparison, Ended, Head, Line, MAX_TEXT, Operation, Replay, StateFacts, state, uncompared};
 
-use super::{PhaseRunner, Planned, Shell, remote::Journaling};
+use super::{PhaseRunner, Planned, Shell, uploads::Journaling};
 use crate::{classify, datastore::spool::SpoolWriter, guard, process::Exit, report::redact::Redactor};
 
 #[derive(Debug)]

@@ -4,11 +4,11 @@ mod apply;
 mod artifact;
 mod claim_record;
 mod diagnostic;
-mod disk;
 mod empty_home;
 mod env_names;
 mod events;
 mod fetch;
+mod full_disk;
 mod given_files;
 mod hooks;
 mod identity;
@@ -16,9 +16,9 @@ mod init;
 mod init_credentials;
 mod inputs;
 mod journal;
-mod managed;
-mod masked;
-mod objects;
+mod locked_state;
+mod managed_state;
+mod mounted_objects;
 pub(crate) mod options;
 mod outputs;
 mod phase_results;
@@ -27,15 +27,15 @@ mod plan_json;
 mod preflight;
 mod providers;
 mod recover;
-mod remote;
 mod repository;
 mod restore;
+mod secret_files;
 mod setup;
 mod source;
 mod terragrunt;
 mod tool_integrity;
 mod tools;
-mod unlock;
+mod uploads;
 mod variable_files;
 mod variables;
 
@@ -64,7 +64,7 @@ pub use events::{Events, Render};
 use phase_results::{Initialised, Planned, Shell, Stage};
 pub use plan_json::{PlanFacts, read_plan};
 pub use recover::RECOVER_FILE;
-pub use remote::Remote;
+pub use uploads::Remote;
 
 /// Time a step may take after its command was killed, before the driver stops waiting for it.
 pub const DRAIN_MARGIN: Duration = Duration::from_secs(6);
@@ -86,7 +86,7 @@ pub struct PhaseRunner {
     /// Whether the apply changed anything, as observed so far.
     changed: Mutex<Changed>,
     /// The lock that the run may release.
-    release: Mutex<Option<unlock::Release>>,
+    release: Mutex<Option<locked_state::Release>>,
     /// The fixed hooks and the values they handed over.
     hooks: Mutex<hooks::Fixed>,
     /// Outputs of other stacks that the plan was made with.
@@ -353,7 +353,7 @@ impl Work for PhaseRunner {
     }
 
     fn may_unlock(&self, id: &str, holder: &str) {
-        *guard(&self.release) = Some(unlock::Release { id: id.to_owned(), holder: holder.to_owned() });
+        *guard(&self.release) = Some(locked_state::Release { id: id.to_owned(), holder: holder.to_owned() });
     }
 
     fn kill_providers(&self) {

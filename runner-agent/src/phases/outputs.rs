@@ -10,7 +10,7 @@ use crds::{
 };
 use serde_json::Value;
 
-use super::{PhaseRunner, Planned, masked};
+use super::{PhaseRunner, Planned, secret_files};
 use crate::{
     datastore::{failure, retry_for},
     guard,
@@ -38,7 +38,7 @@ pub(super) fn value(taken: &TakenOutputs, of: &OutputRef, redactor: &Redactor, w
         return Err(Reason::OutputNotFound.failure(message));
     };
     if output.sensitive {
-        masked::json(&output.value, redactor);
+        secret_files::json(&output.value, redactor);
     }
     Ok((output.value.clone(), format!("output {stack}/{workspace}/{name}")))
 }

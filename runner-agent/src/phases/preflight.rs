@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     inputs,
-    objects::{Object, Refs, keys, named},
+    mounted_objects::{Object, Refs, keys, named},
 };
 use crate::{providers::UserConfig, settings::Settings};
 

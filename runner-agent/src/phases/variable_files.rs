@@ -19,8 +19,8 @@ use crds::{Failure, Reason, TerraformRunSpec};
 use serde_json::{Map, Value};
 
 use super::{
-    masked::{self, Variables},
-    objects::{Found, key_of},
+    mounted_objects::{Found, key_of},
+    secret_files::{self, Variables},
 };
 use crate::{
     classify::OrInternal as _,
@@ -77,7 +77,7 @@ pub(super) fn gather(
                 let text = String::from_utf8(bytes).map_err(|_| invalid(format!("spec.variableFiles: {origin} is not UTF-8")))?;
                 let parsed = Variables::read(&key, &text).map_err(|why| not_understood(&origin, &why))?;
                 if refs.0.is_some() {
-                    masked::values(&text, &parsed, redactor);
+                    secret_files::values(&text, &parsed, redactor);
                 }
                 taken.insert(format!("variable file {origin}"), text.clone());
                 let dir = if refs.0.is_some() { &settings.secrets } else { &settings.config_maps };

@@ -4,7 +4,7 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::{apply_log, cleanup, close_attempt, late_result, policies, recovery, rerun, state_queue};
 use crate::{
-    gc::ttl,
+    gc::expired_runs,
     run::{
         outcome::{Action, Decision, Ending, Outcome},
         situation::{AttemptPod, Fate, Situation},
@@ -114,12 +114,13 @@ fn tidy(s: &Situation<'_>) -> Decision {
 fn expire(s: &Situation<'_>) -> Decision {
     let status = s.status();
     let ttl = s.run.spec.ttl_seconds_after_finished;
-    match ttl::due(s.run, ttl, status.completion_time.as_ref(), status.result, s.settings) {
+    match expired_runs::due(s.run, ttl, status.completion_time.as_ref(), status.result, s.settings) {
         Some(due) if s.now >= due => Decision::act(Action::Prune),
         // The sweep of finished runs takes those that are due later.
-        Some(due) => {
-            Decision { requeue: Decision::until(due, s.now).requeue.filter(|wait| *wait < 2 * ttl::SWEEP), ..Decision::wait() }
-        }
+        Some(due) => Decision {
+            requeue: Decision::until(due, s.now).requeue.filter(|wait| *wait < 2 * expired_runs::SWEEP),
+            ..Decision::wait()
+        },
         None => Decision::wait(),
     }
 }

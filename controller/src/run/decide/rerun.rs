@@ -4,7 +4,7 @@ use kube::{ResourceExt, api::ObjectMeta};
 use serde_json::Value;
 
 use crate::{
-    gc::ttl,
+    gc::expired_runs,
     run::{
         outcome::{Action, Decision, Outcome},
         situation::Situation,
@@ -26,7 +26,7 @@ pub(in crate::run) fn fresh_run(run: &TerraformRun) -> TerraformRun {
 /// A run of that name with the same spec and the same managed state. `origin` is the annotation that names the old run.
 pub(super) fn same_spec(run: &TerraformRun, name: String, origin: &str) -> TerraformRun {
     // The new run is in no manifest: a tool that found its label on it would delete it, and its TTL would never prune it.
-    let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || ttl::KEPT_BY.contains(&key);
+    let own = |key: &str| key.starts_with("pawl.run/") || key == names::LABEL_MANAGED_BY || expired_runs::KEPT_BY.contains(&key);
     let mut spec = run.spec.clone();
     if spec.source.inline.is_some() {
         // Without it the new run would use another managed state, without the old run's objects.

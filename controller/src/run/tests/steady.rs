@@ -237,7 +237,7 @@ fn run_managed_by_a_deploy_tool_is_not_pruned() {
         world.gone
     };
     assert!(of("team"));
-    for key in crate::gc::ttl::KEPT_BY {
+    for key in crate::gc::expired_runs::KEPT_BY {
         assert!(!of(key), "{key}: it would be made again, and apply again");
     }
 }
