@@ -113,12 +113,11 @@ async fn only_controller_settles_indeterminate_run_and_once(world: World) -> Res
     let agent = scene.waiting(RUN, &json!({})).await?;
     scene.approve(RUN).await?;
     let proof = |result: &str| json!({"result": result, "message": "done", "at": "2026-01-01T00:00:00Z"});
-    let once = "what settled an Indeterminate run never changes";
-    let early = "settled an Indeterminate run";
+    let once = "settled never changes";
     let rows = json!([
         ["claim", "run-a1", {"status": agent.claim(1, '0', 'a')}, ""],
         ["while it applies", "run-a1", {"status": {"settled": proof("Applied")}}, "settled"],
-        ["while it applies", "admin", {"status": {"settled": proof("Applied")}}, early],
+        ["while it applies", "admin", {"status": {"settled": proof("Applied")}}, once],
         ["end", "run-a1", {"status": {"phase": "Failed", "result": "Indeterminate"}}, ""],
         ["afterwards", "run-a1", {"status": {"settled": proof("Applied")}}, "written by the controller"],
         ["afterwards", "admin", {"status": {"settled": proof("Applied")}}, ""],

@@ -68,14 +68,14 @@ async fn wrong_checksum_is_refused_in_terminal(world: World) -> Result<()> {
 async fn approval_needs_verb_own_name_and_waiting_plan(world: World) -> Result<()> {
     let mut scene = people(world).await?;
     let truncated = json!({names::APPROVE: &sum('a')[..30], names::APPROVED_BY: ALICE});
-    let in_bobs_name = "has to name the one who approves, alice@example.com, not \"bob\"";
-    let no_verb = "has not the right to approve";
+    let in_bobs_name = "must name the user who approves, alice@example.com, not \"bob\"";
+    let no_verb = "may not approve this run";
     let rows = json!([
         ["truncated", "alice", {"annotate": truncated}, "the plan that waits is"],
         ["of an older plan", "alice", {"annotate": approval(ALICE, 'b')}, "the plan that waits is"],
-        ["no name", "alice", {"annotate": {names::APPROVE: sum('a')}}, "has to name the one who approves"],
+        ["no name", "alice", {"annotate": {names::APPROVE: sum('a')}}, "must name the user who approves"],
         ["in another's name", "alice", {"annotate": approval("bob", 'a')}, in_bobs_name],
-        ["no verb", "bob", {"annotate": approval("bob", 'a')}, "bob has not the right to approve this run"],
+        ["no verb", "bob", {"annotate": approval("bob", 'a')}, "bob may not approve this run"],
         ["no verb, in another's name", "bob", {"annotate": approval(ALICE, 'a')}, no_verb],
         ["comment, no verb", "bob", {"annotate": {names::COMMENT: "x"}}, no_verb],
         ["comment", "alice", {"annotate": {names::COMMENT: "x", names::APPROVED_BY: ALICE}}, "not none"],
@@ -102,7 +102,7 @@ async fn withdrawal_needs_only_patch(world: World) -> Result<()> {
     let in_part = json!({names::APPROVE: null, names::COMMENT: null});
     let rows = json!([
         ["approval", "alice", {"annotate": approval(ALICE, 'a')}, ""],
-        ["in part", "bob", {"annotate": in_part}, "has not the right"],
+        ["in part", "bob", {"annotate": in_part}, "may not approve this run"],
         ["whole", "bob", {"annotate": withdrawal()}, ""],
         ["approval after it", "alice", {"annotate": approval(ALICE, 'a')}, ""],
     ]);
@@ -127,9 +127,9 @@ async fn deny_and_cancel_are_never_taken_back(world: World) -> Result<()> {
     for key in [names::DENY, names::CANCEL] {
         let rows = json!([
             ["set", "bob", {"annotate": {key: "too dear"}}, ""],
-            ["taken back", "bob", {"annotate": {key: null}}, "never taken back"],
-            ["changed", "bob", {"annotate": {key: "other"}}, "never taken back"],
-            ["taken back", "admin", {"annotate": {key: null}}, "never taken back"],
+            ["taken back", "bob", {"annotate": {key: null}}, "cannot be removed or changed"],
+            ["changed", "bob", {"annotate": {key: "other"}}, "cannot be removed or changed"],
+            ["taken back", "admin", {"annotate": {key: null}}, "cannot be removed or changed"],
         ]);
         scene.rows(RUN, rows).await.context(key)?;
     }
@@ -165,7 +165,7 @@ async fn abandoning_needs_verb_own_name_and_lost_node(world: World) -> Result<()
     }
     let stalled = json!({"type": "Stalled", "status": "True", "reason": reason::NODE_UNREACHABLE, "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    let (no_verb, once) = ("has not the right to give this apply up", "cannot be removed or changed");
+    let (no_verb, once) = ("may not abandon this apply", "cannot be removed or changed");
     let names_her = "has to name the one who gives the apply up, carol";
     let (name_alone, half) = (json!({names::ABANDONED_BY: "carol"}), json!({names::ABANDON: null}));
     let other_name = json!({names::ABANDONED_BY: "system:admin"});
@@ -266,7 +266,7 @@ async fn rerun_is_admitted_like_creation(world: World) -> Result<()> {
         // As the controller answers.
         ["answer", "admin", {"status": {"rerun": "run-2"}}, ""],
         ["answered", "admin", {"annotate": {names::RERUN: null}}, ""],
-        ["once more", "bob", {"annotate": {names::RERUN: "true"}}, "run run-2 answered this already"],
+        ["once more", "bob", {"annotate": {names::RERUN: "true"}}, "run run-2 already answers this request"],
         ["rerun-of set afterwards", "bob", {"annotate": {names::RERUN_OF: "x"}}, by_controller],
     ]);
     scene.rows(RUN, rows).await?;

@@ -92,7 +92,7 @@ fn on_path(lab: &Lab) -> Result<()> {
     let place = lab.fixture("terraform", "hello")?;
     std::fs::remove_file(place.stack().join(".terraform-version"))?;
     let resolve = |more: &[&str]| ended(&mut place.program("runner-agent", &[&["tool", "resolve", "--offline"], more].concat()));
-    let default = "so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` says it";
+    let default = "so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` selects it";
     for (code, text) in [place.run(&["plan"])?, resolve(&[])?] {
         ensure!(code == 1, "{code}: {text}");
         holds(&text, default)?;

@@ -84,7 +84,7 @@ fn drifted(lab: &Lab) -> Result<()> {
         let before = fs::read(&file)?;
         let (code, text) = place.run(&["plan", "-refresh-only"])?;
         ensure!(code == 2 && fs::read(&file)? == before, "{code}: {text}");
-        holds(&text, "What exists differs from the state: +0 ~0 -0, 1 drifted; nothing was changed, the state neither")?;
+        holds(&text, "Objects differ from the state: +0 ~0 -0, 1 drifted; neither they nor the state were changed.")?;
         let (code, text) = place.run(&["apply", "-refresh-only"])?;
         ensure!(code == 64 || code == 1, "{code}: {text}");
         holds(&text, "--refresh-only goes with plan")?;

@@ -27,7 +27,7 @@ fn options(lab: &Lab) -> Result<()> {
     let text = place.ends(1, &["plan", "-var", "wrod=typed"])?;
     holds(&text, "the code does not declare variable wrod (did you mean word?)")?;
     let runs = place.records()?.len();
-    for (typed, named) in [("-out=plan", "--approve"), ("-destroy", "runner-agent local destroy")] {
+    for (typed, named) in [("-out=plan", "a plan is stored in DIR/.pawl"), ("-destroy", "runner-agent local destroy")] {
         let (code, text) = place.run(&["plan", typed])?;
         ensure!(code == 64 && text.lines().count() == 1, "{typed}: {code}: {text}");
         holds(&text, named)?;

@@ -138,13 +138,18 @@ fn expected(phase: &str) -> BTreeMap<String, String> {
 }
 
 /// Parses the lines `PHASE NAME: END` of a text, ignoring prefixes.
+///
+/// A provisioner's lines are joined first, since OpenTofu prints the beginning of a line as a line after 100 ms without its end.
 fn said(text: &str, phase: &str) -> BTreeMap<String, String> {
+    const PROVISIONER: &str = "(local-exec): ";
+    let joined: String = text.lines().filter_map(|line| Some(line.split_once(PROVISIONER)?.1)).collect();
+    let joined = joined.replace(&format!("{phase} "), &format!("\n{phase} "));
     let read = |line: &str| {
         let (rest, end) = line.trim_end().rsplit_once(": ")?;
         let (before, name) = rest.rsplit_once(' ')?;
         (before.split(' ').next_back() == Some(phase) && !end.contains(' ')).then(|| (name.to_owned(), end.to_owned()))
     };
-    text.lines().filter_map(read).collect()
+    text.lines().filter(|line| !line.contains(PROVISIONER)).chain(joined.lines()).filter_map(read).collect()
 }
 
 /// Fails unless the text contains all attempts of a phase with their expected outcomes.

@@ -271,7 +271,7 @@ async fn refused(scene: Scene) -> Result<()> {
     scene.scripted("good", json!({}), automatic()).await?;
     scene.ends("good", RunResult::Applied).await?;
     let annotated = scene.annotate("good", &[(names::RECOVER, Some("true"))]).await;
-    holds(&format!("{annotated:?}"), "only a run that failed after its apply had begun")?;
+    holds(&format!("{annotated:?}"), "a recovery needs a run that failed after its apply began")?;
     scene.scripted("none", json!({}), json!({"recover": {"fromRun": "nobody"}})).await?;
     let status = scene.fails("none", FailureClass::Configuration, reason::JOURNAL_MISSING, SOON).await?;
     holds(&status.failure.context("no failure")?.message, "there is no run nobody")?;

@@ -98,7 +98,7 @@ fn resolve_explains_the_tool_and_names_the_alternative() {
     assert!(none.contains("allows no OpenTofu; `--tool opentofu` asks for OpenTofu\n"), "{none}");
     requires(">= 1.13");
     let none = place.said(&["resolve"]);
-    let why = "no file says which tool the code is for, so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` says it\n";
+    let why = "no file selects the tool, so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` selects it\n";
     assert!(none.starts_with("1error: no OpenTofu ") && none.ends_with(why), "{none}");
 }
 
