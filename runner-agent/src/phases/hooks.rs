@@ -298,7 +298,7 @@ impl PhaseRunner {
             Err(_) => {
                 events
                     .drop_held("pawl: the hook's output is not shown, because the values that it hands over cannot be read")
-                    .await
+                    .await;
             }
         }
         text

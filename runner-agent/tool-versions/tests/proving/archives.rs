@@ -79,7 +79,7 @@ const HOSTILE: &str = "
     dir ../ | leads out
     /etc/passwd | `/etc/passwd` & absolute
     C:x | absolute
-    a\u{7} | cannot be seen
+    a\u{7} | invisible characters
     lib -> / | `lib` & link
     tofu2 -> tofu | link
     dir tofu/ | `tofu

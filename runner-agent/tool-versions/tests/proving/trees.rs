@@ -152,7 +152,7 @@ const HOSTILE: &str = "
     a/../../beside | leads out
     a\\..\\b | absolute
     C:/x | absolute
-    a\u{7}b | cannot be seen
+    a\u{7}b | invisible characters
     .git/config | git's own
     modules/.GIT/hooks/x | git's own
     l -> /tmp | a link
@@ -191,7 +191,7 @@ fn hostile_entries_are_refused() {
         }
     }
     for (hostile, says) in [
-        (file("a\nb", b"x"), "cannot be seen"),
+        (file("a\nb", b"x"), "invisible characters"),
         (Entry { name: b"caf\xe9.tf", ..main.clone() }, "no UTF-8"),
         (Entry { link: b"\xff", ..link("l", "") }, "no UTF-8"),
     ] {
