@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::phases::tests::settings;
 use serde_json::json;

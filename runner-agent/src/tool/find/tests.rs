@@ -1,4 +1,3 @@
-
 use super::*;
 use crds::{FailureClass, reason};
 
