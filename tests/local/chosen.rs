@@ -93,7 +93,7 @@ fn on_path(lab: &Lab) -> Result<()> {
         let mut resolve = place.program("runner-agent", &[&["tool", "resolve", "--offline"], more].concat());
         holds(&ended(&mut resolve)?.with(code)?, part)
     };
-    both(&[], 1, "so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` says it")?;
+    both(&[], 1, "so it is OpenTofu by default; `--tool opentofu` or `--tool terraform` selects it")?;
     both(&["--tool", "terraform"], 0, "Terraform 1.5.7, the newest that main.tf allows")?;
     lab.put_on_path(&place, "tofu")?;
     both(&[], 0, ", the newest that main.tf allows; OpenTofu by default")

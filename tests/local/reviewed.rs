@@ -83,7 +83,7 @@ fn drifted(lab: &Lab) -> Result<()> {
         let before = fs::read(&file)?;
         let text = place.ends(2, &["plan", "-refresh-only"])?;
         ensure!(fs::read(&file)? == before, "{text}");
-        holds(&text, "What exists differs from the state: +0 ~0 -0, 1 drifted; nothing was changed, the state neither")?;
+        holds(&text, "Objects differ from the state: +0 ~0 -0, 1 drifted; neither they nor the state were changed")?;
         let (code, text) = place.run(&["apply", "-refresh-only"])?;
         ensure!(code == 64 || code == 1, "{code}: {text}");
         holds(&text, "--refresh-only goes with plan")?;
