@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use crds::{TerraformRun, names};
 use harness::{
     cluster::{
-        Access, ControlPlane, Options,
+        Access, ControlPlane,
         gobuild::{Toolset, all_suites},
         objects,
     },
@@ -107,7 +107,7 @@ impl World {
     pub(crate) async fn start(policies: bool) -> Result<(Self, ControlPlane)> {
         // This server is not shared with other suites: tests simulate kubelet and controllers on it, and the servers of this suite differ
         // in CRDs, policies and version.
-        let plane = ControlPlane::start(Options::default()).await?;
+        let plane = ControlPlane::start(&[]).await?;
         let access: Access = (*plane).clone();
         let world = Self { admin: access.client().await?, access, next: Arc::default() };
         // First, before any kubectl has cached discovery data.

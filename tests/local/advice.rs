@@ -1,12 +1,6 @@
 //! Failures with the tools' own messages, and Pawl's `Next` step: after following it the run succeeds.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::TcpListener,
-    process::Command,
-    thread,
-};
+use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{
@@ -15,7 +9,9 @@ use crds::{
     reason,
 };
 
-use crate::place::{End as _, Lab, Place, Test, ended, holds};
+use servers::state::StateServer;
+
+use crate::place::{End as _, Lab, Place, Test, ended, holds, runtime};
 
 type Body = fn(&Lab, &str) -> Result<()>;
 
@@ -43,11 +39,9 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 
 /// Runs a command that must fail in this way; returns its output, its failure, and the next step.
 fn fails(place: &Place, command: &mut Command, class: FailureClass, reason: &str) -> Result<(String, Failure, String)> {
-    let (code, text) = ended(command)?;
-    let record = place.record()?;
-    let failure = record.failure.context("no failure")?;
-    ensure!((code, failure.class, failure.reason.as_str()) == (1, class, reason), "{code}, {failure:?}: {text}");
-    let next = record.next_step.context("no next step")?;
+    let (text, failure) = (ended(command)?.with(1)?, place.failure()?);
+    ensure!((failure.class, failure.reason.as_str()) == (class, reason), "{failure:?}: {text}");
+    let next = place.record()?.next_step.context("no next step")?;
     holds(&text, &failure.message)?;
     holds(&text, &format!("Next: {next}"))?;
     Ok((text, failure, next))
@@ -58,11 +52,15 @@ fn then(next: &str) -> Result<&str> {
     Ok(next.split_once(", then: ").with_context(|| format!("nothing follows in `{next}`"))?.1)
 }
 
+/// Replaces a part of `main.tf`.
+fn corrected(place: &Place, from: &str, to: &str) -> Result<()> {
+    let main = place.stack().join("main.tf");
+    Ok(fs::write(&main, fs::read_to_string(&main)?.replace(from, to))?)
+}
+
 /// Runs the command after the first part is done; it must succeed.
 fn goes_well(place: &Place, line: &str) -> Result<()> {
-    let (code, text) = place.paste(line)?;
-    ensure!(code == 0, "`{line}` ended with {code}: {text}");
-    Ok(())
+    place.paste(line)?.with(0).map(drop)
 }
 
 fn missing(lab: &Lab, tool: &str) -> Result<()> {
@@ -86,56 +84,47 @@ fn code(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "broken-reference")?;
     let (_, _, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::INVALID_CONFIGURATION)?;
     ensure!(next.starts_with("correct main.tf:6, then: "), "{next}");
-    let main = place.stack().join("main.tf");
-    let text = fs::read_to_string(&main)?;
-    fs::write(&main, text.replace("terraform_data.nowhere.output", "\"here\""))?;
+    corrected(&place, "terraform_data.nowhere.output", "\"here\"")?;
     goes_well(&place, then(&next)?)
 }
 
 fn backend(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "state-elsewhere")?;
-    // Nothing listens on the first port.
-    let address = |port: u16| format!("http://127.0.0.1:{port}/state");
     let mut command = place.agent(&["plan"]);
-    let (_, failure, next) = fails(&place, command.env("TF_HTTP_ADDRESS", address(1)), Transient, reason::BACKEND_UNREACHABLE)?;
+    command.env("TF_HTTP_ADDRESS", "http://127.0.0.1:1/state");
+    let (_, failure, next) = fails(&place, &mut command, Transient, reason::BACKEND_UNREACHABLE)?;
     holds(&failure.message, "init failed: Error refreshing state: ")?;
     holds(&failure.message, "connection refused")?;
     ensure!(next.starts_with("make sure that the state's backend, which the message names, can be reached, then: "), "{next}");
-    // A backend without a state.
-    let server = TcpListener::bind("127.0.0.1:0")?;
-    let port = server.local_addr()?.port();
-    thread::spawn(move || {
-        for connection in server.incoming() {
-            let Ok(mut connection) = connection else { return };
-            let _ = connection.read(&mut [0; 4096]);
-            let _ = connection.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-        }
-    });
+    let runtime = runtime()?;
+    let server = runtime.block_on(StateServer::start("127.0.0.1:0".parse()?))?;
     // The tool treats another address as another backend; the first has stored nothing.
     fs::remove_dir_all(place.stack().join(".terraform"))?;
     let mut shell = place.program("/bin/sh", &["-c", then(&next)?]);
-    ended(shell.env("TF_HTTP_ADDRESS", address(port)))?.with(0)?;
-    Ok(())
+    ended(shell.env("TF_HTTP_ADDRESS", server.url("here")))?.with(0).map(drop)
+}
+
+/// A state of this format version, which this tool wrote.
+fn state(version: u8, tool: &str) -> String {
+    format!(
+        r#"{{"version": {version}, "terraform_version": "{tool}", "serial": 1, "lineage": "l", "outputs": {{}}, "resources": []}}"#
+    )
 }
 
 fn damaged(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "hello")?;
-    let state = place.stack().join("terraform.tfstate");
-    fs::write(&state, "{\"version\": 4, \"terra")?;
+    let file = place.stack().join("terraform.tfstate");
+    fs::write(&file, "{\"version\": 4, \"terra")?;
     let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Integrity, reason::STATE_UNREADABLE)?;
     holds(&failure.message, "could not be parsed as JSON")?;
     holds(&next, "restore an earlier version of the state")?;
-    fs::write(
-        &state,
-        r#"{"version": 4, "terraform_version": "1.5.0", "serial": 1, "lineage": "l", "outputs": {}, "resources": []}"#,
-    )?;
+    fs::write(&file, state(4, "1.5.0"))?;
     goes_well(&place, then(&next)?)
 }
 
 fn newer(lab: &Lab, tool: &str) -> Result<()> {
     let place = lab.fixture(tool, "hello")?;
-    let state = r#"{"version": 5, "terraform_version": "9.9.9", "serial": 1, "lineage": "l", "outputs": {}, "resources": []}"#;
-    fs::write(place.stack().join("terraform.tfstate"), state)?;
+    fs::write(place.stack().join("terraform.tfstate"), state(5, "9.9.9"))?;
     let (_, failure, next) = fails(&place, &mut place.agent(&["plan"]), Configuration, reason::STATE_TOO_NEW)?;
     holds(&failure.message, " 9.9.9.")?;
     holds(&next, "name a version that is not older than what the message names with --tool")
@@ -180,12 +169,10 @@ fn provisioner(lab: &Lab, tool: &str) -> Result<()> {
     holds(&text, "\n  with terraform_data.made,\n  on main.tf line 2, in resource \"terraform_data\" \"made\":")?;
     holds(&text, "; some of the plan was carried out; 0 of 1 operations succeeded; 1 created and recorded; state serial ")?;
     ensure!(next.starts_with("correct main.tf:2, then: "), "{next}");
-    let main = place.stack().join("main.tf");
-    let text = fs::read_to_string(&main)?;
-    fs::write(&main, text.replace("exit 3", "exit 0"))?;
+    corrected(&place, "exit 3", "exit 0")?;
     // The failed resource is tainted, and the plan that replaces it waits for an answer.
-    let (code, text) = place.paste(then(&next)?)?;
-    ensure!(code == 2 && place.record()?.plan.unwrap_or_default().counts.replace == 1, "{code}: {text}");
+    let text = place.paste(then(&next)?)?.with(2)?;
+    ensure!(place.record()?.plan.unwrap_or_default().counts.replace == 1, "{text}");
     Ok(())
 }
 

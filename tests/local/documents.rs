@@ -48,20 +48,16 @@ fn more(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[])?;
     let copy =
         format!("cp -r {}/tests/fixtures/stacks/hello ~/hello && runner-agent local ~/hello --auto-approve", root.display());
-    let (code, mut text) = place.paste(&copy)?;
-    ensure!(code == 0, "{text}");
+    let mut text = place.paste(&copy)?.with(0)?;
     for line in lines {
-        let line = if line.contains("sha256:…") {
+        let mut line = line.to_owned();
+        if line.contains("sha256:…") {
             let waits = approval(&text)?;
             let checksum = waits.split_whitespace().find(|word| word.starts_with("sha256:")).context("no checksum")?;
-            line.replace("sha256:…", checksum)
-        } else {
-            line.to_owned()
-        };
-        let wanted = if line.contains("exit code 2") { 2 } else { 0 };
-        let code;
-        (code, text) = place.paste(&line)?;
-        ensure!(code == wanted, "`{}` ended with {code}: {text}", line.trim());
+            line = line.replace("sha256:…", checksum);
+        }
+        let code = if line.contains("exit code 2") { 2 } else { 0 };
+        text = place.paste(&line)?.with(code).with_context(|| line.trim().to_owned())?;
     }
     Ok(())
 }
@@ -70,21 +66,16 @@ fn completion(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[])?;
     // As in the guide, in a shell of its own.
     let line = guide::block("local completion")?;
-    let (code, text) = ended(&mut place.program("/bin/bash", &["-c", &format!("set -e\n{line}complete -p runner-agent\n")]))?;
-    ensure!(code == 0 && text.contains("runner-agent"), "{text}");
-    let offered = |words: &str| -> Result<Vec<String>> {
+    let script = format!("set -e\n{line}complete -p runner-agent\n");
+    holds(&ended(&mut place.program("/bin/bash", &["-c", &script]))?.with(0)?, "runner-agent")?;
+    let has = |words: &str, wanted: &[&str]| -> Result<()> {
         let script = format!(
             "source <(runner-agent completion bash)\nCOMP_WORDS=({words} '')\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n\
              cur= prev=${{COMP_WORDS[COMP_CWORD-1]}}\n$(complete -p runner-agent | sed 's/.*-F \\([^ ]*\\).*/\\1/') runner-agent '' \"$prev\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n"
         );
         let text = ended(&mut place.program("/bin/bash", &["-c", &script]))?.with(0)?;
-        Ok(text.lines().map(str::to_owned).collect())
-    };
-    let has = |words: &str, wanted: &[&str]| -> Result<()> {
-        let offered = offered(words)?;
-        for word in wanted {
-            ensure!(offered.iter().any(|offer| offer == word), "`{words}` is not completed with {word}: {offered:?}");
-        }
+        let lacking = wanted.iter().find(|word| !text.lines().any(|offer| offer == **word));
+        ensure!(lacking.is_none(), "`{words}` is not completed with {lacking:?}: {text}");
         Ok(())
     };
     has("runner-agent", &["local", "completion", "man"])?;

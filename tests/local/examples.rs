@@ -42,7 +42,7 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
     fs::write(place.stack().join("more.tfvars"), "size = 3\n")?;
     let with = |verb: &'static str| [&[verb][..], arguments].concat();
 
-    let text = place.came_to(RunResult::Planned, place.run(&with("plan"))?)?;
+    let text = place.comes_to(RunResult::Planned, &with("plan"))?;
     ensure!(place.resources()?.is_none(), "a plan changed something: {text}");
 
     let mut terminal = place.at_terminal(&with("apply"))?;
@@ -53,9 +53,8 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
 
     let mut terminal = place.at_terminal(&with("apply"))?;
     terminal.answer("y")?;
-    let (code, text) = terminal.end()?;
+    let text = place.came_to(RunResult::Applied, terminal.end()?)?;
     let record = place.record()?;
-    ensure!(code == 0 && record.result == Some(RunResult::Applied), "{code}: {text}");
     ensure!(place.resources()? == Some(resources), "the state has {:?} resources: {text}", place.resources()?);
     let checksum = record.plan.map(|plan| plan.checksum).unwrap_or_default();
     holds(&text, &format!("Apply {checksum} ("))?;
@@ -65,7 +64,7 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
     let text = place.came_to(RunResult::NoChanges, place.at_terminal(&with("apply"))?.end()?)?;
     ensure!(!text.contains("[y/N]"), "asked about nothing: {text}");
 
-    let text = place.came_to(RunResult::Destroyed, place.run(&[&with("destroy")[..], &["--auto-approve"]].concat())?)?;
+    let text = place.comes_to(RunResult::Destroyed, &[&with("destroy")[..], &["--auto-approve"]].concat())?;
     ensure!(place.resources()? == Some(0), "something is left: {text}");
     Ok(())
 }
@@ -73,10 +72,8 @@ fn example(place: &Place, arguments: &[&str], resources: usize) -> Result<()> {
 fn failing(place: &Place) -> Result<()> {
     let mut terminal = place.at_terminal(&[])?;
     terminal.answer("yes")?;
-    let (code, text) = terminal.end()?;
-    let record = place.record()?;
-    ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code}: {text}");
-    ensure!(record.failure.map(|failure| failure.changes) == Some(Changed::Some), "something was changed: {text}");
+    let text = place.came_to(RunResult::Failed, terminal.end()?)?;
+    ensure!(place.failure()?.changes == Changed::Some, "something was changed: {text}");
     holds(&text, "some of the plan was carried out")?;
     holds(&text, "Next: ")?;
     ensure!(place.resources()? == Some(2), "what was created is in the state: {text}");
@@ -84,10 +81,8 @@ fn failing(place: &Place) -> Result<()> {
 }
 
 fn broken(place: &Place, line: &str) -> Result<()> {
-    let (code, text) = place.run(&[])?;
-    let record = place.record()?;
-    ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code}: {text}");
-    let failure = record.failure.context("no failure")?;
+    let text = place.comes_to(RunResult::Failed, &[])?;
+    let failure = place.failure()?;
     let why = (failure.class, failure.reason.as_str(), failure.changes);
     ensure!(why == (FailureClass::Configuration, reason::INVALID_CONFIGURATION, Changed::None), "{failure:?}");
     let first = failure.diagnostics.first().context("no diagnostic")?;

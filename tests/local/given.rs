@@ -6,18 +6,18 @@ use anyhow::{Context as _, Result, ensure};
 use crds::{RunResult, reason};
 use harness::guide;
 
-use crate::place::{Lab, Place, Test, approval, ended, holds};
+use crate::place::{End as _, Lab, Place, Test, approval, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
     let mut tests = vec![
-        Test::new("given::a_folder_says_what_is_wrong", wrong),
-        Test::new("given::a_part_is_planned", part),
-        Test::new("given::what_the_guide_says_of_it", documented),
-        Test::new("given::a_plan_that_waits_has_what_it_was_made_with", waits),
-        Test::new("given::hooks_of_a_folder_are_those_of_the_plan_that_waits", hooks),
+        Test::new("given::wrong_settings_are_named", wrong),
+        Test::new("given::targets_limit_the_plan", part),
+        Test::new("given::example_of_the_guide_applies", documented),
+        Test::new("given::waiting_plan_retains_its_options", waits),
+        Test::new("given::waiting_plan_retains_its_hooks", hooks),
     ];
     for tool in lab.tools() {
-        tests.push(Test::new(format!("given::the_last_value_counts_with_{tool}"), move |lab| order(lab, tool)));
+        tests.push(Test::new(format!("given::last_value_counts_with_{tool}"), move |lab| order(lab, tool)));
     }
     tests
 }
@@ -62,22 +62,13 @@ fn order(lab: &Lab, tool: &str) -> Result<()> {
 
 fn wrong(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[("main.tf", "variable \"a\" {}\nvariable \"b\" {}\n")])?;
-    for (spec, said) in [
-        ("  variablefiles: []\n", "there is no field spec.variablefiles (did you mean variableFiles?)"),
-        ("  operation: Destroy\n", "the command line selects it"),
-    ] {
-        write(&place, "pawl.yaml", &format!("{HEAD}{spec}"))?;
-        let (code, text) = place.run(&["plan"])?;
-        ensure!(code == 1 && place.records()?.is_empty(), "{code}: {text}");
-        holds(&text, said)?;
-    }
-    write(&place, "pawl.yaml", &format!("{HEAD}  arguments: {{plan: [-destroy]}}\n"))?;
+    write(&place, "pawl.yaml", &format!("{HEAD}  variablefiles: []\n"))?;
     let text = place.ends(1, &["plan"])?;
-    holds(&text, "it is spec.operation; allowed are")?;
+    ensure!(place.records()?.is_empty(), "a run was begun: {text}");
+    holds(&text, "there is no field spec.variablefiles (did you mean variableFiles?)")?;
     write(&place, "pawl.yaml", &format!("{HEAD}  env: [{{name: A, valueFrom: {{secretKeyRef: {{name: db, key: word}}}}}}]\n"))?;
     let text = place.ends(1, &["plan"])?;
-    let record = place.record()?;
-    ensure!(record.failure.context("no failure")?.reason == reason::SECRET_NOT_FOUND, "{text}");
+    ensure!(place.failure()?.reason == reason::SECRET_NOT_FOUND, "{text}");
     holds(&text, "stack/.pawl/secrets/db/word")?;
     fs::remove_file(place.stack().join("pawl.yaml"))?;
     let text = place.ends(1, &["plan"])?;
@@ -109,22 +100,20 @@ fn hooks(lab: &Lab) -> Result<()> {
     // A folder with a changed script has another plan.
     let line = approval(&text)?;
     write(&place, "check.sh", &check.replace("checked", "changed"))?;
-    let (code, text) = place.paste(&line)?;
-    ensure!(code == 1 && place.resources()?.is_none(), "{code}: {text}");
+    let text = place.paste(&line)?.with(1)?;
+    ensure!(place.resources()?.is_none(), "{text}");
     write(&place, "check.sh", check)?;
-    let text = place.ends(2, &["apply"])?;
-    let (code, text) = place.paste(&approval(&text)?)?;
-    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    let text = place.approve(&place.ends(2, &["apply"])?)?;
+    ensure!(place.resources()? == Some(1), "{text}");
     holds(&text, "Applied by tell")?;
     ensure!(!text.contains("checked of") && !text.contains("north-west"), "the plan's are of the plan: {text}");
 
     // A failed hook before the apply prevents it, and one at the end reverts nothing.
     let late = "  hooks:\n    - {name: never, when: BeforeApply, inline: 'exit 3'}\n    - {name: end, when: Always, inline: 'echo over; exit 4'}\n";
     write(&place, "pawl.yaml", &format!("{HEAD}{late}"))?;
-    let (code, text) = place.run(&["apply", "-auto-approve", "-var", "zone=a"])?;
-    let record = place.record()?;
-    ensure!(code == 1 && record.failure.context("no failure")?.reason == reason::HOOK_FAILED, "{text}");
-    ensure!(record.failed_hook.context("none failed")?.name == "end" && text.contains("over"), "{text}");
+    let text = place.ends(1, &["apply", "-auto-approve", "-var", "zone=a"])?;
+    ensure!(place.failure()?.reason == reason::HOOK_FAILED, "{text}");
+    ensure!(place.record()?.failed_hook.context("none failed")?.name == "end" && text.contains("over"), "{text}");
     Ok(())
 }
 
@@ -133,23 +122,20 @@ const PARTS: &str =
 
 fn part(lab: &Lab) -> Result<()> {
     let place = lab.place("tofu", &[("main.tf", PARTS)])?;
-    let counts = |place: &Place| -> Result<(u32, u32)> {
-        let counts = place.record()?.plan.context("no plan")?.counts;
-        Ok((counts.add, counts.destroy))
+    let adds = |arguments: &[&str], counts: (u32, u32)| -> Result<()> {
+        let text = place.ends(0, arguments)?;
+        let plan = place.record()?.plan.context("no plan")?.counts;
+        ensure!((plan.add, plan.destroy) == counts, "{plan:?}: {text}");
+        Ok(())
     };
     write(&place, "pawl.yaml", &format!("{HEAD}  targets: [terraform_data.a, terraform_data.b]\n  parallelism: 1\n"))?;
-    let (code, text) = place.run(&["plan"])?;
-    ensure!(code == 0 && counts(&place)? == (2, 0), "{code}: {text}");
+    adds(&["plan"], (2, 0))?;
     // The command line wins.
-    let (code, text) = place.run(&["apply", "-target", "terraform_data.a", "-auto-approve"])?;
-    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    adds(&["apply", "-target", "terraform_data.a", "-auto-approve"], (1, 0))?;
+    ensure!(place.resources()? == Some(1));
     fs::remove_file(place.stack().join("pawl.yaml"))?;
-    let (code, text) = place.run(&["plan", "-exclude=terraform_data.b", "-compact-warnings"])?;
-    ensure!(code == 0 && counts(&place)? == (1, 0), "{code}: {text}");
-    let (code, text) =
-        place.run(&["plan", "-replace=terraform_data.a", "-target=terraform_data.a", "-refresh=false", "-upgrade"])?;
-    ensure!(code == 0 && counts(&place)? == (1, 1), "{code}: {text}");
-    Ok(())
+    adds(&["plan", "-exclude=terraform_data.b", "-compact-warnings"], (1, 0))?;
+    adds(&["plan", "-replace=terraform_data.a", "-target=terraform_data.a", "-refresh=false", "-upgrade"], (1, 1))
 }
 
 fn waits(lab: &Lab) -> Result<()> {
@@ -157,9 +143,8 @@ fn waits(lab: &Lab) -> Result<()> {
         .place("tofu", &[("main.tf", &format!("variable \"word\" {{}}\noutput \"word\" {{\n  value = var.word\n}}\n{PARTS}"))])?;
     write(&place, "pawl.yaml", &format!("{HEAD}  variables: [{{name: word, value: here}}]\n"))?;
     let text = place.ends(2, &["apply", "-target=terraform_data.a"])?;
-    let line = approval(&text)?;
-    holds(&line, "--target terraform_data.a")?;
-    let (code, text) = place.paste(&line)?;
-    ensure!(code == 0 && place.resources()? == Some(1), "{code}: {text}");
+    holds(&approval(&text)?, "--target terraform_data.a")?;
+    let text = place.approve(&text)?;
+    ensure!(place.resources()? == Some(1), "{text}");
     Ok(())
 }

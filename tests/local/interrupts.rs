@@ -3,25 +3,22 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use crds::{RunResult, reason};
 use nix::sys::signal::Signal;
 
 use crate::{
-    place::{Lab, Place, Test, approval, holds},
+    place::{Lab, Place, Test, holds},
     stalled::Stalled,
     terminal::{CTRL_C, Terminal},
 };
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("interrupts::in_setup", in_setup),
-        Test::new("interrupts::in_init", in_init),
+        Test::new("interrupts::in_setup_and_init", before_plan),
         Test::new("interrupts::in_plan", in_plan),
-        Test::new("interrupts::at_the_question", at_the_question),
         Test::new("interrupts::in_apply", in_apply),
         Test::new("interrupts::a_closed_terminal_in_apply", closed_in_apply),
-        Test::new("interrupts::a_closed_terminal_at_the_question", closed_at_the_question),
     ]
 }
 
@@ -29,7 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
 pub(crate) const SLOW: &str = include_str!("../fixtures/terragrunt/slow/main.tf");
 
 /// A plan that reads from a server.
-pub(crate) fn reading(server: &Stalled) -> String {
+fn reading(server: &Stalled) -> String {
     format!(
         "data \"terraform_remote_state\" \"other\" {{\n  backend = \"http\"\n  config = {{ address = \"{}\" }}\n}}\n\
          resource \"terraform_data\" \"a\" {{}}\n",
@@ -46,25 +43,24 @@ fn is_cancelled(place: &Place, (code, text): &(i32, String)) -> Result<()> {
     holds(text, "Cancelled: Ctrl-C; nothing was applied")
 }
 
-fn in_setup(lab: &Lab) -> Result<()> {
-    let (place, server) = (lab.place("tofu", &[])?, Stalled::start()?);
-    let mut terminal = place.at_terminal(&[&server.url("stacks.git")])?;
-    server.until_asked()?;
-    terminal.press(CTRL_C)?;
-    terminal.until("Cancelled: the fetch of the source is waited for")?;
-    // The server never answers.
-    is_cancelled(&place, &terminal.end()?)
-}
-
-fn in_init(lab: &Lab) -> Result<()> {
-    let server = Stalled::start()?;
-    let code = format!("module \"m\" {{\n  source = \"git::{}\"\n}}\n", server.url("m.git"));
-    let place = lab.place("tofu", &[("main.tf", &code)])?;
-    let mut terminal = place.at_terminal(&[])?;
-    server.until_asked()?;
-    terminal.press(CTRL_C)?;
-    terminal.until("Cancelled: init was asked to stop and is waited for; nothing was changed")?;
-    is_cancelled(&place, &terminal.end()?)
+fn before_plan(lab: &Lab) -> Result<()> {
+    for (in_setup, told) in [
+        (true, "the fetch of the source is waited for"),
+        (false, "init was asked to stop and is waited for; nothing was changed"),
+    ] {
+        let server = Stalled::start()?;
+        let source = server.url("stacks.git");
+        let code = format!("module \"m\" {{\n  source = \"git::{source}\"\n}}\n");
+        let (files, arguments) = ([("main.tf", code.as_str())], [source.as_str()]);
+        let place = lab.place("tofu", if in_setup { &[] } else { &files })?;
+        let mut terminal = place.at_terminal(if in_setup { &arguments } else { &[] })?;
+        server.until_asked()?;
+        terminal.press(CTRL_C)?;
+        terminal.until(&format!("Cancelled: {told}"))?;
+        // The server never answers.
+        is_cancelled(&place, &terminal.end()?)?;
+    }
+    Ok(())
 }
 
 fn in_plan(lab: &Lab) -> Result<()> {
@@ -86,21 +82,8 @@ fn in_plan(lab: &Lab) -> Result<()> {
     is_cancelled(&place, &end)
 }
 
-fn at_the_question(lab: &Lab) -> Result<()> {
-    let place = lab.fixture("tofu", "hello")?;
-    let mut terminal = place.at_terminal(&[])?;
-    terminal.until("[y/N]")?;
-    terminal.press(CTRL_C)?;
-    let text = place.waits(terminal.end()?)?;
-    ensure!(place.resources()?.is_none(), "{text}");
-    let text = place.came_to(RunResult::Applied, place.paste(&approval(&text)?)?)?;
-    ensure!(place.records()?.len() == 1 && place.resources()? == Some(2), "it is not the plan that waited: {text}");
-    Ok(())
-}
-
 /// A terminal with an apply in progress that lasts longer than any key takes.
-fn applying(lab: &Lab) -> Result<(Place, Terminal)> {
-    let place = lab.place("tofu", &[("main.tf", SLOW)])?;
+pub(crate) fn applying(place: Place) -> Result<(Place, Terminal)> {
     let mut terminal = place.at_terminal(&[])?;
     terminal.answer("y")?;
     terminal.until("time_sleep.second: Creating...")?;
@@ -108,7 +91,7 @@ fn applying(lab: &Lab) -> Result<(Place, Terminal)> {
 }
 
 fn in_apply(lab: &Lab) -> Result<()> {
-    let (place, mut terminal) = applying(lab)?;
+    let (place, mut terminal) = applying(lab.place("tofu", &[("main.tf", SLOW)])?)?;
     for _ in 0..3 {
         terminal.press(CTRL_C)?;
         std::thread::sleep(Duration::from_millis(100));
@@ -120,7 +103,7 @@ fn in_apply(lab: &Lab) -> Result<()> {
 }
 
 fn closed_in_apply(lab: &Lab) -> Result<()> {
-    let (place, terminal) = applying(lab)?;
+    let (place, terminal) = applying(lab.place("tofu", &[("main.tf", SLOW)])?)?;
     // As a closed terminal does; the kernel sends another SIGHUP when the last end is gone.
     terminal.signal(Signal::SIGHUP)?;
     let (code, text) = terminal.end()?;
@@ -131,21 +114,12 @@ fn closed_in_apply(lab: &Lab) -> Result<()> {
 fn interrupted(place: &Place, code: i32, text: &str) -> Result<()> {
     let record = place.record()?;
     ensure!(code == 1 && record.result == Some(RunResult::Failed), "{code} {:?}: {text}", record.result);
-    let failure = record.failure.with_context(|| format!("no failure: {text}"))?;
+    let failure = place.failure()?;
     ensure!(!text.contains("Cancelled:"), "what was applied in part is called cancelled: {text}");
     ensure!(failure.reason == reason::APPLY_INTERRUPTED && failure.changes == crds::Changed::Some, "{failure:?}: {text}");
     let resources = place.resources()?.unwrap_or_default();
     ensure!((1..3).contains(&resources), "the state has {resources} resources: {text}");
     ensure!(!place.stack().join(".terraform.tfstate.lock.info").exists(), "the state is still locked: {text}");
-    Ok(())
-}
-
-fn closed_at_the_question(lab: &Lab) -> Result<()> {
-    let place = lab.fixture("tofu", "hello")?;
-    let terminal = place.at_terminal(&[])?;
-    terminal.until("[y/N]")?;
-    terminal.signal(Signal::SIGHUP)?;
-    place.waits(terminal.end()?)?;
     Ok(())
 }
 

@@ -13,12 +13,12 @@ use crate::{
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        Test::new("output::a_bar_and_colours_at_a_terminal", terminal),
-        Test::new("output::no_colour_when_asked", no_colour),
-        Test::new("output::a_terminal_that_can_nothing", dumb),
+        Test::new("output::terminal_gets_a_bar_and_colours", terminal),
+        Test::new("output::no_colour_on_request", no_colour),
+        Test::new("output::dumb_terminal_gets_plain_text", dumb),
         Test::new("output::plain_lines_without_a_terminal", plain),
         Test::new("output::json_lines", json),
-        Test::new("output::nobody_reads", nobody_reads),
+        Test::new("output::closed_output_does_not_stop_an_apply", nobody_reads),
     ]
 }
 
@@ -54,13 +54,12 @@ fn terminal(lab: &Lab) -> Result<()> {
 
 fn no_colour(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
-    let (code, text) = place.at_terminal(&["plan", "--no-color"])?.end()?;
-    ensure!(code == 0 && !is_coloured(&text), "{text}");
-    let mut command = place.agent(&["plan"]);
-    let (code, text) = Terminal::start(command.env("NO_COLOR", "1"))?.end()?;
-    ensure!(code == 0 && !is_coloured(&text), "{text}");
-    let (code, text) = place.at_terminal(&["plan"])?.end()?;
-    ensure!(code == 0 && is_coloured(&text), "{text}");
+    for (arguments, env, coloured) in
+        [(&["plan", "--no-color"][..], "NONE", false), (&["plan"], "NO_COLOR", false), (&["plan"], "NONE", true)]
+    {
+        let text = Terminal::start(place.agent(arguments).env(env, "1"))?.end()?.with(0)?;
+        ensure!(is_coloured(&text) == coloured, "{arguments:?}: {text}");
+    }
     Ok(())
 }
 
@@ -68,16 +67,16 @@ fn dumb(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
     let mut terminal = Terminal::start(place.agent(&["--no-color"]).env("TERM", "dumb"))?;
     terminal.answer("y")?;
-    let (code, text) = terminal.end()?;
-    ensure!(code == 0 && !text.contains('\x1b'), "{text}");
+    let text = terminal.end()?.with(0)?;
+    ensure!(!text.contains('\x1b'), "{text}");
     holds(&text, "# terraform_data.greeting will be created")?;
     holds(&text, "Applied +2 ~0 -0, 1 output.")
 }
 
 fn plain(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "hello")?;
-    let (code, text) = place.run(&["--auto-approve"])?;
-    ensure!(code == 0 && !text.contains(['\x1b', '\r']), "{text}");
+    let text = place.ends(0, &["--auto-approve"])?;
+    ensure!(!text.contains(['\x1b', '\r']), "{text}");
     for line in ["terraform_data.greeting: Creating...", "Apply complete! Resources: 2 added", "Applied +2 ~0 -0, 1 output."] {
         holds(&text, line)?;
     }

@@ -4,12 +4,13 @@ use std::{
     env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, ensure};
 use compare::cases::copy;
-use crds::{Phase, RunResult, TerraformRun, TerraformRunStatus};
+use crds::{Failure, Phase, RunResult, TerraformRun, TerraformRunStatus};
 use harness::cluster::{
     cache,
     gobuild::{TERRAGRUNT, Toolset},
@@ -68,9 +69,9 @@ impl Lab {
         // Next to the directory of test programs.
         let agent = env::current_exe()?.ancestors().nth(2).context("no target directory")?.join("runner-agent");
         ensure!(agent.is_file(), "{} is not there; run `cargo build --release --workspace`", agent.display());
-        let lab = Self { tools, terragrunt, agent, shared: tempfile::tempdir()?, terraform };
-        lab.mirror()?;
-        Ok(Ok(lab))
+        let shared = tempfile::tempdir()?;
+        compare::lab::mirror(Some(&tools), shared.path(), &shared.path().join("tofurc"))?;
+        Ok(Ok(Self { tools, terragrunt, agent, shared, terraform }))
     }
 
     /// The available tools.
@@ -93,7 +94,8 @@ impl Lab {
         for (name, text) in files {
             cache::write(&dir.path().join("stack").join(name), text)?;
         }
-        Ok(Place { dir, config: self.shared.path().join("tofurc") })
+        let (folder, config) = (dir.path().join("stack"), self.shared.path().join("tofurc"));
+        Ok(Place { dir: Arc::new(dir), folder, config })
     }
 
     pub(crate) fn version(&self, tool: &str) -> Result<String> {
@@ -129,11 +131,6 @@ impl Lab {
         Ok(place)
     }
 
-    /// Creates a mirror with the one provider of the stacks, and the configuration that references it.
-    fn mirror(&self) -> Result<()> {
-        compare::lab::mirror(Some(&self.tools), self.shared.path(), &self.shared.path().join("tofurc"))
-    }
-
     /// Version and program of the provider that is built for the tests.
     pub(crate) fn provider(&self) -> Result<(&str, &Path)> {
         let name = "terraform-provider-time";
@@ -152,13 +149,19 @@ pub(crate) fn fixtures() -> PathBuf {
 
 /// A simulated user's machine.
 pub(crate) struct Place {
-    dir: TempDir,
+    dir: Arc<TempDir>,
+    folder: PathBuf,
     config: PathBuf,
 }
 
 impl Place {
     pub(crate) fn stack(&self) -> PathBuf {
-        self.dir.path().join("stack")
+        self.folder.clone()
+    }
+
+    /// The same machine, with a folder below the stack's as its stack.
+    pub(crate) fn unit(&self, name: &str) -> Self {
+        Self { dir: self.dir.clone(), folder: self.folder.join(name), config: self.config.clone() }
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -217,6 +220,16 @@ impl Place {
         Ok(text)
     }
 
+    /// Runs it; exit code and record must have this result.
+    pub(crate) fn comes_to(&self, result: RunResult, arguments: &[&str]) -> Result<String> {
+        self.came_to(result, self.run(arguments)?)
+    }
+
+    /// Approves the plan that waits by the printed command; it must be applied.
+    pub(crate) fn approve(&self, printed: &str) -> Result<String> {
+        self.came_to(RunResult::Applied, self.paste(&approval(printed)?)?)
+    }
+
     /// Like [`Self::came_to`], for a program that left a waiting plan.
     pub(crate) fn waits(&self, ended: (i32, String)) -> Result<String> {
         let text = ended.with(2)?;
@@ -229,15 +242,20 @@ impl Place {
         ended(&mut self.program("/bin/sh", &["-c", line]))
     }
 
-    /// Records of runs, oldest first.
-    pub(crate) fn records(&self) -> Result<Vec<TerraformRunStatus>> {
+    /// Directories of runs, oldest first.
+    fn runs(&self) -> Result<Vec<PathBuf>> {
         let mut dirs: Vec<_> = fs::read_dir(self.stack().join(".pawl/runs"))?.flatten().map(|entry| entry.path()).collect();
         dirs.sort();
-        let status = |dir: &PathBuf| -> Result<TerraformRunStatus> {
+        Ok(dirs)
+    }
+
+    /// Records of runs, oldest first.
+    pub(crate) fn records(&self) -> Result<Vec<TerraformRunStatus>> {
+        let status = |dir: PathBuf| -> Result<TerraformRunStatus> {
             let run: TerraformRun = serde_json::from_slice(&fs::read(dir.join("run.json"))?)?;
             Ok(run.status.unwrap_or_default())
         };
-        dirs.iter().map(status).collect()
+        self.runs()?.into_iter().map(status).collect()
     }
 
     /// The newest record.
@@ -245,11 +263,14 @@ impl Place {
         self.records()?.pop().context("no record")
     }
 
+    /// The failure in the newest record.
+    pub(crate) fn failure(&self) -> Result<Failure> {
+        self.record()?.failure.context("no failure")
+    }
+
     /// The log of the newest run.
     pub(crate) fn log(&self) -> Result<String> {
-        let mut dirs: Vec<_> = fs::read_dir(self.stack().join(".pawl/runs"))?.flatten().map(|entry| entry.path()).collect();
-        dirs.sort();
-        Ok(fs::read_to_string(dirs.pop().context("no run")?.join("log"))?)
+        Ok(fs::read_to_string(self.runs()?.pop().context("no run")?.join("log"))?)
     }
 
     /// Number of resources in the folder's state; `None` without a state.
@@ -266,15 +287,13 @@ pub(crate) fn ended(command: &mut Command) -> Result<(i32, String)> {
     let child = command.spawn()?;
     drop(guard);
     let output = child.wait_with_output()?;
-    Ok((code(&output)?, text(&output)))
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Ok((output.status.code().with_context(|| format!("ended by a signal: {text}"))?, text))
 }
 
-fn code(output: &Output) -> Result<i32> {
-    output.status.code().with_context(|| format!("ended by a signal: {}", text(output)))
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+/// A runtime for servers of the test's own process.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }
 
 /// Fails unless `text` contains `part`.

@@ -4,7 +4,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::Barrier,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -22,13 +21,8 @@ resource "time_static" "it" {}
 "#;
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
-    let mut all: Vec<_> = lab
-        .tools()
-        .into_iter()
-        .map(|tool| Test::new(format!("providers::{tool}_takes_what_is_served"), move |lab| taken(lab, tool)))
-        .collect();
-    all.push(Test::new("providers::twenty_at_once", twenty));
-    all
+    let test = |tool| Test::new(format!("providers::{tool}_installs_what_is_served"), move |lab| taken(lab, tool));
+    lab.tools().into_iter().map(test).collect()
 }
 
 /// A stack whose provider is installed in a directory and locked, as after a download, and not linked from a mirror.
@@ -41,19 +35,14 @@ impl Stack {
     fn installed(lab: &Lab, tool: &'static str) -> Result<Self> {
         let stack = Self { place: lab.place(tool, &[("main.tf", MAIN)])?, tool };
         ended(&mut stack.place.program(tool, &["init", "-input=false", "-no-color"]))?.with(0)?;
-        stack.unlink()?;
-        Ok(stack)
-    }
-
-    /// Replaces the link from a mirror by a copy.
-    fn unlink(&self) -> Result<()> {
-        let link = self.provider()?;
+        // Replaces the link from a mirror by a copy.
+        let link = stack.provider()?;
         if link.is_symlink() {
             let from = link.canonicalize()?;
             fs::remove_file(&link)?;
             ended(Command::new("cp").arg("-r").arg(from).arg(&link))?.with(0)?;
         }
-        Ok(())
+        Ok(stack)
     }
 
     /// The tool's directory of the provider.
@@ -72,18 +61,24 @@ impl Stack {
         Ok(Lock::of(&self.place.stack())?)
     }
 
-    /// Removes the installed provider, and installs again only from the cache.
-    fn init(&self, cache: &Cache) -> Result<(usize, i32, String)> {
-        fs::remove_dir_all(self.data())?;
+    /// The tool's configuration that serves from the cache alone, and the number of providers in it.
+    fn served(&self, cache: &Cache) -> Result<(usize, PathBuf)> {
         let mirror = self.place.home().join("mirror");
         let serving = cache.serve(&self.lock()?, &mirror);
         ensure!(serving.notes.is_empty(), "{:?}", serving.notes);
         let config = self.place.home().join("pawl.tfrc");
         fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
+        Ok((serving.served.len(), config))
+    }
+
+    /// Removes the installed provider, and installs again only from the cache.
+    fn init(&self, cache: &Cache) -> Result<(usize, i32, String)> {
+        fs::remove_dir_all(self.data())?;
+        let (served, config) = self.served(cache)?;
         let mut init = self.place.program(self.tool, &["init", "-input=false", "-no-color", "-lockfile=readonly"]);
         // Without a served provider, no other source is reachable.
         let (code, said) = ended(init.env("TF_CLI_CONFIG_FILE", config).env("HTTPS_PROXY", "http://127.0.0.1:9"))?;
-        Ok((serving.served.len(), code, said))
+        Ok((served, code, said))
     }
 }
 
@@ -112,42 +107,9 @@ fn taken(lab: &Lab, tool: &'static str) -> Result<()> {
     ensure!((served, code) == (0, 1), "{served} served, and init ended with {code}");
     // The tool itself refuses an unlisted package, even if it is served.
     fs::write(&file, &text)?;
-    let mirror = stack.place.home().join("mirror");
-    let serving = cache.serve(&stack.lock()?, &mirror);
+    let (_, config) = stack.served(&cache)?;
     fs::write(&file, &other)?;
-    let config = stack.place.home().join("pawl.tfrc");
-    fs::write(&config, cli_config(Path::new("/not-there"), &mirror, &serving.served, &UserConfig::default()))?;
-    let said =
-        ended(stack.place.program(tool, &["init", "-input=false", "-no-color"]).env("TF_CLI_CONFIG_FILE", config))?.with(1)?;
+    let mut init = stack.place.program(tool, &["init", "-input=false", "-no-color"]);
+    let said = ended(init.env("TF_CLI_CONFIG_FILE", config))?.with(1)?;
     holds(&said.split_whitespace().collect::<Vec<_>>().join(" "), "doesn't match any of the checksums")
-}
-
-/// Twenty stacks share an empty cache in parallel, and fill it.
-fn twenty(lab: &Lab) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (root, tools, begin) = (dir.path().join("cache"), lab.tools(), Barrier::new(20));
-    let stacks = (0..20).map(|number| Stack::installed(lab, tools[number % tools.len()])).collect::<Result<Vec<_>>>()?;
-    std::thread::scope(|scope| {
-        let run = |stack: &Stack| -> Result<usize> {
-            let cache = Cache::at(&root);
-            let lock = stack.lock()?;
-            begin.wait();
-            let kept = cache.keep(&lock, &stack.data(), &|| false);
-            ensure!(kept.notes.is_empty(), "{kept:?}");
-            // Waits for a parallel writer, which a run does not do.
-            while cache.serve(&lock, &stack.place.home().join("mirror")).served.is_empty() {
-                std::thread::yield_now();
-            }
-            let (served, code, said) = stack.init(&cache)?;
-            ensure!((served, code) == (1, 0), "{served} served: {said}");
-            Ok(kept.kept.len())
-        };
-        let runs: Vec<_> = stacks.iter().map(|stack| scope.spawn(move || run(stack))).collect();
-        let mut kept = 0;
-        for run in runs {
-            kept += run.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        }
-        ensure!(kept == tools.len(), "{kept} packages were kept, of {} providers", tools.len());
-        Ok(())
-    })
 }

@@ -1,23 +1,19 @@
 //! A stack that is fetched from a repository.
 
-use anyhow::{Context as _, Result, ensure};
-use crds::{FailureClass, Phase, RunResult, reason};
+use anyhow::{Result, ensure};
+use crds::{FailureClass, reason};
 use servers::{
     git::{Failure, GitServer},
     state::StateServer,
 };
 
-use crate::place::{Lab, Test, approval, holds};
+use crate::place::{Lab, Test, holds, runtime};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new("repository::planned_and_applied_later", planned_and_applied),
-        Test::new("repository::what_cannot_be", what_cannot_be),
+        Test::new("repository::unusable_repositories_are_refused", refused),
     ]
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }
 
 fn planned_and_applied(lab: &Lab) -> Result<()> {
@@ -34,17 +30,14 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
     let sha = repo.commit("next", &[("network/main.tf", &code), ("other/main.tf", "broken {")])?;
     let url = format!("{}//network?ref=next", git.url("stacks"));
 
-    let (exit, text) = place.run(&["apply", &url])?;
-    let record = place.record()?;
-    ensure!(exit == 2 && record.phase == Some(Phase::AwaitingApproval), "{exit}: {text}");
-    ensure!(record.plan.and_then(|plan| plan.revision).as_deref() == Some(&sha), "another commit was planned");
+    let text = place.waits(place.run(&["apply", &url])?)?;
+    ensure!(place.record()?.plan.and_then(|plan| plan.revision).as_deref() == Some(&sha), "another commit was planned");
     ensure!(state.current("network").is_none(), "a plan changed something");
 
     // The branch moves on; the planned commit is applied.
     repo.commit("next", &[("network/main.tf", &code.replace("\"a\"", "\"b\""))])?;
     let asked = git.requests("stacks");
-    let (exit, text) = place.paste(&approval(&text)?)?;
-    ensure!(exit == 0 && place.record()?.result == Some(RunResult::Applied), "{exit}: {text}");
+    place.approve(&text)?;
     ensure!(git.requests("stacks") == asked, "fetched again");
     let applied = state.current("network").unwrap_or_default();
     ensure!(applied["resources"][0]["name"] == "a", "{applied}");
@@ -52,7 +45,7 @@ fn planned_and_applied(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn what_cannot_be(lab: &Lab) -> Result<()> {
+fn refused(lab: &Lab) -> Result<()> {
     use FailureClass::{Configuration, Transient};
     let (place, files, runtime) = (lab.place("tofu", &[])?, tempfile::tempdir()?, runtime()?);
     let git = runtime.block_on(GitServer::start("127.0.0.1:0".parse()?, files.path()))?;
@@ -80,7 +73,7 @@ fn what_cannot_be(lab: &Lab) -> Result<()> {
         ("http://127.0.0.1:9/r.git?ref=main".to_owned(), "cannot be reached", Transient, reason::SOURCE_UNREACHABLE),
     ] {
         refused(&place_of_it, said)?;
-        let failure = place.record()?.failure.context("no failure")?;
+        let failure = place.failure()?;
         ensure!((failure.class, failure.reason.as_str()) == (class, why), "{place_of_it}: {failure:?}");
     }
     Ok(())

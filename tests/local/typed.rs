@@ -6,10 +6,11 @@ use crds::RunResult;
 use crate::place::{End as _, Lab, Place, Test, ended, holds};
 
 pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
-    let mut tests = vec![Test::new("typed::options_of_the_tools", options), Test::new("typed::a_place_that_is_none", nowhere)];
+    let mut tests =
+        vec![Test::new("typed::options_of_the_tools", options), Test::new("typed::missing_directory_is_named", nowhere)];
     for tool in lab.tools() {
         tests.push(Test::new(format!("typed::outputs_are_those_of_{tool}"), move |lab| outputs(lab, tool)));
-        tests.push(Test::new(format!("typed::lines_in_their_order_with_{tool}"), move |lab| {
+        tests.push(Test::new(format!("typed::summaries_follow_their_phases_with_{tool}"), move |lab| {
             ordered(&lab.fixture(tool, "hello")?)
         }));
     }
@@ -18,10 +19,8 @@ pub(crate) fn tests(lab: &Lab) -> Vec<Test> {
 
 fn options(lab: &Lab) -> Result<()> {
     let place = lab.fixture("tofu", "outputs")?;
-    let text = place.came_to(
-        RunResult::Applied,
-        place.run(&["apply", "-var", "word=typed", "-auto-approve", "-input=false", "-no-color"])?,
-    )?;
+    let line = ["apply", "-var", "word=typed", "-auto-approve", "-input=false", "-no-color"];
+    let text = place.comes_to(RunResult::Applied, &line)?;
     holds(&text, "\ntext = \"typed\"\n")?;
     holds(&text, "s  by --auto-approve\n")?;
     let text = place.ends(1, &["plan", "-var", "wrod=typed"])?;

@@ -300,20 +300,13 @@ mod tests {
 
     #[test]
     fn ssh_requires_a_key() {
-        let allowed = |repository: &Repository| {
-            let config = config(&repository.env(Vec::new(), &[]));
-            config.iter().find(|(key, _)| key == "protocol.ssh.allow").unwrap().1.clone()
-        };
         let http = repository("https://h/r.git", "main");
-        assert_eq!(allowed(&http), "never");
-        let with = http.with_ssh("/keys".into());
-        assert_eq!(allowed(&with), "always");
-        let command = |repository: &Repository| {
+        let with = http.clone().with_ssh("/keys".into());
+        for (repository, allowed, command) in [(http, "never", "false"), (with, "always", "ssh -F '/keys/config'")] {
             let env = repository.env(Vec::new(), &[]);
-            env.into_iter().find(|(name, _)| name == "GIT_SSH_COMMAND").unwrap().1
-        };
-        assert_eq!(command(&with), "ssh -F '/keys/config'");
-        assert_eq!(command(&repository("https://h/r.git", "main")), "false");
+            assert!(config(&env).contains(&("protocol.ssh.allow".into(), allowed.into())));
+            assert!(env.contains(&("GIT_SSH_COMMAND".into(), command.into())));
+        }
     }
 
     #[test]
@@ -330,6 +323,8 @@ mod tests {
         assert_eq!(files, wanted.map(|(key, file)| (key.to_owned(), file.to_owned())).iter().collect::<Vec<_>>());
         assert!(config.contains(&("lfs.x".to_owned(), "y".to_owned())));
     }
+
+    type Fetched = Result<String, FetchError<io::Error>>;
 
     /// Answers each command with the first row whose word it contains, and records the commands.
     struct Played<'a>(&'a [(&'a str, &'a str)], Mutex<Vec<String>>);
@@ -349,15 +344,19 @@ mod tests {
         }
     }
 
+    /// Fetches with these answers; returns the commands too.
+    async fn played(url: &str, revision: &str, answers: &[(&str, &str)], dir: &Path) -> (Fetched, Vec<String>) {
+        let played = Played(answers, Mutex::default());
+        let fetched = repository(url, revision).fetch(&played, Vec::new(), dir).await;
+        (fetched, played.1.into_inner().unwrap())
+    }
+
     #[tokio::test]
     async fn unadvertised_commit_is_fetched_with_branches() {
         let dir = tempfile::tempdir().unwrap();
         let commit = "c".repeat(40);
-        let asked = async |revision: &str, answers: &[(&str, &str)]| {
-            let played = Played(answers, Mutex::default());
-            let fetched = repository("http://h/r.git", revision).fetch(&played, Vec::new(), dir.path()).await;
-            (fetched, played.1.into_inner().unwrap())
-        };
+        let asked =
+            async |revision: &str, answers: &[(&str, &str)]| played("http://h/r.git", revision, answers, dir.path()).await;
         let (fetched, lines) = asked("main", &[]).await;
         assert_eq!((fetched.unwrap(), lines.len()), (commit.clone(), 3));
         assert!(lines[2].contains("FETCH_HEAD"), "{lines:?}");
@@ -373,11 +372,7 @@ mod tests {
     async fn submodules_are_fetched_if_present() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".gitmodules"), "").unwrap();
-        let asked = async |answers: &[(&str, &str)]| {
-            let played = Played(answers, Mutex::default());
-            let fetched = repository("git@h:r.git", "main").fetch(&played, Vec::new(), dir.path()).await;
-            (fetched, played.1.into_inner().unwrap())
-        };
+        let asked = async |answers: &[(&str, &str)]| played("git@h:r.git", "main", answers, dir.path()).await;
         let (fetched, lines) = asked(&[]).await;
         assert!(fetched.is_ok());
         assert_eq!(lines[3], "config remote.origin.url git@h:r.git", "relative ones are relative to it");

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_git() {
+    fn git_errors_are_classified() {
         let rows = [
             ("fatal: unable to access 'http://h/r.git/': Could not resolve host: h", Refusal::Unreachable),
             (
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_ssh() {
+    fn ssh_errors_are_classified() {
         let end = "fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\n\
             and the repository exists.";
         let rows = [

@@ -74,17 +74,3 @@ fn parse(answer: &[u8]) -> anyhow::Result<Response<Body>> {
     }
     Ok(response)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn status_and_headers_are_taken_over() {
-        let response = parse(b"Status: 404 Not Found\r\nContent-Type: text/plain\r\n\r\nno\r\n\r\n").unwrap();
-        assert_eq!(response.status(), StatusCode::NOT_FOUND);
-        assert_eq!(response.headers()["content-type"], "text/plain");
-        assert_eq!(parse(b"Expires: never\r\n\r\n").unwrap().status(), StatusCode::OK);
-        assert!(parse(b"nothing").is_err());
-    }
-}

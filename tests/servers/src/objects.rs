@@ -15,14 +15,7 @@ use axum::{
 
 use super::listener::Listener;
 
-type Texts = Arc<Mutex<Kept>>;
-
-#[derive(Debug, Default)]
-struct Kept {
-    texts: BTreeMap<String, String>,
-    /// Every `PUT`, in order.
-    written: Vec<(String, String)>,
-}
+type Texts = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// An in-memory server of texts: `GET`, `PUT` and `DELETE /objects/NAME`.
 #[derive(Debug)]
@@ -49,35 +42,28 @@ impl ObjectServer {
 
     /// The text of a name, if any.
     pub fn get(&self, name: &str) -> Option<String> {
-        held(&self.texts).texts.get(name).cloned()
-    }
-
-    /// All texts that requests wrote to a name, in order.
-    pub fn written(&self, name: &str) -> Vec<String> {
-        held(&self.texts).written.iter().filter(|(of, _)| of == name).map(|(_, text)| text.clone()).collect()
+        held(&self.texts).get(name).cloned()
     }
 
     /// Changes a text by hand.
     pub fn put(&self, name: &str, text: &str) {
-        held(&self.texts).texts.insert(name.to_owned(), text.to_owned());
+        held(&self.texts).insert(name.to_owned(), text.to_owned());
     }
 }
 
-fn held(texts: &Texts) -> std::sync::MutexGuard<'_, Kept> {
+fn held(texts: &Texts) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
     texts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn read(State(texts): State<Texts>, Path(name): Path<String>) -> Result<String, StatusCode> {
-    held(&texts).texts.get(&name).cloned().ok_or(StatusCode::NOT_FOUND)
+    held(&texts).get(&name).cloned().ok_or(StatusCode::NOT_FOUND)
 }
 
 async fn write(State(texts): State<Texts>, Path(name): Path<String>, text: String) -> StatusCode {
-    let mut kept = held(&texts);
-    kept.written.push((name.clone(), text.clone()));
-    kept.texts.insert(name, text);
+    held(&texts).insert(name, text);
     StatusCode::NO_CONTENT
 }
 
 async fn remove(State(texts): State<Texts>, Path(name): Path<String>) -> StatusCode {
-    if held(&texts).texts.remove(&name).is_some() { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
+    if held(&texts).remove(&name).is_some() { StatusCode::NO_CONTENT } else { StatusCode::NOT_FOUND }
 }

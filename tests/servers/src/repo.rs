@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
 /// A bare repository on disk.
 #[derive(Clone, Debug)]
@@ -75,9 +75,10 @@ impl Repo {
     /// Resets a branch to a commit, like a force push. `None` deletes it.
     pub fn reset(&self, branch: &str, commit: Option<&str>) -> anyhow::Result<()> {
         let reference = format!("refs/heads/{branch}");
-        let arguments =
-            commit.map_or_else(|| vec!["update-ref", "-d", &reference], |commit| vec!["update-ref", &reference, commit]);
-        self.git(&arguments, b"").map(drop)
+        match commit {
+            Some(commit) => self.git(&["update-ref", &reference, commit], b""),
+            None => self.git(&["update-ref", "-d", &reference], b""),
+        }
     }
 
     /// The commit of a revision, if it exists.
@@ -89,21 +90,16 @@ impl Repo {
         Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
 
-    fn git(&self, arguments: &[&str], stdin: &[u8]) -> anyhow::Result<String> {
-        let mut child = self
-            .command(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("failed to start `git`")?;
+    fn git(&self, arguments: &[&str], stdin: &[u8]) -> anyhow::Result<()> {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("failed to start `git`")?;
         // If git ends early, its status and stderr report it.
         let _ = child.stdin.take().context("`git` has no stdin")?.write_all(stdin);
         let output = child.wait_with_output().context("failed to wait for `git`")?;
-        if !output.status.success() {
-            bail!("`git {}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`git {}` failed: {}", arguments.join(" "), said.trim());
+        Ok(())
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -121,24 +117,19 @@ impl Repo {
 
 /// Adds a change in the format of `git fast-import`.
 fn add_change(import: &mut Vec<u8>, change: &Change<'_>) -> anyhow::Result<()> {
-    let (mode, path, data): (&str, &str, &[u8]) = match change {
-        Change::File(path, data) => ("100644", path, data),
-        Change::Executable(path, data) => ("100755", path, data),
-        Change::Submodule(path, sha) => ("160000", path, sha.as_bytes()),
-        Change::Delete(path) => ("", path, &[]),
+    let (line, data) = match *change {
+        Change::File(path, data) => (format!("M 100644 inline {path}"), Some(data)),
+        Change::Executable(path, data) => (format!("M 100755 inline {path}"), Some(data)),
+        Change::Submodule(path, sha) => (format!("M 160000 {sha} {path}"), None),
+        Change::Delete(path) => (format!("D {path}"), None),
     };
-    ensure!(!path.contains('\n') && !path.starts_with('"'), "a path that `git fast-import` needs quoted: {path:?}");
-    if let Change::Delete(path) = change {
-        import.extend_from_slice(format!("D {path}\n").as_bytes());
-        return Ok(());
+    ensure!(!line.contains(['\n', '"']), "a path that `git fast-import` needs quoted: {line:?}");
+    import.extend_from_slice(format!("{line}\n").as_bytes());
+    if let Some(data) = data {
+        import.extend_from_slice(format!("data {}\n", data.len()).as_bytes());
+        import.extend_from_slice(data);
+        import.push(b'\n');
     }
-    if let Change::Submodule(_, sha) = change {
-        import.extend_from_slice(format!("M {mode} {sha} {path}\n").as_bytes());
-        return Ok(());
-    }
-    import.extend_from_slice(format!("M {mode} inline {path}\ndata {}\n", data.len()).as_bytes());
-    import.extend_from_slice(data);
-    import.push(b'\n');
     Ok(())
 }
 
@@ -154,37 +145,4 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<(String, Vec<u8>)>) -> an
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn show(repo: &Repo, object: &str) -> anyhow::Result<String> {
-        repo.git(&["show", object], b"")
-    }
-
-    #[test]
-    fn commits_build_on_the_branch() {
-        let dir = tempfile::tempdir().unwrap();
-        let repo = Repo::create(&dir.path().join("r.git")).unwrap();
-        let first = repo.commit("main", &[("a.tf", "one"), ("sub/b.tf", "two\n")]).unwrap();
-        let second =
-            repo.commit_changes("main", &[Change::File("a.tf", b"three"), Change::Executable("run", b"#!/bin/sh\n")]).unwrap();
-        assert_ne!(first, second);
-        assert_eq!(show(&repo, "main:a.tf").unwrap(), "three");
-        assert_eq!(show(&repo, &format!("{first}:sub/b.tf")).unwrap(), "two\n");
-        assert!(show(&repo, "main:sub/c.tf").is_err());
-        assert!(repo.git(&["ls-tree", "main"], b"").unwrap().contains("100755 blob"));
-    }
-
-    #[test]
-    fn a_folder_is_committed_with_its_paths() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("stack/modules/m")).unwrap();
-        std::fs::write(dir.path().join("stack/modules/m/main.tf"), "m").unwrap();
-        let repo = Repo::create(&dir.path().join("r.git")).unwrap();
-        repo.commit_folder("main", &dir.path().join("stack")).unwrap();
-        assert_eq!(show(&repo, "main:modules/m/main.tf").unwrap(), "m");
-    }
 }

@@ -41,13 +41,6 @@ struct Kept {
     puts: Mutex<Vec<String>>,
 }
 
-impl Kept {
-    /// A file in the tree of a commit.
-    fn read(&self, commit: &str, path: &str) -> Option<String> {
-        fs::read_to_string(self.dir.path().join(commit).join(path)).ok()
-    }
-}
-
 impl Snapshots for Kept {
     async fn digest(&self, _: &str, _: &str, revision: &str) -> Result<Option<Stored>, RequestError> {
         let there = self.dir.path().join(revision).is_dir();
@@ -193,6 +186,22 @@ impl World {
         self.repository.status.as_ref().unwrap()
     }
 
+    /// Commits files on a branch.
+    pub(crate) fn commit(&self, branch: &str, files: &[(&str, &str)]) -> String {
+        self.repo.commit(branch, files).unwrap()
+    }
+
+    /// A file in the snapshot of a commit.
+    fn read(&self, commit: &str, path: &str) -> String {
+        fs::read_to_string(self.syncer.snapshots.dir.path().join(commit).join(path)).unwrap()
+    }
+
+    /// Status, reason and message of a condition.
+    pub(crate) fn condition(&self, type_: &str) -> [&str; 3] {
+        let found = self.status().conditions.iter().find(|condition| condition.type_ == type_).unwrap();
+        [&found.status, &found.reason, &found.message]
+    }
+
     fn source(&self, layer: &str) -> LayerSource {
         self.layers[layer].status.clone().unwrap().source.unwrap()
     }
@@ -210,27 +219,25 @@ impl World {
 const APP: &str = "module \"a\" {\n  source = \"../../modules/a\"\n}\n";
 
 /// An application with modules, and an unrelated one.
-fn files() -> Vec<(&'static str, &'static str)> {
-    vec![
-        ("README.md", "one\n"),
-        ("stacks/app/main.tf", APP),
-        ("stacks/app/old.tf", "# old\n"),
-        ("stacks/other/main.tf", "# other\n"),
-        ("modules/a/main.tf", "module \"b\" {\n  source = \"../b\"\n}\n"),
-        ("modules/b/main.tf", "# b\n"),
-        ("shared/tags.json", "{}\n"),
-    ]
-}
+const FILES: &[(&str, &str)] = &[
+    ("README.md", "one\n"),
+    ("stacks/app/main.tf", APP),
+    ("stacks/app/old.tf", "# old\n"),
+    ("stacks/other/main.tf", "# other\n"),
+    ("modules/a/main.tf", "module \"b\" {\n  source = \"../b\"\n}\n"),
+    ("modules/b/main.tf", "# b\n"),
+    ("shared/tags.json", "{}\n"),
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn layer_gets_only_relevant_commits() {
     let app = json!({"path": "stacks/app", "triggerPaths": ["shared/**"]});
     let mut world = World::new(&[("app", app), ("other", json!({"path": "stacks/other"}))]).await;
-    let first = world.repo.commit("main", &files()).unwrap();
+    let first = world.commit("main", FILES);
     assert_eq!(world.look().await, ["app", "other"]);
     let source = world.source("app");
     assert_eq!((source.revision.as_str(), source.missing.as_deref()), (first.as_str(), None));
-    assert_eq!(world.syncer.snapshots.read(&first, "stacks/app/main.tf").unwrap(), APP);
+    assert_eq!(world.read(&first, "stacks/app/main.tf"), APP);
     let commit = world.status().refs[0].commit.clone().unwrap();
     assert_eq!(commit.author.as_deref(), Some("Pawl Tests <tests@pawl.invalid>"));
     assert_eq!((commit.subject.as_deref(), commit.digest), (Some("Change 7 paths"), Some(format!("sha256:{first}"))));
@@ -244,12 +251,8 @@ async fn layer_gets_only_relevant_commits() {
     // Burrito 11.3, Burrito 11.4: each layer gets exactly the commit that changed its content. Burrito 11.10: deletions and renames are
     // relevant.
     let steps: [(&str, &[Change<'_>], &[&str]); 7] = [
-        ("of nobody", &[Change::File("README.md", b"two\n")], &[]),
-        (
-            "its own",
-            &[Change::File("stacks/app/main.tf", b"module \"a\" {\n  source = \"../../modules/a\"\n}\n# two\n")],
-            &["app"],
-        ),
+        ("of no layer", &[Change::File("README.md", b"two\n")], &[]),
+        ("its own", &[Change::File("stacks/app/old.tf", b"# two\n")], &["app"]),
         ("a nested module", &[Change::File("modules/b/main.tf", b"# b two\n")], &["app"]),
         ("a trigger path", &[Change::File("shared/tags.json", b"{\"a\": 1}\n")], &["app"]),
         ("a deletion", &[Change::Delete("stacks/app/old.tf")], &["app"]),
@@ -267,22 +270,22 @@ async fn layer_gets_only_relevant_commits() {
     assert_eq!(world.puts(), 8);
 
     // Several commits at once: the last one is planned and includes the others.
-    world.repo.commit("main", &[("modules/a/x.tf", "# x\n")]).unwrap();
-    let last = world.repo.commit("main", &[("README.md", "three\n")]).unwrap();
+    world.commit("main", &[("modules/a/x.tf", "# x\n")]);
+    let last = world.commit("main", &[("README.md", "three\n")]);
     assert_eq!(world.look().await, ["app"]);
     assert_eq!(world.source("app").revision, last);
-    assert_eq!(world.syncer.snapshots.read(&last, "modules/a/x.tf").unwrap(), "# x\n");
+    assert_eq!(world.read(&last, "modules/a/x.tf"), "# x\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_mirror_and_force_push_lose_nothing() {
     let mut world = World::new(&[("app", json!({"path": "stacks/app"}))]).await;
-    let first = world.repo.commit("main", &files()).unwrap();
+    let first = world.commit("main", FILES);
     world.look().await;
     let content = world.source("app").content;
     // The mirror is lost between two checks, and between two fetches.
     fs::remove_dir_all(world.dirs[1].path().join("uid")).unwrap();
-    let second = world.repo.commit("main", &[("README.md", "two\n")]).unwrap();
+    let second = world.commit("main", &[("README.md", "two\n")]);
     assert!(world.look().await.is_empty(), "the content is what it was, without a history to say so");
     assert_eq!(
         (world.revision("main"), world.source("app").content, world.source("app").revision),
@@ -291,7 +294,7 @@ async fn lost_mirror_and_force_push_lose_nothing() {
 
     // The branch restarts from the first commit, with other content.
     world.repo.reset("main", Some(&first)).unwrap();
-    let forced = world.repo.commit("main", &[("stacks/app/main.tf", "# forced\n")]).unwrap();
+    let forced = world.commit("main", &[("stacks/app/main.tf", "# forced\n")]);
     assert_eq!(world.look().await, ["app"]);
     assert_eq!(world.source("app").revision, forced);
 
@@ -299,7 +302,7 @@ async fn lost_mirror_and_force_push_lose_nothing() {
     let dir = world.dirs[1].path().join("uid");
     fs::remove_dir_all(dir.join("objects")).unwrap();
     fs::create_dir(dir.join("objects")).unwrap();
-    let last = world.repo.commit("main", &[("stacks/app/main.tf", "# last\n")]).unwrap();
+    let last = world.commit("main", &[("stacks/app/main.tf", "# last\n")]);
     for _ in 0..3 {
         world.look_for(Cause::Request, Ok(None)).await;
     }
@@ -315,12 +318,12 @@ async fn deleted_branch_does_not_stop_the_others() {
         ("fixed", json!({"path": "stacks/other"})),
     ];
     let mut world = World::new(&layers).await;
-    let first = world.repo.commit("main", &files()).unwrap();
+    let first = world.commit("main", FILES);
     world.layer("fixed", &json!({"path": "stacks/other", "ref": first}));
-    let feature = world.repo.commit("feature", &files()).unwrap();
+    let feature = world.commit("feature", FILES);
     assert_eq!(world.look().await.len(), 3);
     world.repo.reset("feature", None).unwrap();
-    let second = world.repo.commit("main", &[("stacks/app/main.tf", "# two\n")]).unwrap();
+    let second = world.commit("main", &[("stacks/app/main.tf", "# two\n")]);
     assert_eq!(world.look().await, ["good"]);
     assert_eq!((world.revision("main"), world.revision(&first)), (second, first));
     let known = world.status().refs.iter().find(|known| known.name == "feature").unwrap();
@@ -332,35 +335,30 @@ async fn deleted_branch_does_not_stop_the_others() {
     let writes = world.writes;
     world.look().await;
     assert_eq!(world.writes, writes);
-    let back = world.repo.commit("feature", &[("stacks/app/main.tf", "# back\n")]).unwrap();
+    let back = world.commit("feature", &[("stacks/app/main.tf", "# back\n")]);
     assert_eq!(world.look().await, ["gone"]);
     assert_eq!(world.revision("feature"), back);
-    let ready = world.status().conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
-    assert_eq!(ready.status, "True", "{}", ready.message);
+    assert_eq!(world.condition("Ready")[0], "True", "{:?}", world.condition("Ready"));
 }
 
 /// Burrito 11.11: a transient error ended polling. Here a failed check has a successor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outage_is_reported_once_and_recovers() {
     let mut world = World::new(&[("app", json!({"path": "stacks/app"}))]).await;
-    let first = world.repo.commit("main", &files()).unwrap();
-    let synced = |world: &World| {
-        let condition = world.status().conditions.iter().find(|condition| condition.type_ == "Synced").unwrap();
-        (condition.status.clone(), condition.reason.clone())
-    };
+    let first = world.commit("main", FILES);
     world.server.fail("team/stacks", Failure::Status(503));
     world.look().await;
-    assert_eq!(synced(&world), ("False".into(), "SourceUnreachable".into()));
+    assert_eq!(world.condition("Synced")[..2], ["False", "SourceUnreachable"]);
     let writes = world.writes;
     world.look().await;
     assert_eq!(world.writes, writes, "the same outage");
     world.server.fail("team/stacks", Failure::None);
     world.server.set_access("team/stacks", Access::basic("robot", "s3cret"));
     world.look().await;
-    assert_eq!(synced(&world), ("False".into(), "SourceUnauthorized".into()));
+    assert_eq!(world.condition("Synced")[..2], ["False", "SourceUnauthorized"]);
     let secret = BTreeMap::from([("username".to_owned(), b"robot".to_vec()), ("password".to_owned(), b"s3cret".to_vec())]);
     assert_eq!(world.look_for(Cause::Interval, Ok(Some(("git".into(), secret)))).await, ["app"]);
-    assert_eq!((synced(&world).0.as_str(), world.revision("main")), ("True", first));
+    assert_eq!((world.condition("Synced")[0], world.revision("main")), ("True", first));
     let said = serde_json::to_string(world.status()).unwrap();
     assert!(!said.contains("s3cret"), "{said}");
 }
@@ -372,14 +370,14 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     let commit = module.commit("main", &[("main.tf", "# module\n")]).unwrap();
     module.commit("main", &[("main.tf", "# newer\n")]).unwrap();
     let gitmodules = b"[submodule \"m\"]\n\tpath = modules/m\n\turl = ../module.git\n";
-    world.repo.commit("v1", &files()).unwrap();
+    world.commit("v1", FILES);
     let changes = [Change::File(".gitmodules", gitmodules), Change::Submodule("modules/m", &commit)];
     let first = world.repo.commit_changes("v1", &changes).unwrap();
     assert_eq!(world.look().await, ["app"]);
     let source = world.source("app");
     let missing = source.missing.unwrap();
     assert!(missing.starts_with("stack/app is not in the repository; at its top it has: modules, shared, stacks"), "{missing}");
-    assert_eq!(world.syncer.snapshots.read(&first, "modules/m/main.tf").unwrap(), "# module\n");
+    assert_eq!(world.read(&first, "modules/m/main.tf"), "# module\n");
     // The layer uses another path: its content is determined from the mirror.
     world.layer("app", &json!({"path": "stacks/app", "ref": "v1"}));
     assert_eq!(world.look().await, ["app"]);
@@ -397,5 +395,5 @@ async fn missing_paths_lost_snapshots_and_submodules_are_handled() {
     let failure = world.status().refs[0].failure.clone().unwrap();
     assert_eq!(failure.reason, "SourceInvalid", "{}", failure.message);
     assert!(failure.message.contains("modules/m leads to file:///etc"), "{}", failure.message);
-    assert_eq!(world.revision("v1"), first, "nobody is told of a commit that has no snapshot");
+    assert_eq!(world.revision("v1"), first, "a commit without a snapshot is not published");
 }

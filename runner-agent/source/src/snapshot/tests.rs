@@ -9,7 +9,7 @@ use std::{
 };
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use sha2::{Digest as _, Sha256};
+use servers::large::{oid, pointer};
 use tar::{Archive, Builder, EntryType};
 use tempfile::TempDir;
 
@@ -76,8 +76,8 @@ fn found(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_owned()];
     while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let path = entry.path();
             let name = path.strip_prefix(root).unwrap().display().to_string();
             let meta = path.symlink_metadata().unwrap();
             if meta.is_dir() {
@@ -137,6 +137,25 @@ fn closed(entries: &[Raw]) -> Vec<u8> {
     builder.into_inner().unwrap().finish().unwrap()
 }
 
+/// The same entries with another description.
+fn described(entries: &[Raw], from: &str, to: &str) -> Vec<Raw> {
+    changed(entries, HEADER, |entry| entry.content = String::from_utf8_lossy(&entry.content).replace(from, to).into_bytes())
+}
+
+/// The same entries with one changed.
+fn changed(entries: &[Raw], name: &str, change: impl FnOnce(&mut Raw)) -> Vec<Raw> {
+    let mut entries = entries.to_vec();
+    change(entries.iter_mut().find(|entry| entry.name == name).unwrap());
+    entries
+}
+
+fn refused(entries: &[Raw], revision: &str, why: &str) {
+    match unpacked(&closed(entries), revision) {
+        Err(UnpackError::Integrity(text)) => assert!(text.contains(why), "{text}, not {why}"),
+        other => panic!("{why}: {other:?}"),
+    }
+}
+
 #[test]
 fn snapshot_round_trips_and_is_deterministic() {
     let repo = Repo::new();
@@ -155,6 +174,8 @@ fn snapshot_round_trips_and_is_deterministic() {
     symlink(&long, repo.0.path().join("long-link")).unwrap();
     symlink("nowhere/yet", repo.0.path().join("dangling")).unwrap();
     let revision = repo.commit();
+    let mut expected = found(repo.0.path());
+    expected.retain(|name, _| !name.starts_with(".git/"));
     repo.write("later.tf", "x");
     repo.commit();
     let (packed, snapshot) = repo.pack(&revision).unwrap();
@@ -163,25 +184,6 @@ fn snapshot_round_trips_and_is_deterministic() {
     let (unpacked, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!((unpacked.files, unpacked.without.len()), (11, 0));
     check_links(dir.path()).unwrap();
-    let mut expected = BTreeMap::from(
-        [
-            (".gitattributes", "*.tf text eol=crlf\nsecret.txt export-ignore\nversion.txt export-subst ident\n"),
-            ("main.tf", "a\nb\n"),
-            ("secret.txt", "kept"),
-            ("version.txt", "$Format:%H$ $Id$\n"),
-            ("a.tf", ""),
-            ("a/b/c.bin", "\0\u{fffd}\r\n"),
-            ("run.sh", "run: #!/bin/sh\n"),
-            ("a/link", "-> ../main.tf"),
-            ("dangling", "-> nowhere/yet"),
-            ("a/", ""),
-            ("a/b/", ""),
-        ]
-        .map(|(name, text)| (name.to_owned(), text.to_owned())),
-    );
-    expected.insert(format!("a/{}/", "d".repeat(120)), String::new());
-    expected.insert(long.clone(), "long".into());
-    expected.insert("long-link".into(), format!("-> {long}"));
     assert_eq!(found(dir.path()), expected);
 }
 
@@ -189,8 +191,9 @@ fn snapshot_round_trips_and_is_deterministic() {
 fn empty_commit_round_trips() {
     let repo = Repo::new();
     let revision = repo.commit();
-    let (_, snapshot) = repo.pack(&revision).unwrap();
-    assert_eq!(unpacked(&snapshot, &revision).unwrap().0, Unpacked { files: 0, without: vec![] });
+    let snapshot = repo.pack(&revision).unwrap().1;
+    let empty = Unpacked { files: 0, without: vec![] };
+    assert_eq!(unpacked(&snapshot, &revision).unwrap().0, empty);
 }
 
 /// A repository with a submodule that its mirror has and one that it lacks.
@@ -200,8 +203,10 @@ fn with_submodules() -> (Repo, String) {
     let commit = inner.commit();
     repo.write("main.tf", "outer");
     repo.git(&["fetch", "-q", inner.0.path().to_str().unwrap(), &commit]);
-    repo.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{commit},modules/net")]);
-    repo.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{},modules/app", "c".repeat(40))]);
+    for (commit, name) in [(commit, "net"), ("c".repeat(40), "app")] {
+        let link = format!("160000,{commit},modules/{name}");
+        repo.git(&["update-index", "--add", "--cacheinfo", &link]);
+    }
     repo.git(&["add", "main.tf"]);
     repo.git(&["commit", "-q", "-m", "x"]);
     let revision = repo.git(&["rev-parse", "HEAD"]);
@@ -215,23 +220,17 @@ fn submodules_are_included_if_mirrored() {
     assert_eq!((packed.files, packed.without), (2, vec!["modules/app".to_owned()]));
     let (unpacked, dir) = unpacked(&snapshot, &revision).unwrap();
     assert_eq!(unpacked.without, ["modules/app"]);
-    let names: Vec<_> = found(dir.path()).into_iter().collect();
-    let expected =
-        [("main.tf", "outer"), ("modules/", ""), ("modules/app/", ""), ("modules/net/", ""), ("modules/net/mod.tf", "inner")];
-    assert_eq!(names, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    let found: Vec<_> = found(dir.path()).into_iter().map(|(name, text)| name + ":" + &text).collect();
+    assert_eq!(found.join(" "), "main.tf:outer modules/: modules/app/: modules/net/: modules/net/mod.tf:inner");
 }
 
 /// A repository with a large file that its mirror has and one that it lacks.
 fn with_large_files() -> (Repo, String) {
     let repo = Repo::new();
     let content = b"large".repeat(1000);
-    let pointer = |content: &[u8]| {
-        let oid = hex::encode(Sha256::digest(content));
-        (format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n", content.len()), oid)
-    };
-    let (text, oid) = pointer(&content);
-    repo.write("net/code.zip", &text);
-    repo.write("net/other.zip", pointer(b"other").0);
+    let oid = oid(&content);
+    repo.write("net/code.zip", pointer(&content));
+    repo.write("net/other.zip", pointer(b"other"));
     let revision = repo.commit();
     repo.write(&format!(".git/lfs/objects/{}/{}/{oid}", &oid[..2], &oid[2..4]), content);
     (repo, revision)
@@ -248,9 +247,8 @@ fn large_files_are_included_if_mirrored() {
     let store = repo.dir().join("lfs/objects");
     let path = found(&store).into_keys().find(|name| name.len() > 60).unwrap();
     fs::write(store.join(path), b"LARGE".repeat(1000)).unwrap();
-    assert!(
-        matches!(repo.pack(&revision).unwrap_err(), PackError::Mirror(what) if what.contains("is not what net/code.zip points to"))
-    );
+    let error = repo.pack(&revision).unwrap_err();
+    assert!(matches!(&error, PackError::Mirror(what) if what.contains("is not what net/code.zip points to")), "{error}");
 }
 
 #[test]
@@ -263,25 +261,17 @@ fn tampered_snapshot_is_refused() {
     repo.write("main.tf", "other");
     let other = repo.commit();
     let snapshot = repo.pack(&revision).unwrap().1;
-    let refused = |entries: &[Raw], why: &str| match unpacked(&closed(entries), &revision) {
-        Err(UnpackError::Integrity(text)) => assert!(text.contains(why), "{text}, not {why}"),
-        other => panic!("{why}: {other:?}"),
-    };
+    let refused = |entries: &[Raw], why: &str| refused(entries, &revision, why);
     let entries = opened(&snapshot);
-    assert!(unpacked(&closed(&entries), &revision).is_ok(), "as it is it is not refused");
-    let at = |name: &str| entries.iter().position(|entry| entry.name == name).unwrap();
-    let changed = |name: &str, change: &dyn Fn(&mut Raw)| {
-        let mut entries = entries.clone();
-        change(&mut entries[at(name)]);
-        entries
-    };
+    assert!(unpacked(&closed(&entries), &revision).is_ok(), "unchanged it is accepted");
+    let changed = |name: &str, change: fn(&mut Raw)| changed(&entries, name, change);
     let and = |raw: Raw| [entries.as_slice(), &[raw]].concat();
     let files = "has other files than commit";
-    refused(&changed("main.tf", &|entry| entry.content[1] ^= 1), files);
-    refused(&changed("main.tf", &|entry| entry.mode = 0o755), files);
-    refused(&changed("main.tf", &|entry| entry.name = "Main.tf".into()), files);
-    refused(&changed("link", &|entry| entry.link = "net/vars.tf".into()), files);
-    refused(&changed("net/vars.tf", &|entry| entry.name = "vars.tf".into()), files);
+    refused(&changed("main.tf", |entry| entry.content[1] ^= 1), files);
+    refused(&changed("main.tf", |entry| entry.mode = 0o755), files);
+    refused(&changed("main.tf", |entry| entry.name = "Main.tf".into()), files);
+    refused(&changed("link", |entry| entry.link = "net/vars.tf".into()), files);
+    refused(&changed("net/vars.tf", |entry| entry.name = "vars.tf".into()), files);
     refused(&and(file("extra.tf", b"")), files);
     refused(&entries.iter().filter(|entry| entry.name != "main.tf").cloned().collect::<Vec<_>>(), files);
     let dir = Raw { kind: EntryType::Directory, ..file("empty", b"") };
@@ -289,21 +279,15 @@ fn tampered_snapshot_is_refused() {
     // In the header.
     refused(&entries[1..], "its description is missing");
     refused(&and(file(HEADER, b"{}")), "twice");
-    let said = |from: &str, to: &str| {
-        changed(HEADER, &|entry| entry.content = String::from_utf8_lossy(&entry.content).replace(from, to).into_bytes())
-    };
+    let said = |from: &str, to: &str| described(&entries, from, to);
     refused(&said("{", "x"), "its description is malformed");
     refused(&said("\"version\":1", "\"version\":2"), "of form 2");
     refused(&said(&revision, &other), "is of commit");
-    refused(&opened(&repo.pack(&other).unwrap().1), "is of commit");
+    let others = opened(&repo.pack(&other).unwrap().1);
+    refused(&others, "is of commit");
     // The files of one commit with the id of another.
-    let mut mixed = opened(&repo.pack(&other).unwrap().1);
-    mixed[0] = entries[0].clone();
-    refused(&mixed, files);
-    let mut mixed = entries.clone();
-    let text = String::from_utf8(opened(&repo.pack(&other).unwrap().1)[0].content.clone()).unwrap();
-    mixed[0].content = text.replace(&other, &revision).into_bytes();
-    refused(&mixed, "that has another id");
+    refused(&[&entries[..1], &others[1..]].concat(), files);
+    refused(&[&described(&others, &other, &revision)[..1], &entries[1..]].concat(), "that has another id");
     for more in [r#""gitlinks":{"net":"x"}"#, r#""lfs":{"main.tf":"x"}"#, r#""gitlinks":{"gone":"x"}"#, r#""lfs":{"gone":"x"}"#] {
         let entries = said("{\"version\"", &format!("{{{more},\"version\""));
         let why = if more.contains("gone") { "describes `gone`, which is not in it" } else { "the snapshot has" };
@@ -322,41 +306,28 @@ fn tampered_snapshot_is_refused() {
     refused(&and(kind(EntryType::Fifo, "pipe", "")), "a named pipe");
     refused(&and(Raw { mode: 0o4755, ..file("su", b"") }), "set-user-id");
     // In the compressed bytes.
-    let cut = unpacked(&snapshot[..snapshot.len() / 2], &revision).unwrap_err();
-    assert!(matches!(cut, UnpackError::Integrity(_)), "{cut}");
-    let behind = unpacked(&[snapshot.as_slice(), b"x"].concat(), &revision).unwrap_err();
-    assert!(matches!(behind, UnpackError::Integrity(_)), "{behind}");
+    for bytes in [&snapshot[..snapshot.len() / 2], &[snapshot.as_slice(), b"x"].concat()] {
+        let error = unpacked(bytes, &revision).unwrap_err();
+        assert!(matches!(error, UnpackError::Integrity(_)), "{error}");
+    }
 }
 
 #[test]
 fn foreign_submodules_and_large_files_are_refused() {
-    let refused = |entries: &[Raw], revision: &str, why: &str| match unpacked(&closed(entries), revision) {
-        Err(UnpackError::Integrity(text)) => assert!(text.contains(why), "{text}, not {why}"),
-        other => panic!("{why}: {other:?}"),
-    };
     let (repo, revision) = with_submodules();
     let entries = opened(&repo.pack(&revision).unwrap().1);
-    let find = |name: &str| entries.iter().position(|entry| entry.name.trim_end_matches('/') == name).unwrap();
-    let mut changed = entries.clone();
-    changed[find("modules/net/mod.tf")].content = b"inneR".into();
-    refused(&changed, &revision, "the submodule `modules/net` has other files");
+    let foreign = changed(&entries, "modules/net/mod.tf", |entry| entry.content = b"inneR".into());
+    refused(&foreign, &revision, "the submodule `modules/net` has other files");
     refused(&[entries.as_slice(), &[file("modules/app/x", b"")]].concat(), &revision, "no commit that they are of");
-    let mut changed = entries.clone();
-    let text = String::from_utf8(changed[0].content.clone()).unwrap();
-    changed[0].content = text.replace(&"c".repeat(40), &"d".repeat(40)).into_bytes();
-    refused(&changed, &revision, "the snapshot has other files");
+    let foreign = described(&entries, &"c".repeat(40), &"d".repeat(40));
+    refused(&foreign, &revision, "the snapshot has other files");
     let (repo, revision) = with_large_files();
     let entries = opened(&repo.pack(&revision).unwrap().1);
-    let mut changed = entries.clone();
-    changed.iter_mut().find(|entry| entry.name == "net/code.zip").unwrap().content[0] ^= 1;
-    refused(&changed, &revision, "differs from its Git LFS pointer");
-    let mut changed = entries.clone();
-    let (oid, content) = (hex::encode(Sha256::digest(b"large".repeat(1000))), b"evil");
-    let text = String::from_utf8(changed[0].content.clone()).unwrap();
-    let text = text.replace(&oid, &hex::encode(Sha256::digest(content))).replace("5000", "4");
-    changed[0].content = text.into_bytes();
-    changed.iter_mut().find(|entry| entry.name == "net/code.zip").unwrap().content = content.into();
-    refused(&changed, &revision, "the snapshot has other files");
+    let foreign = changed(&entries, "net/code.zip", |entry| entry.content[0] ^= 1);
+    refused(&foreign, &revision, "differs from its Git LFS pointer");
+    let foreign = described(&described(&entries, &oid(&b"large".repeat(1000)), &oid(b"evil")), "5000", "4");
+    let foreign = changed(&foreign, "net/code.zip", |entry| entry.content = b"evil".into());
+    refused(&foreign, &revision, "the snapshot has other files");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn env() -> Option<Vec<(OsString, OsString)>> {
     Some([("PATH", path.as_str()), ("no_proxy", "*"), ("HOME", "/nowhere")].map(|(k, v)| (k.into(), v.into())).into())
 }
 
-/// Credentials for environment for requests to the server.
+/// A login for requests to the server.
 fn login(addr: SocketAddr) -> Login {
     Login { origin: format!("http://{addr}/"), http: Some(Credentials::Bearer("t0ken".into())), ..Login::default() }
 }
@@ -145,7 +145,7 @@ async fn hostile_lfs_settings_are_ignored() {
         assert!(!text.contains("file:") || refused == Refusal::Invalid, "{text}: {message}");
         assert_eq!(left(into.path()), ["code.zip"], "{text}");
     }
-    assert!(!pawned.exists(), "a program of the repository's was started");
+    assert!(!pawned.exists(), "a program from the repository was started");
     assert!(asked.lock().unwrap().iter().any(|sent| sent == "Bearer t0ken"));
     let told = told.lock().unwrap().clone();
     assert!(!told.is_empty() && told.iter().all(String::is_empty), "{told:?}");

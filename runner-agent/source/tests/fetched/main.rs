@@ -198,7 +198,7 @@ async fn credentials_are_not_sent_to_redirect_targets() {
         let (refused, message) = refusal(fetch(&url, &format!("http://{}/", listener.addr()), &http).await);
         assert!(refused == Refusal::Invalid && message.contains("redirects elsewhere"), "{message}");
         assert_eq!(*told.lock().unwrap(), [sent]);
-        // A request without credentials for this host host redirected without any.
+        // A request without credentials is redirected without any.
         let (refused, message) = refusal(fetch(&url, &own, &http).await);
         assert_eq!(refused, Refusal::Unauthorized, "{message}");
         assert_eq!(told.lock().unwrap()[1], "");

@@ -17,7 +17,7 @@ use crate::usage::total;
 use harness::cluster::control_plane::free_ports;
 use harness::cluster::gobuild::Toolset;
 use harness::cluster::pki::{Identity, Pki};
-use harness::cluster::{ControlPlane, NAMESPACE, Options, command, images, report};
+use harness::cluster::{ControlPlane, NAMESPACE, command, images, report};
 use servers::git::GitServer;
 
 /// The controller's limit of open attempts.
@@ -120,9 +120,9 @@ impl Lab {
         let policy = directory.join("audit-policy.yaml");
         fs::write(&policy, AUDIT_POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
         // The last value of a flag applies.
-        let apiserver_flags = vec![format!("--audit-policy-file={}", policy.display())];
+        let flag = format!("--audit-policy-file={}", policy.display());
         // Not shared: it has thousands of layers, and its own audit policy to count requests.
-        let plane = ControlPlane::start(Options { apiserver_flags, ..Options::default() }).await?;
+        let plane = ControlPlane::start(&[&flag]).await?;
         tokio::task::block_in_place(|| install(&plane))?;
         let admin = plane.client().await?;
         let ports = free_ports(4)?;

@@ -40,7 +40,7 @@ impl Cluster {
         images.sources.iter().try_for_each(|image| self.import(image))?;
         let mut all = images.values();
         all.extend(values.clone());
-        self.install_chart_of(checkout, &all).await
+        self.install_chart(checkout, &all).await
     }
 
     /// Makes an image available to pods.
@@ -52,13 +52,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Installs or upgrades the chart and waits until it is ready.
-    pub async fn install_chart(&self, values: &Values) -> Result<()> {
-        self.install_chart_of(images::root(), values).await
-    }
-
-    /// Like [`Self::install_chart`], with the chart of another checkout.
-    pub async fn install_chart_of(&self, checkout: &Path, values: &Values) -> Result<()> {
+    /// Installs or upgrades the chart of a checkout and waits until it is ready.
+    async fn install_chart(&self, checkout: &Path, values: &Values) -> Result<()> {
         let step = report::step("pawl", "installing the chart");
         self.make_datastore_volume()?;
         let mut command = self.helm(&["upgrade", "--install", "pawl"])?;

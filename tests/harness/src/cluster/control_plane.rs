@@ -64,16 +64,6 @@ const IDLE_CONTROLLERS: &[&str] = &[
     "volumeattributesclass-protection-controller",
 ];
 
-/// Options of a control plane without nodes.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Run kube-controller-manager too: garbage collection, namespaces, service accounts.
-    pub controllers: bool,
-    /// Path of the audit log. By default it is in the control plane's own directory, which is removed with it.
-    pub audit_log: Option<PathBuf>,
-    pub apiserver_flags: Vec<String>,
-}
-
 /// A private API server on the loopback address. Drop ends its processes.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -83,13 +73,9 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts etcd and kube-apiserver and waits until they are ready, which takes about 4 s.
-    pub async fn start(options: Options) -> Result<Self> {
-        let mut names = CONTROL_PLANE.to_vec();
-        if options.controllers {
-            names.push("kube-controller-manager");
-        }
-        let tools = Toolset::ensure(&names)?;
+    /// Starts etcd and kube-apiserver, with more flags, and waits until they are ready, which takes about 4 s.
+    pub async fn start(flags: &[&str]) -> Result<Self> {
+        let tools = Toolset::ensure(CONTROL_PLANE)?;
         let state = claim_directory()?;
         let processes = Processes::new(&state, None);
         let free = free_ports(4)?;
@@ -101,27 +87,17 @@ impl ControlPlane {
             services: "10.96.0.0/16".to_owned(),
             first_service: Ipv4Addr::new(10, 96, 0, 1),
             ports,
-            audit_log: options.audit_log.clone().unwrap_or_else(|| state.join("log/audit.jsonl")),
+            audit_log: state.join("log/audit.jsonl"),
             audit: Audit::default(),
         };
         let pki = Pki::create(&state.join("pki"))?;
         let access = place.access(&tools)?;
         // From here on, drop ends the processes on an early return.
         let plane = Self { access, state: state.clone(), processes };
-        let mut flags = options.apiserver_flags;
         // The `kubernetes` service cannot forward to a loopback address.
-        flags.push("--endpoint-reconciler-type=none".to_owned());
-        let started = place.start(&tools, &pki, &plane.processes, &flags)?;
-        if options.controllers {
-            place.start_controllers(&tools, &pki, &plane.processes, &[])?;
-        }
+        let started = place.start(&tools, &pki, &plane.processes, &[flags, &["--endpoint-reconciler-type=none"]].concat())?;
         plane.access.wait_ready(&plane.processes, &started).await?;
         Ok(plane)
-    }
-
-    /// Ends the processes and removes their directory.
-    pub fn stop(self) {
-        drop(self);
     }
 
     /// The directory of its files and logs.
@@ -148,7 +124,7 @@ impl Drop for ControlPlane {
 }
 
 fn end(processes: &Processes) -> Result<()> {
-    for name in ["kube-controller-manager", "kube-apiserver", "etcd"] {
+    for name in ["kube-apiserver", "etcd"] {
         // Kill at once: no data is needed.
         processes.end(name, Duration::ZERO)?;
     }
@@ -249,7 +225,7 @@ impl Place<'_> {
     }
 
     /// Starts etcd and kube-apiserver, and writes the administrator's kubeconfig.
-    pub(super) fn start(&self, tools: &Toolset, pki: &Pki, processes: &Processes, more: &[String]) -> Result<Vec<Record>> {
+    pub(super) fn start(&self, tools: &Toolset, pki: &Pki, processes: &Processes, more: &[&str]) -> Result<Vec<Record>> {
         let (address, first) = (self.address.to_string(), self.first_service.to_string());
         let hosts = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "127.0.0.1"];
         let hosts: Vec<&str> = hosts.into_iter().chain([address.as_str(), first.as_str()]).collect();
@@ -313,16 +289,16 @@ impl Place<'_> {
             // Never rotate, so that readers can use one file for the cluster's lifetime.
             "--audit-log-maxsize=100000".to_owned(),
         ];
-        flags.extend_from_slice(more);
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         let apiserver = processes.spawn("kube-apiserver", tools.path("kube-apiserver")?, &flags)?;
         Ok(vec![etcd, apiserver])
     }
 
     /// Starts kube-controller-manager.
-    pub(super) fn start_controllers(&self, tools: &Toolset, pki: &Pki, processes: &Processes, more: &[String]) -> Result<Record> {
+    pub(super) fn start_controllers(&self, tools: &Toolset, pki: &Pki, processes: &Processes) -> Result<Record> {
         let user = "system:kube-controller-manager";
         let kubeconfig = self.identity(pki, Identity { file: "controllers", user, group: "pawl", hosts: &[] })?;
-        let mut flags = vec![
+        let flags = [
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--authentication-kubeconfig={}", kubeconfig.display()),
             format!("--authorization-kubeconfig={}", kubeconfig.display()),
@@ -334,7 +310,6 @@ impl Place<'_> {
             format!("--bind-address={}", self.bind),
             format!("--secure-port={}", self.ports.controllers),
         ];
-        flags.extend_from_slice(more);
         processes.spawn("kube-controller-manager", tools.path("kube-controller-manager")?, &flags)
     }
 }

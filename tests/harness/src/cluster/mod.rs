@@ -20,7 +20,7 @@ pub mod victims;
 mod whole;
 
 pub use access::Access;
-pub use control_plane::{Audit, ControlPlane, Options};
+pub use control_plane::{Audit, ControlPlane};
 pub use xtask::{cache, command, gobuild, packages, prepare, report};
 
 pub use whole::{Cluster, NAMESPACE, Status};

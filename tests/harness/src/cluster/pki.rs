@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
     SanType, SigningKey as _,
@@ -134,7 +137,7 @@ fn authority(name: &str) -> Result<CertifiedIssuer<'static, KeyPair>> {
 
 /// A kubeconfig with embedded certificates, so that the file can be copied.
 pub fn kubeconfig(server: &str, authority: &str, pair: &Pair) -> String {
-    let encode = |text: &str| base64(text.as_bytes());
+    let encode = |text: &str| STANDARD.encode(text);
     serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -146,9 +149,4 @@ pub fn kubeconfig(server: &str, authority: &str, pair: &Pair) -> String {
         "current-context": "pawl",
     })
     .to_string()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    let value = serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap_or_default();
-    value.as_str().unwrap_or_default().to_owned()
 }

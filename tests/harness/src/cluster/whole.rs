@@ -142,7 +142,7 @@ impl Cluster {
         node.wait_containerd(&containerd).await?;
         images::import(state, pause)?;
         access.wait_ready(&processes, &started).await?;
-        started.push(place.start_controllers(&tools, &pki, &processes, &[])?);
+        started.push(place.start_controllers(&tools, &pki, &processes)?);
         started.push(node.start_scheduler(&place, &pki)?);
         started.push(node.start_kubelet(&place, &pki)?);
         started.push(node.start_proxy(&place, &pki)?);

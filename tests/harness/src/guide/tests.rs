@@ -22,7 +22,7 @@ fn suites() -> String {
 }
 
 #[test]
-fn every_command_and_manifest_is_run_or_says_why_not() {
+fn every_command_and_manifest_is_run_or_excused() {
     let suites = suites();
     let (mut names, mut not_run, mut wrong) = (BTreeSet::new(), 0, Vec::new());
     for block in all().unwrap() {
@@ -49,7 +49,7 @@ fn every_command_and_manifest_is_run_or_says_why_not() {
 }
 
 #[test]
-fn a_block_is_seen_with_its_mark_and_without() {
+fn blocks_are_parsed_with_and_without_marks() {
     let text = "words\n<!-- run: a b -->\n```sh\nls\n\nid\n```\n\n```yaml\na: 1\n```\n<!-- not run: why -->\n```sh\nrm\n```\n";
     let seen: Vec<_> = blocks("p", text).unwrap().into_iter().map(|b| (b.place, b.language, b.mark, b.text)).collect();
     let of = |place: &str, language: &str, mark, text: &str| (place.to_owned(), language.to_owned(), mark, text.to_owned());
@@ -69,7 +69,7 @@ fn a_block_is_seen_with_its_mark_and_without() {
 
 /// The checks above do not see indented code blocks.
 #[test]
-fn no_code_stands_outside_of_a_fence() {
+fn code_is_always_fenced() {
     for page in pages().unwrap() {
         let text = read(&page).unwrap();
         let mut fenced = false;
@@ -84,7 +84,7 @@ fn no_code_stands_outside_of_a_fence() {
 }
 
 #[test]
-fn readme_is_read_in_three_minutes_and_begins_with_a_run_that_needs_nothing() {
+fn readme_is_short_and_begins_with_a_run_without_needs() {
     let readme = read(Path::new("README.md")).unwrap();
     assert!(readme.lines().count() <= 200, "{} lines", readme.lines().count());
     let blocks = blocks("README.md", &readme).unwrap();
@@ -96,7 +96,7 @@ fn readme_is_read_in_three_minutes_and_begins_with_a_run_that_needs_nothing() {
 }
 
 #[test]
-fn manifests_and_values_can_be_read() {
+fn manifests_and_values_are_parsed() {
     for block in all().unwrap().into_iter().filter(|block| block.language == "yaml") {
         let mut manifest: serde_json::Value =
             serde_saphyr::from_str(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.place));
@@ -135,7 +135,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_a_target() {
     let mut pages = pages().unwrap();
     for entry in fs::read_dir(root().join("design")).unwrap() {
         let path = entry.unwrap().path();
@@ -186,7 +186,7 @@ fn every_page_is_in_the_list_and_in_readme() {
 
 /// Annotations, roles, metrics and exit codes in the handwritten pages.
 #[test]
-fn what_people_look_up_is_there() {
+fn guide_names_annotations_phases_results_and_roles() {
     let guide: String = pages().unwrap().iter().map(|page| read(page).unwrap()).collect();
     let gestures = [crds::names::APPROVE, crds::names::DENY, crds::names::CANCEL, crds::names::RERUN, crds::names::RECOVER];
     let phases = crds::Phase::ALL.map(crds::Phase::as_str);
