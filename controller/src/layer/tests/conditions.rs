@@ -7,8 +7,7 @@ use crate::layer::conditions::{APPLY_UP_TO_DATE, COMMIT_PLANNED, PLAN_UP_TO_DATE
 type Row = (&'static str, fn() -> World, LayerState, [&'static str; 6]);
 
 fn planned(add: u32) -> World {
-    let mut world = World::new().commit(1, "a");
-    world.settle();
+    let mut world = World::begun();
     world.waits(add);
     world
 }
@@ -19,18 +18,14 @@ fn ended(mut world: World, result: RunResult) -> World {
 }
 
 fn failed(class: &str) -> World {
-    let mut world = World::new().commit(1, "a");
-    world.settle();
-    world.begins();
-    world.fails(class, "PlanFailed");
+    let mut world = World::begun();
+    world.begins().fails(class, "PlanFailed");
     world
 }
 
 fn drifted() -> World {
     let mut world = World::applied();
-    world.later(60 * 27);
-    world.settle();
-    world.waits(1);
+    world.later(60 * 27).settle().waits(1);
     world
 }
 
@@ -81,19 +76,19 @@ fn every_condition_row_has_its_state_and_conditions() {
         ),
         (
             "no path",
-            || without(|world| world.change(&json!({"status": {"source": {"missing": "no such directory"}}}))),
+            || without(|world| _ = world.change(&json!({"status": {"source": {"missing": "no such directory"}}}))),
             PlanNeeded,
             ["False PathNotFound", "False", "True PathNotFound", "False NoPlan", "Unknown PathNotFound", "Unknown NoPlan"],
         ),
         (
             "another ref than was looked at",
-            || without(|world| world.change(&json!({"spec": {"ref": "v2"}}))),
+            || without(|world| _ = world.change(&json!({"spec": {"ref": "v2"}}))),
             PlanNeeded,
             ["False NoRevision", "True NoRevision", "False", "False NoPlan", "Unknown NoRevision", "Unknown NoPlan"],
         ),
         (
             "settings make no sense",
-            || without(|world| world.change(&json!({"spec": {"template": {"stack": 1}}}))),
+            || without(|world| _ = world.change(&json!({"spec": {"template": {"stack": 1}}}))),
             PlanNeeded,
             [
                 "False TemplateInvalid",
@@ -118,7 +113,7 @@ fn every_condition_row_has_its_state_and_conditions() {
         ),
         (
             "suspended",
-            || without(|world| world.change(&json!({"spec": {"suspend": true}}))),
+            || without(|world| _ = world.change(&json!({"spec": {"suspend": true}}))),
             PlanNeeded,
             ["False Suspended", "False", "False", "False NoPlan", "False PlanNeeded", "Unknown NoPlan"],
         ),
@@ -160,8 +155,8 @@ fn every_condition_row_has_its_state_and_conditions() {
         (
             "Dry",
             || {
-                let mut world = World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}}));
-                world.settle();
+                let mut world =
+                    World::new().commit(1, "a").with(&json!({"spec": {"remediation": {"onCommit": "Dry"}}})).settled();
                 world.waits(1);
                 ended(world, RunResult::Planned)
             },
@@ -247,8 +242,7 @@ fn every_condition_row_has_its_state_and_conditions() {
     let reached: std::collections::BTreeSet<_> = rows.iter().map(|(_, _, state, _)| state.as_str()).collect();
     assert_eq!(Vec::from_iter(reached), ["ApplyNeeded", "Idle", "PlanNeeded"]);
     for (row, make, state, wanted) in rows {
-        let mut world = make();
-        world.settle();
+        let world = make().settled();
         let said: Vec<String> = TYPES
             .iter()
             .map(|type_| match world.condition(type_) {
@@ -256,7 +250,8 @@ fn every_condition_row_has_its_state_and_conditions() {
                 (status, reason) => format!("{status} {reason}"),
             })
             .collect();
-        assert_eq!((said.as_slice(), world.state()), (&wanted.map(str::to_owned)[..], Some(state)), "{row}");
+        assert_eq!(said.as_slice(), &wanted.map(str::to_owned)[..], "{row}");
+        assert_eq!(world.state(), Some(state), "{row}");
         for condition in world.status().conditions {
             assert!(!condition.message.is_empty(), "{row}: {}", condition.type_);
         }
