@@ -11,8 +11,7 @@ fn waiting() -> World {
 }
 
 fn approved() -> World {
-    let world = waiting().approve().annotate(names::COMMENT, "ok").settled();
-    world
+    waiting().approve().annotate(names::COMMENT, "ok").settled()
 }
 
 #[test]

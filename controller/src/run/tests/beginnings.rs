@@ -71,9 +71,8 @@ fn terminating_namespace_is_reported_not_the_policies() {
     let mut world = World::automatic().not_enforced(Missing::namespace("team"));
     assert_eq!(world.settle(), Some(5));
     assert_eq!(world.condition(STALLED), is_true("NamespaceTerminating"));
-    let status = world.status();
-    assert_eq!(status.message.as_deref(), Some("namespace team is being deleted, and nothing can be created in it"));
-    assert_eq!(status.next_step.as_deref(), Some("create the run in a namespace that is not being deleted"));
+    assert_eq!(world.message(), "namespace team is being deleted, and nothing can be created in it");
+    assert_eq!(world.next_step(), "create the run in a namespace that is not being deleted");
     assert_eq!(world.writes.len(), 1);
     assert_eq!(world.events.as_slice(), ["NamespaceTerminating"].as_slice());
 }
@@ -104,10 +103,10 @@ fn waiting_pod_has_a_reason_and_fails_at_the_deadline() {
         assert_eq!(failure.reason.as_str(), reason);
         assert_eq!(failure.class, class);
         assert_eq!(failure.changes, Changed::None);
-        let next = world.next_step().to_owned();
-        has(&next, ", then: kubectl ");
-        has(&next, "pawl.run/rerun=true");
-        let PodState::Present(pod) = &world.o.pod else { panic!("no pod") };
+        let next = world.next_step();
+        has(next, ", then: kubectl ");
+        has(next, "pawl.run/rerun=true");
+        let pod = world.pod();
         assert!(pod.deleting && !pod.held && !world.attempt().open);
     }
 }
@@ -131,7 +130,7 @@ fn start_failure_is_cleared_when_its_cause_is_gone() {
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
     let status = world.status();
     assert!(status.failure.is_none() && status.next_step.is_none());
-    assert!(status.message.as_ref().unwrap().contains("waits for pod"), "{:?}", status.message);
+    has(world.message(), "waits for pod");
 }
 
 #[test]
@@ -194,12 +193,11 @@ fn missing_service_account_is_named_and_awaited() {
     world = world.first_write();
     world.o.notes.refused = Some(refused_again(None, 1, missing, world.now));
     world.settle();
-    let status = world.status();
-    let failure = status.failure.as_ref().unwrap();
+    let failure = world.failure();
     assert_eq!(failure.reason.as_str(), reason::SERVICE_ACCOUNT_NOT_FOUND);
     assert_eq!(failure.class, FailureClass::Configuration);
     let step = "create the ServiceAccount, and the run goes on by itself: kubectl create serviceaccount -n team aws";
-    assert_eq!(status.next_step.as_deref(), Some(step));
+    assert_eq!(world.next_step(), step);
     world = world.later(1).settled();
     assert!(world.status().failure.is_none(), "it was created");
     assert!(world.status().next_step.is_none(), "it was created");

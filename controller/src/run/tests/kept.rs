@@ -44,10 +44,10 @@ fn plan_waits_without_a_pod_after_the_hold() {
     assert!(world.attempt().closed_at.is_some());
     assert!(status.plan.is_some());
     assert!(status.failure.is_none());
-    let text = status.message.clone().unwrap();
-    has(&text, "2027-01-18 08:00:00 UTC");
-    has(&text, "no pod is held");
-    assert!(status.next_step.as_ref().unwrap().contains(&format!("pawl.run/approve={SUM} pawl.run/approved-by=\"$(kubectl")));
+    let text = world.message();
+    has(text, "2027-01-18 08:00:00 UTC");
+    has(text, "no pod is held");
+    has(world.next_step(), &format!("pawl.run/approve={SUM} pawl.run/approved-by=\"$(kubectl"));
     assert_eq!(world.condition(PLANNED), is_true("Planned"));
     assert_eq!(world.condition(APPROVED), is_false("WaitingForApproval"));
     assert_eq!((world.writes.len(), world.events.len()), (before.0 + 1, before.1), "one write, and nothing to tell");
@@ -64,7 +64,8 @@ fn stored_plan_survives_its_pod() {
         assert_eq!(status.phase, Some(Phase::AwaitingApproval));
         assert!(!world.attempt().open);
         assert_eq!(world.attempt().tries, 1);
-        assert!(status.failure.is_none() && status.message.as_ref().unwrap().contains("waits for approval until"));
+        assert!(status.failure.is_none());
+        has(world.message(), "waits for approval until");
         assert!(status.history.last().unwrap().contains("the plan is kept"), "{:?}", status.history);
         assert_eq!(world.events.last(), Some(&"PlanKept"));
     }
@@ -305,7 +306,7 @@ fn waiting_plan_is_stale_after_another_apply() {
     let text = "run else/b applied to the same state at 2027-01-15 08:00:00 UTC, after this plan was made: to apply it will most \
                 likely fail as StalePlan, with nothing changed; a fresh plan is needed";
     let said = |world: &World| {
-        let condition = world.status().conditions.iter().find(|c| c.type_ == PLANNED).cloned().unwrap();
+        let condition = world.whole_condition(PLANNED).clone();
         (condition.status, condition.reason, condition.message)
     };
     for (what, mut world) in [("held", stale(held())), ("without a pod", stale(waiting()))] {
@@ -321,9 +322,9 @@ fn waiting_plan_is_stale_after_another_apply() {
         }
         let status = world.status();
         assert_eq!(status.phase, Some(Phase::AwaitingApproval), "{what}: it waits on");
-        assert!(status.message.as_ref().unwrap().ends_with(text), "{what}: {:?}", status.message);
-        let step = status.next_step.clone().unwrap();
-        has(&step, "pawl.run/cancel=");
+        assert!(world.message().ends_with(text), "{what}: {}", world.message());
+        let step = world.next_step();
+        has(step, "pawl.run/cancel=");
         assert!(step.ends_with("pawl.run/rerun=true"), "{what}: {step}");
         // The report stays when this process no longer knows the apply.
         world.o.applied = None;
@@ -371,11 +372,11 @@ fn waiting_plan_from_before_a_restore_fails_its_run() {
         assert_eq!(status.result, Some(RunResult::Failed));
         assert!(!world.attempt().open, "{status:?}");
         assert!(status.lease.is_none(), "{status:?}");
-        let failure = status.failure.as_ref().unwrap();
+        let failure = world.failure();
         let changes = (failure.class, failure.reason.as_str(), failure.changes);
         assert_eq!(changes, (FailureClass::StalePlan, reason::PLAN_BEFORE_RESTORE, Changed::Unknown));
         has(&failure.message, "made at 2027-01-15T08:00:00Z, before the restore of 2027-01-15T08:00:01Z");
-        assert!(status.next_step.as_ref().unwrap().contains("pawl.run/rerun=true"));
+        assert!(world.next_step().contains("pawl.run/rerun=true"));
     };
     let restored_at = |mut world: World, seconds: i64| {
         world.settings.refuse_plans_before = Some(t0().checked_add(SignedDuration::from_secs(seconds)).unwrap());

@@ -49,7 +49,7 @@ fn approval_and_lease_are_one_write() {
     let before = world.writes.len();
     world.settle();
     assert_eq!(world.writes[before..], [Kind::Approval]);
-    assert_eq!(world.status().lease.as_ref().map(|lease| lease.state_key.as_str()), Some(KEY));
+    assert_eq!(world.status().lease.as_ref().unwrap().state_key, KEY);
     assert_eq!(world.condition(STATE_LEASED), is_true("Leased"));
 }
 
@@ -120,11 +120,7 @@ fn automatic_run_takes_the_lease_with_its_attempt() {
 
 #[test]
 fn plan_of_another_state_moves_the_lease() {
-    let mut world = automatic().adopted(Phase::Plan);
-    let attempt = world.attempt().number;
-    world.status_mut().plan =
-        Some(PlanStatus { checksum: SUM.into(), attempt, state_key: Some(KEY.into()), ..PlanStatus::default() });
-    world.settle();
+    let world = automatic().adopted(Phase::Plan).planned_on(KEY).settled();
     assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
     assert!(!is_entitled(&world.run, &lease_name(&expected(&automatic())), &world.settings), "the other one is free");
     assert!(is_entitled(&world.run, &lease_name(KEY), &world.settings));
@@ -132,10 +128,7 @@ fn plan_of_another_state_moves_the_lease() {
 
 #[test]
 fn attempt_that_ended_for_the_queue_uses_no_retry() {
-    let mut world = behind(World::automatic()).adopted(Phase::Plan);
-    world.status_mut().plan =
-        Some(PlanStatus { checksum: SUM.into(), attempt: 1, state_key: Some(KEY.into()), ..PlanStatus::default() });
-    world.settle();
+    let world = behind(World::automatic()).adopted(Phase::Plan).planned_on(KEY).settled();
     assert_eq!(world.condition(STATE_LEASED), is_false("Queued"));
     let mut world = world.exits().settled();
     assert_eq!(world.phase(), Some(Phase::Pending));

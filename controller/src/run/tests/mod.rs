@@ -291,7 +291,9 @@ impl World {
 
     /// Its plan names the state that it changes.
     pub(super) fn planned_on(mut self, key: &str) -> Self {
-        self.status_mut().plan.as_mut().unwrap().state_key = Some(key.into());
+        let attempt = self.attempt().number;
+        let new = || PlanStatus { checksum: SUM.into(), attempt, ..PlanStatus::default() };
+        self.status_mut().plan.get_or_insert_with(new).state_key = Some(key.into());
         self
     }
 

@@ -263,10 +263,7 @@ fn unfinished_apply_releases_the_lock_of_a_managed_state() {
         (Some(RunResult::Failed), RunResult::Failed, 1),
         (Some(RunResult::Applied), RunResult::Applied, 0),
     ] {
-        let ended = |applying: World| {
-            let world = said.map_or(applying.clone(), |said| applying.finished(said)).pod_ended(None).settled();
-            world
-        };
+        let ended = |applying: World| said.map_or(applying.clone(), |said| applying.finished(said)).pod_ended(None).settled();
         let applying = World::automatic().claimed().leased().bound();
         // Not if the state is stored elsewhere: no run may release that lock.
         let mut foreign = applying.clone();

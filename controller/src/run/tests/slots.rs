@@ -100,9 +100,9 @@ fn approved_plan_gets_its_lease_before_its_slot() {
     world.lease = Taken::Yes;
     world = world.later(11).settled();
     assert!(world.has_lease() && !world.attempt().open);
-    let said = world.message().to_owned();
+    let said = world.message();
     has(
-        &said,
+        said,
         "is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held",
     );
     let world = again(world, None).settled();
