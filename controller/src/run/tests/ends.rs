@@ -11,7 +11,7 @@ fn run_ended_by_its_agent_gets_conditions_in_one_write() {
         (RunResult::Indeterminate, is_false("ProviderUnreachable")),
     ] {
         for gone in [true, false] {
-            let mut world = World::automatic().claimed().finished(result);
+            let mut world = World::applying().finished(result);
             if result != RunResult::Applied {
                 world.status_mut().failure = Some(failure(FailureClass::Transient));
             }
@@ -34,8 +34,8 @@ fn run_ended_by_its_agent_gets_conditions_in_one_write() {
 fn lost_log_bytes_are_in_the_history() {
     let said = |result| TerminationMessage { unkept: Some("the last 7 bytes of the log".into()), ..message(result, None) };
     let worlds = [
-        World::automatic().claimed().finished(RunResult::Applied).pod_ended(Some(said(Some(RunResult::Applied)))),
-        World::automatic().claimed().pod_ended(Some(said(Some(RunResult::Applied)))),
+        World::applying().finished(RunResult::Applied).pod_ended(Some(said(Some(RunResult::Applied)))),
+        World::applying().pod_ended(Some(said(Some(RunResult::Applied)))),
         World::automatic().adopted(Phase::Plan).pod_ended(Some(said(None))),
     ];
     for mut world in worlds {
@@ -47,7 +47,7 @@ fn lost_log_bytes_are_in_the_history() {
 
 #[test]
 fn ended_run_is_finished_after_30_s_without_its_pod() {
-    let mut world = World::automatic().claimed().finished(RunResult::Applied).later(30).settled();
+    let mut world = World::applying().finished(RunResult::Applied).later(30).settled();
     assert_eq!(world.condition(FINISHED), is_true("Applied"));
     assert!(world.attempt().open, "its pod may still be there");
     world = world.pod_ended(None).settled();
@@ -59,7 +59,7 @@ fn ended_run_is_finished_after_30_s_without_its_pod() {
 fn result_in_the_termination_message_is_accepted() {
     for result in [RunResult::Applied, RunResult::Failed] {
         let said = message(Some(result), (result == RunResult::Failed).then(|| failure(FailureClass::Configuration)));
-        let world = World::automatic().claimed().pod_ended(Some(said)).settled();
+        let world = World::applying().pod_ended(Some(said)).settled();
         assert_eq!(world.result(), Some(result));
         assert_eq!(world.message(), "what the agent said");
         assert_eq!(world.status().failure.is_some(), result == RunResult::Failed);
@@ -84,7 +84,7 @@ fn image_of_another_release_fails_or_is_replaced() {
 #[test]
 fn claimed_pod_ended_silently_is_indeterminate() {
     for said in no_results() {
-        let world = World::automatic().claimed().pod_ended(said.clone()).settled();
+        let world = World::applying().pod_ended(said.clone()).settled();
         assert_eq!(world.result(), Some(RunResult::Indeterminate), "{said:?}");
         assert_eq!(world.phase(), Some(Phase::Failed));
         let failure = world.failure().clone();
@@ -100,7 +100,7 @@ fn claimed_pod_ended_silently_is_indeterminate() {
 
 #[test]
 fn claimed_pod_gone_for_a_minute_is_indeterminate() {
-    let mut world = World::automatic().claimed().pod_gone();
+    let mut world = World::applying().pod_gone();
     assert!(world.decide().needs_live(), "the wait begins with a live read");
     assert_eq!(world.settle(), Some(60));
     assert_eq!(world.condition(STALLED), is_true("PodGone"));
@@ -117,7 +117,7 @@ fn claimed_pod_gone_for_a_minute_is_indeterminate() {
 
 #[test]
 fn pod_with_another_uid_counts_as_gone() {
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     world.pod_mut().uid = "a second one".into();
     assert_eq!(world.settle(), Some(60));
     assert_eq!(world.condition(STALLED), is_true("PodGone"));
@@ -125,7 +125,7 @@ fn pod_with_another_uid_counts_as_gone() {
 
 #[test]
 fn earlier_wait_does_not_shorten_the_minute() {
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     let now = world.now;
     let status = world.status_mut();
     conditions::set(&mut status.conditions, STALLED, Some(true), reason::UNSCHEDULABLE, "", None, now);
@@ -172,9 +172,9 @@ fn stop_request_gives_the_agent_thirty_seconds() {
 #[test]
 fn stop_request_after_the_claim_kills_nothing() {
     for world in [
-        World::automatic().claimed().annotate(names::CANCEL, "why"),
-        World::automatic().claimed().annotate(names::DENY, "no"),
-        World::automatic().claimed().deleted(),
+        World::applying().annotate(names::CANCEL, "why"),
+        World::applying().annotate(names::DENY, "no"),
+        World::applying().deleted(),
     ] {
         let mut world = world.later(5000).settled();
         assert!(world.attempt().open && !world.gone);
@@ -289,7 +289,7 @@ fn deleted_run_loses_its_finalizer_last() {
     working = working.finished(RunResult::Canceled).pod_ended(None).settled();
     assert!(working.gone && !working.attempt().open);
 
-    let done = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None).settled();
+    let done = World::ended(RunResult::Applied).settled();
     let mut done = done.deleted();
     assert_eq!(done.decide().actions, [Action::Cleanup, Action::RemoveFinalizer]);
     done.settle();

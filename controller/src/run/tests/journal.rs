@@ -85,7 +85,7 @@ fn late_proof_replaces_journal_and_next_step() {
 
 #[test]
 fn journal_without_a_datastore_names_the_pod_log() {
-    let world = World::automatic().claimed().pod_ended(None).settled();
+    let world = World::applying().pod_ended(None).settled();
     let journal = world.status().journal.clone().unwrap();
     assert!(!journal.compared, "{}", journal.summary);
     assert!(journal.summary.contains("-a1 only"), "{}", journal.summary);

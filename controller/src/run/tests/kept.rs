@@ -350,7 +350,7 @@ fn approved_or_claimed_run_is_not_superseded() {
         ("recorded", recorded),
         ("restoring", restoring()),
         ("claimed", World::new().claimed()),
-        ("automatic", World::automatic().claimed()),
+        ("automatic", World::applying()),
         ("planning", World::new().adopted(Phase::Plan)),
     ] {
         world.o.newer = Some("net-2".into());

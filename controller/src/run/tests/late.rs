@@ -41,7 +41,7 @@ fn silent_claim_is_looked_up_in_the_datastore_first() {
 fn termination_message_needs_no_datastore_lookup() {
     let world = with_datastore().reports(RunResult::Applied).settled();
     assert_eq!((world.result(), world.asked), (Some(RunResult::Applied), 0));
-    let without = World::automatic().claimed().pod_ended(None).settled();
+    let without = World::applying().pod_ended(None).settled();
     assert_eq!(without.result(), Some(RunResult::Indeterminate));
     assert_eq!(without.asked, 0);
 }
@@ -125,7 +125,7 @@ fn indeterminate_stored_result_ends_the_polling() {
 #[test]
 fn late_termination_message_settles_the_run() {
     // Another writer closed the attempt while its pod still existed.
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     world.status_mut().attempt.as_mut().unwrap().open = false;
     let pod = world.o.pod.clone();
     world = world.pod_gone().settled();

@@ -145,7 +145,7 @@ fn attempt_that_ended_for_the_queue_uses_no_retry() {
 
 /// A claimed run that has its lease.
 fn applying() -> World {
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     world.status_mut().lease = Some(lease(KEY));
     world
 }

@@ -110,6 +110,16 @@ impl World {
         Self::new().with(|run| run.spec.approval.mode = crds::ApprovalMode::Automatic)
     }
 
+    /// An Automatic run whose agent has claimed its apply.
+    pub(super) fn applying() -> Self {
+        Self::automatic().claimed()
+    }
+
+    /// The same, ended by its agent, whose pod has ended as well.
+    pub(super) fn ended(result: RunResult) -> Self {
+        Self::applying().finished(result).pod_ended(None)
+    }
+
     pub(super) fn with(mut self, change: impl FnOnce(&mut TerraformRun)) -> Self {
         change(&mut self.run);
         self

@@ -30,7 +30,7 @@ fn run_with_an_unknown_value_is_left_alone() {
 
 #[test]
 fn run_continues_when_the_unknown_value_is_gone() {
-    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    let mut world = World::ended(RunResult::Applied);
     let (phase, writes) = (world.phase(), world.writes.len());
     world.status_mut().phase = Some(Phase::Unknown);
     assert_eq!((world.settle(), world.writes.len()), (None, writes));
@@ -60,7 +60,7 @@ fn run_with_an_unknown_value_retains_lease_and_lock() {
 /// The claiming process reports the end with an unknown value. Indeterminate would be final and false.
 #[test]
 fn unknown_result_holds_run_and_pod() {
-    let mut world = World::automatic().claimed().reports(RunResult::Unknown);
+    let mut world = World::applying().reports(RunResult::Unknown);
     let writes = world.writes.len();
     world = world.later(100_000);
     assert_eq!((world.settle(), world.writes.len()), (None, writes));
@@ -68,7 +68,7 @@ fn unknown_result_holds_run_and_pod() {
     assert!(world.pod().held, "what it said is kept with it");
     // A message of another process proves nothing.
     let other = TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Unknown), None) };
-    let world = World::automatic().claimed().pod_ended(Some(other)).settled();
+    let world = World::applying().pod_ended(Some(other)).settled();
     assert_eq!(world.result(), Some(RunResult::Indeterminate));
 }
 

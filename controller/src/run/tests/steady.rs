@@ -75,37 +75,24 @@ pub(super) fn worlds() -> Vec<(String, World)> {
     all
 }
 
-/// `World::settle` ends, at any time, and `World::write` checks each write against the rules of the schema.
+/// `World::settle` ends, at any time, and `World::write` checks each write against the rules of the schema. A terminal run never changes
+/// its result, a claim is never retried, and an attempt is never opened beside an open one.
 #[test]
 fn every_situation_becomes_steady() {
     let all = worlds();
     assert!(all.len() > 3000, "{}", all.len());
     for (name, mut world) in all {
+        let number = |world: &World| world.status().attempt.as_ref().map(|attempt| attempt.number);
+        let claimed = world.status().claim.as_ref().map(|_| number(&world));
+        let result = world.result();
         for wait in [0, 3, 30, 61, 700, 40_000] {
             world = world.later(wait).settled();
+            assert!(claimed.is_none_or(|attempt| attempt == number(&world)), "{name}");
+            assert!(result.is_none() || world.result() == result, "{name}");
             let (status, writes) = (world.status().clone(), world.writes.len());
             world.settle();
             assert_eq!(world.status(), &status, "{name}");
             assert_eq!(world.writes.len(), writes, "{name}: a second look wrote again");
-            if world.gone {
-                break;
-            }
-        }
-    }
-}
-
-/// A terminal run never changes its result, a claim is never retried, and an attempt is never opened beside an open one.
-#[test]
-fn no_attempt_follows_a_claim_in_any_situation() {
-    for (name, mut world) in worlds() {
-        let claimed = world.status().claim.is_some();
-        let (result, attempt) = (world.result(), world.status().attempt.as_ref().map(|a| a.number));
-        for wait in [0, 3, 30, 61, 700] {
-            world = world.later(wait).settled();
-            if claimed {
-                assert_eq!(world.status().attempt.as_ref().map(|a| a.number), attempt, "{name}");
-            }
-            assert!(result.is_none() || world.result() == result, "{name}");
             if world.gone {
                 break;
             }
@@ -158,7 +145,7 @@ fn decision_on_the_cache_equals_the_live_one() {
 
 #[test]
 fn finished_run_causes_no_action_or_timer() {
-    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    let mut world = World::ended(RunResult::Applied);
     assert_eq!(world.settle(), None, "no timer either");
     (world.o.run_live, world.o.pod_live, world.o.pod) = (false, false, PodState::Absent);
     assert_eq!(world.decide(), Decision::wait());
@@ -166,7 +153,7 @@ fn finished_run_causes_no_action_or_timer() {
 
 #[test]
 fn short_automatic_run_takes_two_status_writes() {
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     assert_eq!(world.settle(), Some(2));
     world = world.finished(RunResult::Applied).pod_ended(None).settled();
     assert_eq!(world.writes, [Kind::Open, Kind::Close]);
@@ -174,14 +161,14 @@ fn short_automatic_run_takes_two_status_writes() {
 
 #[test]
 fn long_automatic_run_reports_its_plan() {
-    let world = World::automatic().claimed().later(2).settled();
+    let world = World::applying().later(2).settled();
     assert_eq!(world.writes, [Kind::Open, Kind::Conditions]);
     assert_eq!(world.condition(PLANNED), is_true("Planned"));
 }
 
 #[test]
 fn rerun_request_is_answered_once_and_only_after_the_end() {
-    let world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None).settled();
+    let world = World::ended(RunResult::Applied).settled();
     let mut world = world.annotate(names::RERUN, "true");
     assert!(matches!(world.decide().actions.as_slice(), [Action::CreateRerun, Action::Write(_)]));
     world.settle();
