@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_started_when_its_node_says_so_and_ends_with_a_reason() {
+    fn container_states_give_the_start_and_the_end_of_a_pod() {
         let running = pod(&runner(&json!({"running": {}}))).unwrap();
         assert_eq!(running.attempt, 3);
         assert!(running.held);
