@@ -19,6 +19,12 @@ pub(crate) fn t0() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
+/// Asserts that a text contains a part.
+#[track_caller]
+pub(crate) fn has(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in {text:?}");
+}
+
 /// A run as a person creates it, with the finalizer.
 pub(crate) fn run() -> TerraformRun {
     // The schema's defaults equal those of serde.

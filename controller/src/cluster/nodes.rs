@@ -169,7 +169,9 @@ mod tests {
         assert!(matches!(nodes.get("a"), NodeState::There(_)));
         assert_eq!(nodes.get("gone"), NodeState::Gone("gone".into()));
         assert!(!put("a", "True", "1"), "a heartbeat");
-        assert!(put("a", "Unknown", "1") && put("a", "True", "1") && put("a", "True", "2"));
+        assert!(put("a", "Unknown", "1"));
+        assert!(put("a", "True", "1"));
+        assert!(put("a", "True", "2"));
         nodes.remove("b");
         assert_eq!(nodes.get("b"), NodeState::Gone("b".into()));
     }

@@ -87,7 +87,8 @@ mod tests {
         for (namespace, name, held) in [("ns", "a", true), ("ns", "b", false), ("other", "a", true)] {
             put(namespace, name, held);
         }
-        assert!(pods.get("ns", "a").is_some() && pods.get("ns", "b").is_none());
+        assert!(pods.get("ns", "a").is_some());
+        assert!(pods.get("ns", "b").is_none());
         let of_run = |namespace: &str, run: &str| pods.of_run(&(namespace.into(), run.into())).len();
         assert_eq!((of_run("ns", "run-a"), of_run("ns", "run-b"), of_run("x", "run-a")), (1, 0, 0));
         assert_eq!(pods.on(|node| node == "n"), [("ns".into(), "run-a".into()), ("other".into(), "run-a".into())]);

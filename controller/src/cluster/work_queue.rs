@@ -242,6 +242,8 @@ mod tests {
         assert_eq!((queue.take(at(2)), queue.next_due()), (None, Some(at(3))));
         queue.wake("a", Rank::Later);
         assert_eq!(taken(&mut queue, 3), ["a", "b", "c"]);
-        assert_eq!((queue.next_due(), queue.entries.len(), queue.due.len()), (None, 0, 0), "nothing is kept of those that rest");
+        assert_eq!(queue.next_due(), None, "nothing is kept of those that rest");
+        assert_eq!(queue.entries.len(), 0, "nothing is kept of those that rest");
+        assert_eq!(queue.due.len(), 0, "nothing is kept of those that rest");
     }
 }

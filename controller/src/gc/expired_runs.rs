@@ -57,7 +57,8 @@ mod tests {
             due(&run, Some(60), Some(&Time(t0())), Some(RunResult::Applied), &Settings::default())
         };
         assert!(due(None).is_some());
-        assert!(due(Some("Commit")).is_none() && due(Some("Drift")).is_none());
+        assert!(due(Some("Commit")).is_none());
+        assert!(due(Some("Drift")).is_none());
         assert!(due(Some("Deletion")).is_some(), "nobody else deletes it when its layer is gone");
     }
 }

@@ -247,9 +247,13 @@ mod tests {
         run.spec.runner.fs_group = Some(2000);
         let spec = spec_of(&run);
         let pod = spec.security_context.unwrap();
-        assert_eq!((pod.run_as_non_root, pod.run_as_user, pod.fs_group), (Some(true), None, Some(2000)));
+        assert_eq!(pod.run_as_non_root, Some(true));
+        assert_eq!(pod.run_as_user, None);
+        assert_eq!(pod.fs_group, Some(2000));
         assert_eq!(spec.containers.len(), 1);
-        assert!(spec.init_containers.is_none() && spec.host_users.is_none() && spec.host_network.is_none());
+        assert!(spec.init_containers.is_none());
+        assert!(spec.host_users.is_none());
+        assert!(spec.host_network.is_none());
         let context = spec.containers[0].security_context.clone().unwrap();
         assert_eq!(context.allow_privilege_escalation, Some(false));
         assert_eq!(context.read_only_root_filesystem, Some(true));
@@ -283,7 +287,8 @@ mod tests {
         let mut run = testing::run();
         let of = |resources: &ResourceRequirements| resources.requests.as_ref().unwrap().get("ephemeral-storage").cloned();
         let by_default = resources(&run, Some("1Gi"));
-        assert_eq!((of(&by_default), by_default.limits), (Some(Quantity("1Gi".into())), None));
+        assert_eq!(of(&by_default), Some(Quantity("1Gi".into())));
+        assert_eq!(by_default.limits, None);
         assert_eq!((of(&resources(&run, Some(""))), of(&resources(&run, None))), (None, None));
         run.spec.runner.resources =
             Some(ResourceRequirements { requests: Some(BTreeMap::new()), ..ResourceRequirements::default() });

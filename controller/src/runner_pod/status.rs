@@ -184,9 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_started_when_its_node_says_so_and_ends_with_a_reason() {
+    fn container_states_give_the_start_and_the_end_of_a_pod() {
         let running = pod(&runner(&json!({"running": {}}))).unwrap();
-        assert_eq!((running.attempt, running.held, running.deleting), (3, true, false));
+        assert_eq!(running.attempt, 3);
+        assert!(running.held);
+        assert!(!running.deleting);
         assert!(running.trouble.is_none());
         let exited = |code: i32, reason: &str| runner(&json!({"terminated": {"exitCode": code, "reason": reason}}));
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
@@ -212,7 +214,8 @@ mod tests {
             ("deleted before it had a node", deleted_without_node, false, Some(reason::TERMINATED)),
         ] {
             let view = pod(&value).unwrap();
-            assert_eq!((view.started, view.ended.map(|ended| ended.reason)), (started, ended), "{case}");
+            assert_eq!(view.started, started, "{case}");
+            assert_eq!(view.ended.map(|ended| ended.reason), ended, "{case}");
         }
     }
 
@@ -258,7 +261,8 @@ mod tests {
         }
         let conditions = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
         let found = pod(&json!({"status": {"phase": "Pending", "conditions": conditions}})).unwrap().trouble.unwrap();
-        assert_eq!((found.reason, found.text.as_str()), (reason::UNSCHEDULABLE, "0/1 nodes"));
+        assert_eq!(found.reason, reason::UNSCHEDULABLE);
+        assert_eq!(found.text.as_str(), "0/1 nodes");
     }
 
     #[test]

@@ -110,7 +110,8 @@ mod tests {
     fn cache_claim_is_mounted_with_its_group() {
         let spec = equipped(r#"{"cache":{"claimName":"tools","fsGroup":65532}}"#, false);
         let source = volume(&spec, "cache").unwrap().persistent_volume_claim.clone().unwrap();
-        assert_eq!((source.claim_name.as_str(), source.read_only), ("tools", None));
+        assert_eq!(source.claim_name.as_str(), "tools");
+        assert_eq!(source.read_only, None);
         assert_eq!(value(&spec, pod_env::ENV_TOOLS_CACHE).as_deref(), Some(pod_env::CACHE_DIR));
         assert_eq!(value(&spec, pod_env::ENV_PROVIDERS_CACHE).as_deref(), Some("/pawl/cache/providers"));
         assert_eq!(spec.security_context.unwrap().fs_group, Some(65532));
@@ -123,9 +124,11 @@ mod tests {
         let said = r#"{"cache":{"hostPath":"/var/cache/pawl"}}"#;
         let spec = equipped(said, true);
         let source = volume(&spec, "cache").unwrap().host_path.clone().unwrap();
-        assert_eq!((source.path.as_str(), source.type_.as_deref()), ("/var/cache/pawl", Some("Directory")));
+        assert_eq!(source.path.as_str(), "/var/cache/pawl");
+        assert_eq!(source.type_.as_deref(), Some("Directory"));
         let spec = equipped(said, false);
-        assert!(volume(&spec, "cache").is_none() && value(&spec, pod_env::ENV_TOOLS_CACHE).is_none());
+        assert!(volume(&spec, "cache").is_none());
+        assert!(value(&spec, pod_env::ENV_TOOLS_CACHE).is_none());
         let of = |labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             may_mount_nodes(&Namespace {
@@ -134,7 +137,9 @@ mod tests {
             })
         };
         assert!(of(&[(ENFORCED, "privileged")]));
-        assert!(!of(&[(ENFORCED, "baseline")]) && !of(&[(ENFORCED, "restricted")]) && !of(&[]));
+        assert!(!of(&[(ENFORCED, "baseline")]));
+        assert!(!of(&[(ENFORCED, "restricted")]));
+        assert!(!of(&[]));
     }
 
     #[test]
@@ -144,10 +149,12 @@ mod tests {
             false,
         );
         let secret = volume(&spec, "mirror-terraform").unwrap().secret.clone().unwrap();
-        assert_eq!((secret.secret_name.as_deref(), secret.optional), (Some("mirror"), Some(true)));
+        assert_eq!(secret.secret_name.as_deref(), Some("mirror"));
+        assert_eq!(secret.optional, Some(true));
         let mounts = spec.containers[0].volume_mounts.clone().unwrap();
         let mount = mounts.iter().find(|mount| mount.name == "mirror-terraform").unwrap();
-        assert_eq!((mount.mount_path.as_str(), mount.read_only), ("/pawl/mirrors/terraform", Some(true)));
+        assert_eq!(mount.mount_path.as_str(), "/pawl/mirrors/terraform");
+        assert_eq!(mount.read_only, Some(true));
         assert!(volume(&spec, "mirror-opentofu").is_none());
         let said: ToolSettings = value(&spec, pod_env::ENV_TOOL_SETTINGS).unwrap().parse().unwrap();
         assert_eq!(said.mirrors.len(), 2);

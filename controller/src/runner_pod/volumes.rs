@@ -155,7 +155,8 @@ mod tests {
                 (_, Some(map)) => (map.items, map.default_mode, map.optional),
                 _ => return None,
             };
-            assert_eq!((mode, optional), (Some(0o444), Some(true)), "{}", volume.name);
+            assert_eq!(mode, Some(0o444), "{}", volume.name);
+            assert_eq!(optional, Some(true), "{}", volume.name);
             let keys = items
                 .map_or_else(|| "*".to_owned(), |items| items.into_iter().map(|item| item.key).collect::<Vec<_>>().join(","));
             let mount = mounts.iter().find(|mount| mount.name == volume.name).unwrap();
@@ -225,7 +226,8 @@ mod tests {
         let spec = runner_pod(&run, &attempt, &Settings::default(), Some(&handout)).spec.unwrap();
         let volume = spec.volumes.unwrap().into_iter().find(|volume| volume.name == "datastore").unwrap();
         let token = volume.projected.unwrap().sources.unwrap().remove(0).service_account_token.unwrap();
-        assert_eq!((token.audience.as_deref(), token.path.as_str()), (Some("pawl-datastore"), "token"));
+        assert_eq!(token.audience.as_deref(), Some("pawl-datastore"));
+        assert_eq!(token.path.as_str(), "token");
         let container = &spec.containers[0];
         let mounts = container.volume_mounts.clone().unwrap();
         assert!(mounts.iter().any(|m| m.mount_path == datastore::TOKEN_DIR && m.read_only == Some(true)));

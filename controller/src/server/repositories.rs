@@ -134,7 +134,9 @@ mod tests {
         for (request, answered, is_requested) in rows {
             let known = Repository::of(&repository("a", 1, request, answered));
             assert_eq!(known.is_requested(), is_requested, "{request:?} {answered:?}");
-            assert_eq!((known.namespace.as_str(), known.name.as_str(), known.secret.as_deref()), ("team", "net", Some("hook")));
+            assert_eq!(known.namespace.as_str(), "team");
+            assert_eq!(known.name.as_str(), "net");
+            assert_eq!(known.secret.as_deref(), Some("hook"));
         }
     }
 
@@ -171,7 +173,10 @@ mod tests {
         for event in [Event::Apply(a), Event::Init, Event::InitApply(b), Event::InitDone] {
             feed.event(&event, &repositories);
         }
-        assert!(repositories.get("a").is_none() && repositories.get("b").is_some());
-        assert!(repositories.has("team", "net") && !repositories.has("team", "other") && !repositories.has("other", "net"));
+        assert!(repositories.get("a").is_none());
+        assert!(repositories.get("b").is_some());
+        assert!(repositories.has("team", "net"));
+        assert!(!repositories.has("team", "other"));
+        assert!(!repositories.has("other", "net"));
     }
 }

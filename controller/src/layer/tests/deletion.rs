@@ -5,8 +5,7 @@ use crate::layer::conditions::READY;
 
 fn destroying(remediation: &str) -> World {
     let patch = json!({"spec": {"deletionPolicy": "Destroy", "remediation": {"onDelete": remediation}}});
-    let mut world = World::applied().with(&patch);
-    world.settle();
+    let world = World::applied().with(&patch).settled();
     assert_eq!(world.layer.finalizers(), [names::LAYER_FINALIZER]);
     world
 }
@@ -34,21 +33,17 @@ fn finalizer_is_set_before_the_first_run() {
 #[test]
 fn deleted_layer_is_released_after_its_destroy() {
     let mut world = destroying("Manual");
-    world.pushed(2, "b");
-    world.settle();
-    world.waits(1);
-    world.settle();
+    world.pushed(2, "b").settle().planned();
     delete(&mut world);
     let run = world.open().unwrap().clone();
-    assert_eq!((run.spec.operation, world.trigger().as_str()), (crds::Operation::Destroy, "Deletion"));
+    assert_eq!(run.spec.operation, crds::Operation::Destroy);
+    assert_eq!(world.trigger().as_str(), "Deletion");
     assert_eq!(run.spec.source.repository.unwrap().revision, sha(1), "what was applied");
     assert!(run.metadata.owner_references.is_none(), "or it would be deleted first, in the foreground");
-    world.waits(1);
-    world.settle();
-    assert!(world.status().next_step.unwrap().contains(names::APPROVE));
+    world.planned();
+    assert!(world.next_step().contains(names::APPROVE));
     assert_eq!(world.condition(READY), ("False".into(), "Destroying".into()));
-    world.ends(RunResult::Destroyed);
-    world.settle();
+    world.ends(RunResult::Destroyed).settle();
     assert!(world.layer.finalizers().is_empty());
 }
 
@@ -57,22 +52,17 @@ fn failed_or_denied_destroy_retains_the_layer() {
     let mut world = destroying("Automatic");
     delete(&mut world);
     assert_eq!(world.open().unwrap().spec.approval.mode, crds::ApprovalMode::Automatic);
-    world.fails("Transient", "ProviderUnreachable");
-    world.settle();
-    world.later(2);
-    world.settle();
+    world.fails("Transient", "ProviderUnreachable").settle();
+    world.later(2).settle();
     assert_eq!(world.made.len(), 3, "made again");
-    world.fails("Configuration", "PlanFailed");
-    world.settle();
-    world.later(3000);
-    world.settle();
+    world.fails("Configuration", "PlanFailed").settle();
+    world.later(3000).settle();
     assert_eq!((world.made.len(), world.layer.finalizers().len()), (3, 1));
-    world.annotate(names::PLAN, "now");
-    world.settle();
-    assert_eq!((world.made.len(), world.trigger().as_str()), (4, "Deletion"));
-    world.ends(RunResult::Rejected);
-    world.settle();
-    assert!(world.status().next_step.unwrap().contains("pawl.run/plan=now"));
+    world.annotate(names::PLAN, "now").settle();
+    assert_eq!(world.made.len(), 4);
+    assert_eq!(world.trigger().as_str(), "Deletion");
+    world.ends(RunResult::Rejected).settle();
+    assert!(world.next_step().contains("pawl.run/plan=now"));
 }
 
 #[test]
@@ -80,12 +70,11 @@ fn dry_or_suspended_layer_waits_to_destroy() {
     let mut world = destroying("Dry");
     delete(&mut world);
     assert_eq!((world.made.len(), world.layer.finalizers().len()), (1, 1));
-    assert!(world.status().next_step.unwrap().contains("Orphan"));
+    assert!(world.next_step().contains("Orphan"));
     world.change(&json!({"spec": {"suspend": true, "remediation": {"onDelete": "Manual"}}}));
     world.settle();
     assert_eq!(world.made.len(), 1);
-    world.change(&json!({"spec": {"suspend": false}}));
-    world.settle();
+    world.change(&json!({"spec": {"suspend": false}})).settle();
     assert_eq!(world.made.len(), 2);
 }
 
@@ -95,14 +84,15 @@ fn layer_that_cannot_or_may_not_destroy_is_orphaned() {
     let cases: [(&str, Change); 3] = [
         ("its namespace goes", |world| world.namespace = Namespace::Goes),
         ("an older layer owns the state", |world| world.owner = Some(("team".into(), "older".into()))),
-        ("the policy was changed", |world| world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}))),
+        ("the policy was changed", |world| _ = world.change(&json!({"spec": {"deletionPolicy": "Orphan"}}))),
     ];
     for (why, change) in cases {
         let mut world = destroying("Manual");
         world.change(&json!({"metadata": {"deletionTimestamp": world.now}}));
         change(&mut world);
         world.settle();
-        assert_eq!((world.made.len(), world.layer.finalizers().len()), (1, 0), "{why}");
+        assert_eq!(world.made.len(), 1, "{why}");
+        assert_eq!(world.layer.finalizers().len(), 0, "{why}");
     }
     let mut world = World::new().with(&json!({"spec": {"deletionPolicy": "Destroy"}}));
     world.repository = None;
@@ -117,7 +107,7 @@ fn missing_repository_retains_the_deleted_layer() {
     world.repository = None;
     delete(&mut world);
     assert_eq!(world.layer.finalizers().len(), 1);
-    assert!(world.status().waits_for.unwrap().contains("are not destroyed"));
+    assert!(world.waits_for().contains("are not destroyed"));
 }
 
 #[test]
@@ -131,15 +121,10 @@ fn missing_path_does_not_stop_the_destroy() {
 #[test]
 fn deletion_waits_for_a_claimed_apply() {
     let mut world = destroying("Manual");
-    world.pushed(2, "b");
-    world.settle();
-    world.waits(1);
-    let claim = json!({"checksum": digest("c"), "attempt": 1, "podUID": "p", "nonce": "0".repeat(32), "at": world.now});
-    world.merge_run(&world.open_name(), &json!({"status": {"phase": "Apply", "claim": claim}}));
+    world.pushed(2, "b").settle().waits(1).claims();
     delete(&mut world);
     assert_eq!(world.made.len(), 2);
-    world.ends(RunResult::Applied);
-    world.settle();
+    world.ends(RunResult::Applied).settle();
     assert_eq!(world.open().unwrap().spec.source.repository.as_ref().unwrap().revision, sha(2));
 }
 
@@ -147,5 +132,6 @@ fn deletion_waits_for_a_claimed_apply() {
 fn orphaning_layer_is_deleted_without_run_or_write() {
     let mut world = World::applied();
     delete(&mut world);
-    assert_eq!((world.made.len(), world.writes), (1, World::applied().writes));
+    assert_eq!(world.made.len(), 1);
+    assert_eq!(world.writes, World::applied().writes);
 }

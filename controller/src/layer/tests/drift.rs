@@ -83,10 +83,8 @@ fn invalid_schedule_is_reported_and_commits_are_planned() {
         json!({"schedule": "every day", "interval": "24h"}),
         json!({"schedule": "0 3 * * *", "timeZone": "Mars/Base", "interval": "24h"}),
     ] {
-        let mut world = World::new().commit(1, "a").with(&json!({"spec": {"drift": wrong}}));
-        world.settle();
-        world.ends(RunResult::Applied);
-        world.settle();
+        let mut world = World::new().commit(1, "a").with(&json!({"spec": {"drift": wrong}})).settled();
+        world.ends(RunResult::Applied).settle();
         assert_eq!((world.made.len(), world.condition(READY)), (1, ("False".into(), "ScheduleInvalid".into())), "{wrong}");
     }
 }
@@ -99,85 +97,63 @@ fn drift_is_reported_until_it_is_applied() {
     world.now = next - SignedDuration::from_mins(1);
     world.settle();
     assert_eq!(world.made.len(), 1);
-    world.later(1);
-    world.settle();
+    world.later(1).settle();
     assert_eq!(
         (world.trigger().as_str(), world.condition(READY).1.as_str()),
         ("Drift", "UpToDate"),
         "a look is no change of health"
     );
-    world.waits(1);
-    world.settle();
+    world.planned();
     let drift = world.status().drift.unwrap();
-    assert_eq!((drift.run, drift.since.0), (world.open_name(), crds::whole_seconds(world.now).0));
+    assert_eq!(drift.run, world.open_name());
+    assert_eq!(drift.since.0, crds::whole_seconds(world.now).0);
     assert_eq!(drift.objects, ["! aws_vpc.main (changed outside of the code: tags)", "~ aws_vpc.main"]);
     assert_eq!(world.condition(READY), ("False".into(), "DriftFound".into()));
-    world.later(60 * 24 * 3);
-    world.settle();
+    world.later(60 * 24 * 3).settle();
     assert_eq!(world.made.len(), 2, "while a plan waits nobody looks");
-    world.ends(RunResult::Applied);
-    world.settle();
-    assert_eq!((world.status().drift, world.state()), (None, Some(LayerState::Idle)));
+    world.ends(RunResult::Applied).settle();
+    assert_eq!(world.status().drift, None);
+    assert_eq!(world.state(), Some(LayerState::Idle));
 }
 
 #[test]
 fn denied_drift_is_reported_until_a_check_finds_none() {
     let mut world = World::applied();
-    world.later(60 * 27);
-    world.settle();
-    world.waits(1);
-    world.settle();
+    world.later(60 * 27).settle().planned();
     let since = world.status().drift.unwrap().since;
-    world.ends(RunResult::Rejected);
-    world.settle();
+    world.ends(RunResult::Rejected).settle();
     assert_eq!(world.status().drift.unwrap().since, since);
-    world.later(60 * 27);
-    world.settle();
-    world.waits(1);
-    world.settle();
+    world.later(60 * 27).settle().planned();
     let drift = world.status().drift.unwrap();
     assert_eq!((drift.since, drift.run), (since, world.open_name()));
-    world.ends(RunResult::Rejected);
-    world.later(60 * 27);
-    world.settle();
-    world.begins();
-    world.ends(RunResult::NoChanges);
-    world.settle();
+    world.ends(RunResult::Rejected).later(60 * 27).settle();
+    world.begins().ends(RunResult::NoChanges).settle();
     assert_eq!(world.status().drift, None);
 }
 
 #[test]
 fn plan_of_new_code_reports_no_drift() {
     let mut world = World::applied();
-    world.pushed(2, "b");
-    world.settle();
-    world.waits(1);
-    world.settle();
+    world.pushed(2, "b").settle().planned();
     assert_eq!(world.status().drift, None);
 }
 
 #[test]
 fn drift_check_uses_the_planned_commit() {
     let mut world = World::applied();
-    world.pushed(9, "a");
-    world.later(60 * 27);
-    world.settle();
+    world.pushed(9, "a").later(60 * 27).settle();
     assert_eq!(world.open().unwrap().spec.source.repository.as_ref().unwrap().revision, sha(1));
 }
 
 #[test]
 fn failed_drift_check_waits_for_the_next_interval() {
     let mut world = World::applied();
-    world.later(60 * 27);
+    world.later(60 * 27).settle();
+    world.begins().fails("Configuration", "SecretNotFound");
     world.settle();
-    world.begins();
-    world.fails("Configuration", "SecretNotFound");
-    world.settle();
-    world.later(60 * 20);
-    world.settle();
+    world.later(60 * 20).settle();
     assert_eq!(world.made.len(), 2);
-    world.later(60 * 7);
-    world.settle();
+    world.later(60 * 7).settle();
     assert_eq!((world.made.len(), world.trigger().as_str()), (3, "Drift"));
 }
 
@@ -189,9 +165,9 @@ fn on_drift_sets_operation_and_approval_of_the_run() {
         ("Automatic", crds::Operation::Apply, crds::ApprovalMode::Automatic),
     ] {
         let mut world = World::applied().with(&json!({"spec": {"remediation": {"onDrift": word}}}));
-        world.later(60 * 27);
-        world.settle();
+        world.later(60 * 27).settle();
         let spec = &world.open().unwrap().spec;
-        assert_eq!((spec.operation, spec.approval.mode), (operation, mode), "{word}");
+        assert_eq!(spec.operation, operation, "{word}");
+        assert_eq!(spec.approval.mode, mode, "{word}");
     }
 }

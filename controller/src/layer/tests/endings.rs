@@ -6,53 +6,39 @@ use crate::layer::conditions::READY;
 #[test]
 fn unapplied_plan_is_not_planned_again_unasked() {
     for end in [RunResult::Rejected, RunResult::Expired, RunResult::Canceled, RunResult::Superseded] {
-        let mut world = World::new().commit(1, "a");
-        world.settle();
-        world.waits(1);
-        world.ends(end);
-        world.settle();
-        world.later(60);
-        world.settle();
-        assert_eq!((world.made.len(), world.state()), (1, Some(LayerState::ApplyNeeded)), "{end}");
-        assert!(world.status().waits_for.unwrap().contains(end.as_str()), "{end}");
+        let mut world = World::begun();
+        world.waits(1).ends(end).settle().later(60).settle();
+        assert_eq!(world.made.len(), 1, "{end}");
+        assert_eq!(world.state(), Some(LayerState::ApplyNeeded), "{end}");
+        assert!(world.waits_for().contains(end.as_str()), "{end}");
         let asks = |world: &mut World| {
             world.settle();
             world.made.len()
         };
         world.annotate(names::PLAN, "now");
         assert_eq!(asks(&mut world), 2, "{end}: a gesture");
-        world.ends(RunResult::NoChanges);
-        world.settle();
+        world.ends(RunResult::NoChanges).settle();
         assert_eq!(world.state(), Some(LayerState::Idle));
     }
 }
 
 #[test]
 fn run_canceled_before_its_plan_waits_for_a_commit() {
-    let mut world = World::new().commit(1, "a");
-    world.settle();
-    world.begins();
-    world.ends(RunResult::Canceled);
-    world.settle();
-    world.later(3000);
-    world.settle();
+    let mut world = World::begun();
+    world.begins().ends(RunResult::Canceled).settle();
+    world.later(3000).settle();
     assert_eq!(world.made.len(), 1);
     assert_eq!(world.status().failures.unwrap().reason, "Canceled");
-    world.pushed(2, "b");
-    world.settle();
+    world.pushed(2, "b").settle();
     assert_eq!(world.made.len(), 2);
 }
 
 #[test]
 fn drift_check_after_a_denial_keeps_manual_approval() {
     let remediation = json!({"spec": {"remediation": {"onCommit": "Manual", "onDrift": "Automatic"}}});
-    let mut world = World::new().with(&remediation).commit(1, "a");
-    world.settle();
-    world.waits(1);
-    world.ends(RunResult::Rejected);
-    world.settle();
-    world.later(60 * 27);
-    world.settle();
+    let mut world = World::new().with(&remediation).commit(1, "a").settled();
+    world.waits(1).ends(RunResult::Rejected).settle();
+    world.later(60 * 27).settle();
     assert_eq!((world.trigger().as_str(), world.made.len()), ("Drift", 2));
     assert_eq!(world.open().unwrap().spec.approval.mode, crds::ApprovalMode::Manual);
 }
@@ -60,51 +46,43 @@ fn drift_check_after_a_denial_keeps_manual_approval() {
 #[test]
 fn transient_failure_is_retried_with_backoff_from_its_end() {
     // Burrito 11.8: every failure was retried, with a delay measured from the start of the run before.
-    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"maxRetries": 2}}));
-    world.settle();
+    let mut world = World::new().commit(1, "a").with(&json!({"spec": {"maxRetries": 2}})).settled();
     let mut waits = Vec::new();
     for round in 1.. {
-        world.begins();
-        world.later(120);
-        world.fails("Transient", "ProviderUnreachable");
-        world.settle();
+        world.begins().later(120);
+        world.fails("Transient", "ProviderUnreachable").settle();
         let failures = world.status().failures.unwrap();
-        assert_eq!((failures.times, failures.run.as_str()), (round, world.made.last().unwrap().as_str()));
+        assert_eq!(failures.times, round);
+        assert_eq!(failures.run.as_str(), world.made.last().unwrap().as_str());
         let Some(at) = failures.retry_at else { break };
         waits.push(at.0.duration_since(world.now).as_secs());
         let before = world.made.len();
-        world.later(0);
-        world.settle();
+        world.later(0).settle();
         assert_eq!(world.made.len(), before, "not before its time");
         world.now = at.0;
         world.settle();
-        assert_eq!((world.made.len(), world.trigger().as_str()), (before + 1, "Retry"));
+        assert_eq!(world.made.len(), before + 1);
+        assert_eq!(world.trigger().as_str(), "Retry");
     }
     assert_eq!((waits, world.made.len()), (vec![60, 120], 3));
     assert_eq!(world.condition(READY), is("False", "RunFailed"));
-    world.later(60 * 100);
-    world.settle();
+    world.later(60 * 100).settle();
     assert_eq!(world.made.len(), 3, "only a commit or a person");
-    world.annotate(names::PLAN, "now");
-    world.settle();
-    world.fails("Transient", "ProviderUnreachable");
-    world.settle();
+    world.annotate(names::PLAN, "now").settle();
+    world.fails("Transient", "ProviderUnreachable").settle();
     assert_eq!(world.status().failures.unwrap().times, 1, "a person begins anew");
 }
 
 #[test]
 fn permanent_failure_waits_for_a_commit() {
     for class in ["Configuration", "Policy", "Integrity", "Internal"] {
-        let mut world = World::new().commit(1, "a");
+        let mut world = World::begun();
+        world.begins().fails(class, "InvalidConfiguration");
         world.settle();
-        world.begins();
-        world.fails(class, "InvalidConfiguration");
-        world.settle();
-        world.later(60 * 100);
-        world.settle();
-        assert_eq!((world.made.len(), world.state()), (1, Some(LayerState::PlanNeeded)), "{class}");
-        world.pushed(2, "b");
-        world.settle();
+        world.later(60 * 100).settle();
+        assert_eq!(world.made.len(), 1, "{class}");
+        assert_eq!(world.state(), Some(LayerState::PlanNeeded), "{class}");
+        world.pushed(2, "b").settle();
         assert_eq!((world.made.len(), world.trigger().as_str()), (2, "Commit"));
         assert!(world.status().next_step.is_none());
     }
@@ -119,25 +97,20 @@ fn refused_run_creation_is_reported_and_retried() {
     assert!(world.made.is_empty());
     assert_eq!(world.condition(READY), is("False", "RunRefused"));
     assert!(world.decide().requeue.is_some());
-    world.pushed(2, "b");
-    world.settle();
+    world.pushed(2, "b").settle();
     assert_eq!(world.made.len(), 1, "another run was not refused");
-    world.ends(RunResult::NoChanges);
-    world.settle();
-    world.pushed(3, "c");
+    world.ends(RunResult::NoChanges).settle().pushed(3, "c");
     world.refused =
         Some(Refused { run: world.due(), text: "quota exceeded".into(), retry_at: world.now + SignedDuration::from_mins(1) });
     world.settle();
-    world.later(1);
-    world.settle();
+    world.later(1).settle();
     assert_eq!(world.made.len(), 2);
 }
 
 #[test]
 fn failed_plan_is_reported_and_no_run_is_current() {
     // Burrito 11.13: a failed plan stayed "still planning" forever.
-    let mut world = World::new().commit(1, "a");
-    world.settle();
+    let mut world = World::begun();
     world.fails("Configuration", "InvalidConfiguration");
     world.settle();
     let status = world.status();
@@ -147,14 +120,11 @@ fn failed_plan_is_reported_and_no_run_is_current() {
 
 #[test]
 fn indeterminate_apply_waits_for_a_person_or_proof() {
-    let mut world = World::new().commit(1, "a");
-    world.settle();
-    world.waits(1);
-    world.ends(RunResult::Indeterminate);
-    world.settle();
-    world.later(60 * 60);
-    world.settle();
-    assert_eq!((world.made.len(), world.condition(READY)), (1, is("False", "RunFailed")));
+    let mut world = World::begun();
+    world.waits(1).ends(RunResult::Indeterminate).settle();
+    world.later(60 * 60).settle();
+    assert_eq!(world.made.len(), 1);
+    assert_eq!(world.condition(READY), is("False", "RunFailed"));
     let settled = json!({"result": "Applied", "message": "m", "at": world.now});
     world.merge_run(&world.made[0].clone(), &json!({"status": {"settled": settled}}));
     world.settle();

@@ -75,11 +75,8 @@ impl World {
 
     /// A layer whose commit 1 is applied.
     pub(super) fn applied() -> Self {
-        let mut world = Self::new().commit(1, "a");
-        world.settle();
-        world.waits(1);
-        world.ends(RunResult::Applied);
-        world.settle();
+        let mut world = Self::begun();
+        world.waits(1).ends(RunResult::Applied).settle();
         world
     }
 
@@ -89,7 +86,7 @@ impl World {
         self
     }
 
-    pub(super) fn change(&mut self, patch: &Value) {
+    pub(super) fn change(&mut self, patch: &Value) -> &mut Self {
         let mut layer = serde_json::to_value(&self.layer).unwrap();
         merge(&mut layer, patch);
         self.layer = serde_json::from_value(layer).unwrap();
@@ -97,6 +94,7 @@ impl World {
             *self.layer.metadata.generation.as_mut().unwrap() += 1;
         }
         self.touched();
+        self
     }
 
     fn touched(&mut self) {
@@ -110,21 +108,30 @@ impl World {
         self
     }
 
-    pub(super) fn pushed(&mut self, revision: u8, content: &str) {
+    pub(super) fn pushed(&mut self, revision: u8, content: &str) -> &mut Self {
         let source = json!({"of": "main\nlive/net\n-", "revision": sha(revision), "content": digest(content)});
-        self.change(&json!({"status": {"source": source}}));
+        self.change(&json!({"status": {"source": source}}))
     }
 
-    pub(super) fn annotate(&mut self, name: &str, value: &str) {
-        self.change(&json!({"metadata": {"annotations": {name: value}}}));
+    pub(super) fn annotate(&mut self, name: &str, value: &str) -> &mut Self {
+        self.change(&json!({"metadata": {"annotations": {name: value}}}))
     }
 
-    pub(super) fn later(&mut self, minutes: i64) {
+    pub(super) fn later(&mut self, minutes: i64) -> &mut Self {
         self.now += SignedDuration::from_mins(minutes);
+        self
     }
 
     pub(super) fn status(&self) -> TerraformLayerStatus {
         self.layer.status.clone().unwrap_or_default()
+    }
+
+    pub(super) fn next_step(&self) -> String {
+        self.status().next_step.unwrap_or_default()
+    }
+
+    pub(super) fn waits_for(&self) -> String {
+        self.status().waits_for.unwrap_or_default()
     }
 
     pub(super) fn state(&self) -> Option<LayerState> {
@@ -190,9 +197,9 @@ impl World {
     fn carry_out(&mut self, action: Action) -> bool {
         match action {
             Action::Read { .. } => return false,
-            Action::AddFinalizer => self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}})),
-            Action::RemoveFinalizer => self.change(&json!({"metadata": {"finalizers": []}})),
-            Action::TakeAsk { token } => self.annotate(names::PLAN, &token),
+            Action::AddFinalizer => _ = self.change(&json!({"metadata": {"finalizers": [names::LAYER_FINALIZER]}})),
+            Action::RemoveFinalizer => _ = self.change(&json!({"metadata": {"finalizers": []}})),
+            Action::TakeAsk { token } => _ = self.annotate(names::PLAN, &token),
             Action::Create(run) => {
                 if self.runs.iter().any(|there| there.name_any() == run.name) {
                     return false;
@@ -220,15 +227,41 @@ impl World {
     }
 
     /// Decides and acts until nothing changes. Cancelled runs end meanwhile.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self) -> &mut Self {
         for _ in 0..20 {
             let decision = self.decide();
             let changed = self.act(decision, usize::MAX);
             if !(self.cancelled() || changed) {
-                return;
+                return self;
             }
         }
         panic!("no rest: {:#?}", self.decide());
+    }
+
+    pub(super) fn settled(mut self) -> Self {
+        self.settle();
+        self
+    }
+
+    /// A layer whose first commit has a run.
+    pub(super) fn begun() -> Self {
+        Self::new().commit(1, "a").settled()
+    }
+
+    /// The run that plans this content, by its annotation.
+    pub(super) fn content(&self) -> &str {
+        &self.open().expect("no run is under way").annotations()[names::CONTENT]
+    }
+
+    /// The open run waits for approval of a plan with one change, and the layer reports it.
+    pub(super) fn planned(&mut self) -> &mut Self {
+        self.waits(1).settle()
+    }
+
+    /// The agent of the open run claims the apply.
+    pub(super) fn claims(&mut self) -> &mut Self {
+        let claim = json!({"checksum": digest("c"), "attempt": 1, "podUID": "p", "nonce": "0".repeat(32), "at": self.now});
+        self.merge_run(&self.open_name(), &json!({"status": {"phase": "Apply", "claim": claim}}))
     }
 
     /// Ends cancelled runs, as the run controller does.
@@ -257,43 +290,46 @@ impl World {
         self.open().expect("no run is under way").annotations()[names::TRIGGER].clone()
     }
 
-    pub(super) fn merge_run(&mut self, name: &str, patch: &Value) {
+    pub(super) fn merge_run(&mut self, name: &str, patch: &Value) -> &mut Self {
         let run = self.runs.iter_mut().find(|run| run.name_any() == name).unwrap();
         let mut value = serde_json::to_value(&*run).unwrap();
         merge(&mut value, patch);
         *run = serde_json::from_value(value).unwrap();
+        self
     }
 
-    fn planned(&self, add: u32) -> Value {
+    fn plan(&self, add: u32) -> Value {
         json!({"checksum": digest("c"), "attempt": 1, "summary": format!("+{add} ~0 -0"), "add": add, "change": 0, "destroy": 0,
             "import": 0, "replace": 0, "forget": 0, "outputs": 0, "tool": "OpenTofu 1.10.6", "createdAt": self.now,
             "changes": ["~ aws_vpc.main", "! aws_vpc.main (changed outside of the code: tags)"]})
     }
 
     /// The open run begins to plan.
-    pub(super) fn begins(&mut self) {
+    pub(super) fn begins(&mut self) -> &mut Self {
         let attempt = json!({"number": 1, "podName": "p", "open": true, "tries": 1});
-        self.merge_run(&self.open_name(), &json!({"status": {"phase": "Plan", "attempt": attempt}}));
+        self.merge_run(&self.open_name(), &json!({"status": {"phase": "Plan", "attempt": attempt}}))
     }
 
     /// The open run waits for approval.
-    pub(super) fn waits(&mut self, add: u32) {
+    pub(super) fn waits(&mut self, add: u32) -> &mut Self {
         self.begins();
-        let plan = self.planned(add);
-        self.merge_run(&self.open_name(), &json!({"status": {"phase": "AwaitingApproval", "plan": plan}}));
+        let plan = self.plan(add);
+        self.merge_run(&self.open_name(), &json!({"status": {"phase": "AwaitingApproval", "plan": plan}}))
     }
 
-    pub(super) fn approved(&mut self) {
-        self.merge_run(&self.open_name(), &json!({"metadata": {"annotations": {names::APPROVE: digest("c")}}}));
+    pub(super) fn approved(&mut self) -> &mut Self {
+        self.merge_run(&self.open_name(), &json!({"metadata": {"annotations": {names::APPROVE: digest("c")}}}))
     }
 
-    pub(super) fn ends(&mut self, result: RunResult) {
+    pub(super) fn ends(&mut self, result: RunResult) -> &mut Self {
         self.end(&self.open_name(), result, &json!({}));
+        self
     }
 
-    pub(super) fn fails(&mut self, class: &str, reason: &str) {
+    pub(super) fn fails(&mut self, class: &str, reason: &str) -> &mut Self {
         let failure = json!({"class": class, "reason": reason, "message": "m", "changes": "None"});
         self.end(&self.open_name(), RunResult::Failed, &json!({"failure": failure}));
+        self
     }
 
     fn end(&mut self, name: &str, result: RunResult, more: &Value) {

@@ -134,7 +134,7 @@ impl Play {
                 let revision = self.revision;
                 self.world.pushed(revision, &format!("{content:x}"));
             }
-            (Step::Settings(n), _) => world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}})),
+            (Step::Settings(n), _) => _ = world.change(&json!({"spec": {"template": {"workspace": format!("w{n}")}}})),
             (Step::Look(steps), _) => {
                 let decision = world.decide();
                 let version = world.layer.metadata.resource_version.clone();
@@ -149,16 +149,14 @@ impl Play {
                     self.act(version.as_ref(), decision, usize::MAX);
                 }
             }
-            (Step::Begins, Some((false, ..))) => world.begins(),
-            (Step::Waits, Some((true, Some(crds::Phase::Plan), _))) => world.waits(1),
+            (Step::Begins, Some((false, ..))) => _ = world.begins(),
+            (Step::Waits, Some((true, Some(crds::Phase::Plan), _))) => _ = world.waits(1),
             // A cancelled run is neither approved nor claimed.
             (Step::Approves | Step::Claims, _)
                 if world.open().is_some_and(|run| run.annotations().contains_key(names::CANCEL)) => {}
-            (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => world.approved(),
+            (Step::Approves, Some((_, Some(crds::Phase::AwaitingApproval), false))) => _ = world.approved(),
             (Step::Claims, Some((_, Some(crds::Phase::AwaitingApproval), false))) => {
-                let claim =
-                    json!({"checksum": digest("c"), "attempt": 1, "podUID": "p", "nonce": "0".repeat(32), "at": world.now});
-                world.merge_run(&world.open_name(), &json!({"status": {"phase": "Apply", "claim": claim}}));
+                world.claims();
             }
             (Step::Ends(result), Some((_, phase, claimed))) => {
                 let fits = match result {
@@ -176,8 +174,8 @@ impl Play {
             (Step::Cancelled, Some((.., false))) => {
                 world.cancelled();
             }
-            (Step::Asks, _) => world.annotate(names::PLAN, "now"),
-            (Step::Passes(minutes), _) => world.later(*minutes),
+            (Step::Asks, _) => _ = world.annotate(names::PLAN, "now"),
+            (Step::Passes(minutes), _) => _ = world.later(*minutes),
             (Step::Deletes, _) => {
                 // A person deletes an ended run.
                 let ended = world.runs.iter().position(|run| !is_open(run));
@@ -194,8 +192,8 @@ impl Play {
             self.watch();
             let Some((_, phase, claimed)) = self.stage() else { return };
             match phase {
-                _ if claimed => self.world.ends(RunResult::Applied),
-                Some(crds::Phase::AwaitingApproval) => self.world.ends(RunResult::Rejected),
+                _ if claimed => _ = self.world.ends(RunResult::Applied),
+                Some(crds::Phase::AwaitingApproval) => _ = self.world.ends(RunResult::Rejected),
                 _ => {
                     if self.stage().is_some_and(|(begun, ..)| !begun) {
                         self.world.begins();
@@ -295,8 +293,7 @@ proptest! {
 #[test]
 fn ended_run_sorts_before_a_run_of_the_same_second() {
     for nth in 0..10 {
-        let mut world = World::new().commit(1, "a");
-        world.settle();
+        let mut world = World::begun();
         world.ends(RunResult::NoChanges);
         world.settle();
         world.annotate(names::PLAN, &format!("word-{nth}"));

@@ -33,8 +33,10 @@ fn template_merges_fields_and_replaces_lists() {
     );
     let spec = effective.spec(&World::new().layer, &sha(1), crds::Operation::Apply, crds::Remediation::Manual).unwrap();
     let spec: crds::TerraformRunSpec = serde_json::from_value(spec).unwrap();
-    assert_eq!((spec.variables.len(), spec.variables[0].name.as_str()), (1, "b"));
-    assert_eq!((spec.timeouts.plan.to_string(), spec.timeouts.apply.to_string()), ("1h".into(), "2h".into()));
+    assert_eq!(spec.variables.len(), 1);
+    assert_eq!(spec.variables[0].name.as_str(), "b");
+    assert_eq!(spec.timeouts.plan.to_string(), "1h");
+    assert_eq!(spec.timeouts.apply.to_string(), "2h");
 }
 
 #[test]
@@ -70,8 +72,7 @@ fn settings_digest_covers_exactly_what_a_run_depends_on() {
 #[test]
 fn invalid_template_is_reported_and_creates_no_run() {
     for template in [json!({"timeouts": {"plan": "soon"}}), json!({"tool": {"name": "Newer"}}), json!({"approval": "yes"})] {
-        let mut world = World::new().commit(1, "a").with(&json!({"spec": {"template": template}}));
-        world.settle();
+        let world = World::new().commit(1, "a").with(&json!({"spec": {"template": template}})).settled();
         assert!(world.made.is_empty());
         assert_eq!(world.condition(READY), ("False".into(), "TemplateInvalid".into()), "{template}");
     }
@@ -109,14 +110,12 @@ fn expected_state_equals_the_state_of_the_run() {
 
 /// A layer that has planned and applied. `backend`: whether its code configures a backend.
 fn planned(backend: bool) -> (World, String) {
-    let mut world = World::new().commit(1, "a");
-    world.settle();
+    let mut world = World::begun();
     let effective = Effective::of(&world.layer, world.repository.as_ref().unwrap()).unwrap();
     let key = if backend { digest("b") } else { effective.managed_key("team") };
     world.waits(1);
     world.merge_run(&world.open_name(), &json!({"status": {"plan": {"stateKey": key}}}));
-    world.ends(crds::RunResult::Applied);
-    world.settle();
+    world.ends(crds::RunResult::Applied).settle();
     (world, effective.stack)
 }
 
@@ -132,7 +131,8 @@ fn renamed_directory_waits_until_the_stack_is_chosen() {
     let (mut world, stack) = planned(false);
     assert_eq!(world.status().stack.as_deref(), Some(stack.as_str()));
     rename(&mut world, &json!({}));
-    assert_eq!((world.made.len(), world.condition(READY)), (1, is("False", "StateMoved")));
+    assert_eq!(world.made.len(), 1);
+    assert_eq!(world.condition(READY), is("False", "StateMoved"));
     let step = world.status().next_step.unwrap();
     assert!(step.starts_with(&format!("set spec.template.stack: {stack} to keep")), "{step}");
     // Either stack of the next step lets it continue, and is recorded.

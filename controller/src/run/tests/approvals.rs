@@ -3,28 +3,27 @@
 use super::*;
 
 fn waiting() -> World {
-    let mut world = World::new().adopted(Phase::AwaitingApproval);
-    world.settle();
-    assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
-    assert_eq!(world.condition(conditions::APPROVED), is_false("WaitingForApproval"));
+    let world = World::new().adopted(Phase::AwaitingApproval).settled();
+    assert_eq!(world.condition(PLANNED), is_true("Planned"));
+    assert_eq!(world.condition(APPROVED), is_false("WaitingForApproval"));
     assert!(world.events.contains(&"PlanReady"));
     world
 }
 
 fn approved() -> World {
-    let mut world = waiting().annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice").annotate(names::COMMENT, "ok");
-    world.settle();
-    world
+    waiting().approve().annotate(names::COMMENT, "ok").settled()
 }
 
 #[test]
 fn approval_of_the_waiting_plan_is_recorded() {
     let world = approved();
     let record = world.status().approval.clone().unwrap();
-    assert_eq!((record.checksum.as_deref(), record.by.as_str(), record.comment.as_deref()), (Some(SUM), "alice", Some("ok")));
-    assert_eq!(world.condition(conditions::APPROVED), is_true("Approved"));
+    assert_eq!(record.checksum.as_deref(), Some(SUM));
+    assert_eq!(record.by.as_str(), "alice");
+    assert_eq!(record.comment.as_deref(), Some("ok"));
+    assert_eq!(world.condition(APPROVED), is_true("Approved"));
     assert_eq!(world.events.last(), Some(&"Approved"));
-    assert_eq!(world.writes.iter().filter(|kind| **kind == Kind::Approval).count(), 2, "that it waits, and that it does not");
+    assert_eq!(world.written(Kind::Approval), 2, "that it waits, and that it does not");
 }
 
 #[test]
@@ -36,48 +35,40 @@ fn approval_is_recorded_without_a_live_read() {
 
 #[test]
 fn no_approval_is_recorded_until_policies_are_proven() {
-    let mut world = waiting().annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice");
+    let mut world = waiting().approve();
     world.o.policies = Enforcement::Unknown;
     assert_eq!(world.decide().actions, [Action::ProbePolicies]);
-    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("an approval was not refused"), retry_at };
+    world = world.not_enforced(Missing::policy("an approval was not refused"));
     assert_eq!(world.settle(), Some(5));
-    assert!(world.status().approval.is_none());
+    assert!(!world.is_approved());
     assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));
-    world = world.later(5);
-    world.settle();
-    assert!(world.status().approval.is_some());
+    world = world.later(5).settled();
+    assert!(world.is_approved());
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
 }
 
 #[test]
 fn withdrawal_removes_the_recorded_approval() {
-    let mut world = approved().with(|run| run.metadata.annotations = None);
-    world.settle();
-    assert!(world.status().approval.is_none());
-    assert_eq!(world.condition(conditions::APPROVED), is_false("Withdrawn"));
+    let world = approved().withdrawn().settled();
+    assert!(!world.is_approved());
+    assert_eq!(world.condition(APPROVED), is_false("Withdrawn"));
     assert_eq!(world.events.last(), Some(&"Withdrawn"));
-    let writes = world.writes.len();
-    world.settle();
-    assert_eq!(world.writes.len(), writes);
+    world.settled_silently();
 }
 
 #[test]
 fn approval_of_another_plan_is_stale() {
-    let mut world = waiting().annotate(names::APPROVE, OTHER);
-    world.settle();
-    assert!(world.status().approval.is_none());
-    assert_eq!(world.condition(conditions::APPROVED), is_false("StaleApproval"));
+    let world = waiting().annotate(names::APPROVE, OTHER).settled();
+    assert!(!world.is_approved());
+    assert_eq!(world.condition(APPROVED), is_false("StaleApproval"));
     assert_eq!(world.events.last(), Some(&"StaleApproval"));
-    let mut changed = approved().annotate(names::APPROVE, OTHER);
-    changed.settle();
-    assert!(changed.status().approval.is_none(), "changed before the claim");
+    let changed = approved().annotate(names::APPROVE, OTHER).settled();
+    assert!(!changed.is_approved(), "changed before the claim");
 }
 
 #[test]
 fn second_approver_replaces_the_recorded_one() {
-    let mut world = approved().annotate(names::APPROVED_BY, "bob");
-    world.settle();
+    let world = approved().annotate(names::APPROVED_BY, "bob").settled();
     assert_eq!(world.status().approval.as_ref().unwrap().by, "bob");
 }
 
@@ -85,14 +76,10 @@ fn second_approver_replaces_the_recorded_one() {
 fn approval_record_is_immutable_after_the_claim() {
     let mut world = approved();
     let record = world.status().approval.clone();
-    let at = whole_seconds(world.now);
-    let status = world.status_mut();
-    status.phase = Some(Phase::Apply);
-    status.claim = Some(Claim { checksum: SUM.into(), attempt: 1, pod_uid: POD.into(), nonce: NONCE.into(), at });
-    let mut world = world.with(|run| run.metadata.annotations = None).later(100);
-    world.settle();
+    world = world.claims();
+    let world = world.withdrawn().later(100).settled();
     assert_eq!(world.status().approval, record);
-    assert_eq!(world.condition(conditions::APPROVED), is_true("Approved"));
+    assert_eq!(world.condition(APPROVED), is_true("Approved"));
 }
 
 #[test]
@@ -100,15 +87,14 @@ fn approval_of_a_plan_of_another_attempt_is_ignored() {
     let mut world = World::new().adopted(Phase::AwaitingApproval).annotate(names::APPROVE, SUM);
     world.status_mut().plan.as_mut().unwrap().attempt = 7;
     world.settle();
-    assert!(world.status().approval.is_none());
+    assert!(!world.is_approved());
 }
 
 #[test]
 fn approval_before_the_plan_is_not_recorded() {
     for phase in [Phase::Setup, Phase::Init, Phase::Plan] {
-        let mut world = World::new().adopted(phase).annotate(names::APPROVE, SUM);
-        world.settle();
-        assert!(world.status().approval.is_none());
+        let world = World::new().adopted(phase).annotate(names::APPROVE, SUM).settled();
+        assert!(!world.is_approved());
     }
 }
 
@@ -116,25 +102,21 @@ fn approval_before_the_plan_is_not_recorded() {
 fn lost_plan_loses_its_approval() {
     let mut world = approved().pod_ended(None);
     assert_eq!(world.settle(), Some(10));
-    assert!(world.status().approval.is_none());
-    world = world.later(10);
-    world.o.pod = PodState::Absent;
-    world = world.adopted(Phase::AwaitingApproval);
+    assert!(!world.is_approved());
+    world = world.later(10).pod_gone().adopted(Phase::AwaitingApproval);
     world.status_mut().plan.as_mut().unwrap().checksum = OTHER.into();
     world.settle();
-    assert_eq!(world.condition(conditions::APPROVED), is_false("StaleApproval"));
-    assert!(world.status().approval.is_none());
+    assert_eq!(world.condition(APPROVED), is_false("StaleApproval"));
+    assert!(!world.is_approved());
 }
 
 #[test]
 fn automatic_run_that_asks_a_person_retains_its_lease() {
     let asks = |run: &mut TerraformRun| run.spec.approval.automatic_when = Some(crds::AutomaticWhen::default());
-    let mut world = World::automatic().with(asks).adopted(Phase::AwaitingApproval).leased();
-    world.settle();
-    assert!(world.status().lease.is_some(), "it has had it since its attempt was opened");
-    assert_eq!(world.condition(conditions::APPROVED), is_false("WaitingForApproval"));
-    world = world.annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice");
-    world.settle();
+    let mut world = World::automatic().with(asks).adopted(Phase::AwaitingApproval).leased().settled();
+    assert!(world.has_lease(), "it has had it since its attempt was opened");
+    assert_eq!(world.condition(APPROVED), is_false("WaitingForApproval"));
+    world = world.approve().settled();
     assert_eq!(world.status().approval.as_ref().and_then(|record| record.checksum.as_deref()), Some(SUM));
-    assert!(world.status().lease.is_some());
+    assert!(world.has_lease());
 }

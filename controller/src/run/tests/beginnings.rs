@@ -14,13 +14,13 @@ fn new_run_gets_finalizer_then_attempt_then_pod() {
     assert_eq!(write.kind, Kind::Open);
     assert!(write.status.get("approval").is_none());
     world.settle();
-    assert_eq!(world.status().phase, Some(Phase::Pending));
+    assert_eq!(world.phase(), Some(Phase::Pending));
     let attempt = world.attempt();
     assert_eq!((attempt.number, attempt.tries, attempt.open), (1, 1, true));
     assert_eq!(attempt.pod_name, names::attempt_name("net", UID, 1));
     assert_eq!(world.events, ["AttemptStarted"]);
-    assert_eq!(world.condition(conditions::SUCCEEDED), ("Unknown".into(), "Running".into()));
-    assert_eq!(world.condition(conditions::FINISHED), is_false("Running"));
+    assert_eq!(world.condition(SUCCEEDED), ("Unknown".into(), "Running".into()));
+    assert_eq!(world.condition(FINISHED), is_false("Running"));
 }
 
 #[test]
@@ -45,20 +45,20 @@ fn proven_policies_open_and_approve_an_automatic_run() {
     assert_eq!(world.decide().actions, [Action::ProbePolicies]);
     world.settle();
     let approval = world.status().approval.clone().unwrap();
-    assert_eq!((approval.by.as_str(), approval.checksum), ("automatic", None));
-    assert_eq!(world.condition(conditions::APPROVED), is_true("Automatic"));
+    assert_eq!(approval.by.as_str(), "automatic");
+    assert_eq!(approval.checksum, None);
+    assert_eq!(world.condition(APPROVED), is_true("Automatic"));
 }
 
 #[test]
 fn automatic_run_waits_until_policies_are_enforced() {
-    let mut world = World::automatic();
-    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: Missing::policy("a claim was not refused"), retry_at };
+    let mut world = World::automatic().not_enforced(Missing::policy("a claim was not refused"));
     assert_eq!(world.settle(), Some(5));
     assert_eq!(world.condition(STALLED), is_true("PolicyMissing"));
     assert!(world.status().attempt.is_none());
-    assert!(world.status().message.as_ref().unwrap().contains("a claim was not refused"));
-    assert_eq!((world.writes.len(), world.events.as_slice()), (1, ["PolicyMissing"].as_slice()));
+    assert!(world.message().contains("a claim was not refused"));
+    assert_eq!(world.writes.len(), 1);
+    assert_eq!(world.events.as_slice(), ["PolicyMissing"].as_slice());
     let mut world = world.later(5);
     assert_eq!(world.decide().actions, [Action::ProbePolicies], "and asks again");
     world.settle();
@@ -68,15 +68,13 @@ fn automatic_run_waits_until_policies_are_enforced() {
 
 #[test]
 fn terminating_namespace_is_reported_not_the_policies() {
-    let mut world = World::automatic();
-    let retry_at = world.now.checked_add(SignedDuration::from_secs(5)).unwrap();
-    world.o.policies = Enforcement::NotEnforced { missing: Missing::namespace("team"), retry_at };
+    let mut world = World::automatic().not_enforced(Missing::namespace("team"));
     assert_eq!(world.settle(), Some(5));
     assert_eq!(world.condition(STALLED), is_true("NamespaceTerminating"));
-    let status = world.status();
-    assert_eq!(status.message.as_deref(), Some("namespace team is being deleted, and nothing can be created in it"));
-    assert_eq!(status.next_step.as_deref(), Some("create the run in a namespace that is not being deleted"));
-    assert_eq!((world.writes.len(), world.events.as_slice()), (1, ["NamespaceTerminating"].as_slice()));
+    assert_eq!(world.message(), "namespace team is being deleted, and nothing can be created in it");
+    assert_eq!(world.next_step(), "create the run in a namespace that is not being deleted");
+    assert_eq!(world.writes.len(), 1);
+    assert_eq!(world.events.as_slice(), ["NamespaceTerminating"].as_slice());
 }
 
 #[test]
@@ -87,67 +85,62 @@ fn waiting_pod_has_a_reason_and_fails_at_the_deadline() {
         (reason::POD_NOT_STARTED, FailureClass::Timeout),
     ] {
         let mut world = World::new().opened();
-        let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
-        pod.trouble = Some(trouble(reason));
+        world.pod_mut().trouble = Some(trouble(reason));
         assert_eq!(world.settle(), Some(600), "{reason}");
         assert_eq!(world.condition(STALLED), is_true(reason));
-        let said = world.status().failure.clone().unwrap();
-        assert_eq!((said.reason.as_str(), said.class, said.changes), (reason, class, Changed::None), "at once");
-        let message = world.status().message.clone().unwrap();
-        assert!(
-            message.contains(&said.message) && message.contains("waits until 08:10:00 UTC (timeouts.start 10m)"),
-            "{message}"
-        );
-        assert!(world.status().next_step.as_ref().unwrap().contains("the run goes on by itself"));
+        let said = world.failure().clone();
+        assert_eq!(said.reason.as_str(), reason, "at once");
+        assert_eq!(said.class, class, "at once");
+        assert_eq!(said.changes, Changed::None, "at once");
+        let message = world.message();
+        has(message, &said.message);
+        has(message, "waits until 08:10:00 UTC (timeouts.start 10m)");
+        assert!(world.next_step().contains("the run goes on by itself"));
         assert_eq!(world.events.last(), Some(&reason));
-        let writes = world.writes.len();
-        world = world.later(599);
-        world.settle();
-        assert_eq!(world.writes.len(), writes, "nothing more to say");
-        world = world.later(1);
-        world.settle();
-        assert_eq!(world.status().result, Some(RunResult::Failed));
-        let failure = world.status().failure.clone().unwrap();
-        assert_eq!((failure.reason.as_str(), failure.class, failure.changes), (reason, class, Changed::None));
-        let next = world.status().next_step.clone().unwrap();
-        assert!(next.contains(", then: kubectl ") && next.contains("pawl.run/rerun=true"), "{reason}: {next}");
-        let PodState::Present(pod) = &world.o.pod else { panic!("no pod") };
+        world = world.later(599).settled_silently().later(1).settled();
+        assert_eq!(world.result(), Some(RunResult::Failed));
+        let failure = world.failure().clone();
+        assert_eq!(failure.reason.as_str(), reason);
+        assert_eq!(failure.class, class);
+        assert_eq!(failure.changes, Changed::None);
+        let next = world.next_step();
+        has(next, ", then: kubectl ");
+        has(next, "pawl.run/rerun=true");
+        let pod = world.pod();
         assert!(pod.deleting && !pod.held && !world.attempt().open);
     }
 }
 
 #[test]
 fn silent_pod_fails_at_the_deadline() {
-    let mut world = World::new().opened().later(600);
-    world.settle();
-    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_NOT_STARTED);
+    for world in [World::new().opened(), super::kept::restoring()] {
+        let world = world.later(600).settled();
+        assert_eq!(world.result(), Some(RunResult::Failed));
+        assert_eq!(world.failure().reason, reason::POD_NOT_STARTED);
+    }
 }
 
 #[test]
 fn start_failure_is_cleared_when_its_cause_is_gone() {
     let mut world = World::new().opened();
-    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
-    pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
+    world.pod_mut().trouble = Some(trouble(reason::UNSCHEDULABLE));
     world.settle();
-    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
-    pod.trouble = None;
+    world.pod_mut().trouble = None;
     world.settle();
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
     let status = world.status();
     assert!(status.failure.is_none() && status.next_step.is_none());
-    assert!(status.message.as_ref().unwrap().contains("waits for pod"), "{:?}", status.message);
+    has(world.message(), "waits for pod");
 }
 
 #[test]
 fn start_failure_is_reported_only_on_a_live_read() {
     // The cache lacks the message and the names that the run gives its pods.
     let mut world = World::new().opened();
-    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
-    pod.trouble = Some(trouble(reason::UNSCHEDULABLE));
+    world.pod_mut().trouble = Some(trouble(reason::UNSCHEDULABLE));
     let held_up = world.decide();
     world.settle();
-    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
-    pod.trouble = None;
+    world.pod_mut().trouble = None;
     for decision in [held_up, world.decide()] {
         let [Action::Write(write)] = decision.actions.as_slice() else { panic!("{decision:?}") };
         assert!(write.kind == Kind::Start && decision.needs_live());
@@ -157,14 +150,13 @@ fn start_failure_is_reported_only_on_a_live_read() {
 #[test]
 fn pod_that_dies_before_adoption_is_always_retried() {
     let mut world = World::new().opened();
-    let PodState::Present(pod) = &mut world.o.pod else { panic!("no pod") };
-    pod.trouble = Some(trouble(reason::IMAGE_NOT_AVAILABLE));
+    world.pod_mut().trouble = Some(trouble(reason::IMAGE_NOT_AVAILABLE));
     world.settle();
-    assert_eq!(world.status().failure.as_ref().unwrap().class, FailureClass::Configuration);
-    world = world.pod_ended(None);
-    world.settle();
-    assert!(world.status().result.is_none() && !world.attempt().open, "{:?}", world.status().failure);
-    assert_eq!(world.status().failure.as_ref().unwrap().reason, reason::POD_LOST);
+    assert_eq!(world.failure().class, FailureClass::Configuration);
+    world = world.pod_ended(None).settled();
+    assert!(world.result().is_none(), "{:?}", world.status().failure);
+    assert!(!world.attempt().open, "{:?}", world.status().failure);
+    assert_eq!(world.failure().reason, reason::POD_LOST);
     assert!(world.status().next_step.is_none());
 }
 
@@ -193,30 +185,28 @@ fn missing_service_account_is_named_and_awaited() {
         None,
     );
     let said = "namespace team is being deleted, and nothing can be created in it";
-    assert_eq!((going.reason, going.text.as_str()), (reason::NAMESPACE_TERMINATING, said));
+    assert_eq!(going.reason, reason::NAMESPACE_TERMINATING);
+    assert_eq!(going.text.as_str(), said);
     assert_eq!(refused("denied by a webhook", Some("aws")).reason, reason::POD_REJECTED);
 
     let mut world = World::new().with(|run| run.spec.runner.service_account_name = Some("aws".into()));
-    let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
-    world.apply(&Action::Write(open));
+    world = world.first_write();
     world.o.notes.refused = Some(refused_again(None, 1, missing, world.now));
     world.settle();
-    let status = world.status();
-    let failure = status.failure.as_ref().unwrap();
-    assert_eq!((failure.reason.as_str(), failure.class), (reason::SERVICE_ACCOUNT_NOT_FOUND, FailureClass::Configuration));
+    let failure = world.failure();
+    assert_eq!(failure.reason.as_str(), reason::SERVICE_ACCOUNT_NOT_FOUND);
+    assert_eq!(failure.class, FailureClass::Configuration);
     let step = "create the ServiceAccount, and the run goes on by itself: kubectl create serviceaccount -n team aws";
-    assert_eq!(status.next_step.as_deref(), Some(step));
-    world = world.later(1);
-    world.settle();
-    assert!(world.status().failure.is_none() && world.status().next_step.is_none(), "it was created");
+    assert_eq!(world.next_step(), step);
+    world = world.later(1).settled();
+    assert!(world.status().failure.is_none(), "it was created");
+    assert!(world.status().next_step.is_none(), "it was created");
     assert_eq!(world.condition(STALLED), is_false("Progressing"));
 }
 
 #[test]
 fn refused_pod_is_retried_until_the_deadline() {
-    let mut world = World::new();
-    let Some(Action::Write(open)) = world.decide().actions.pop() else { panic!("no write") };
-    world.apply(&Action::Write(open));
+    let mut world = World::new().first_write();
     let refused = refused_again(None, 1, trouble(reason::QUOTA_EXCEEDED), world.now);
     assert_eq!(refused.retry_at, world.now.checked_add(SignedDuration::from_secs(1)).unwrap());
     world.o.notes.refused = Some(refused.clone());
@@ -229,10 +219,10 @@ fn refused_pod_is_retried_until_the_deadline() {
     let mut after_restart = world.clone().later(600);
     after_restart.o.notes = Notes::default();
     world.o.notes.refused = Some(PodRejection { times: 60, ..again });
-    for mut world in [world.later(600), after_restart] {
-        world.settle();
-        let failure = world.status().failure.clone().unwrap();
-        assert_eq!((failure.reason.as_str(), failure.class), (reason::QUOTA_EXCEEDED, FailureClass::Timeout));
+    for world in [world.later(600), after_restart].map(World::settled) {
+        let failure = world.failure().clone();
+        assert_eq!(failure.reason.as_str(), reason::QUOTA_EXCEEDED);
+        assert_eq!(failure.class, FailureClass::Timeout);
     }
 }
 
@@ -266,9 +256,9 @@ fn new_pod_missing_in_the_cache_is_not_lost() {
 
 #[test]
 fn deleted_run_with_a_foreign_finalizer_is_ignored() {
-    let mut world = World::new().with(|run| run.metadata.finalizers = Some(vec!["other/one".into()])).deleted();
-    world.settle();
-    assert!(world.decide().actions.is_empty() && world.status().attempt.is_none());
+    let world = World::new().with(|run| run.metadata.finalizers = Some(vec!["other/one".into()])).deleted().settled();
+    assert!(world.decide().actions.is_empty());
+    assert!(world.status().attempt.is_none());
 }
 
 #[test]

@@ -24,9 +24,7 @@ fn lease(key: &str) -> StateLease {
 
 /// A plan of that state waits for an approval.
 fn waiting() -> World {
-    let mut world = World::new().kept();
-    world.status_mut().plan.as_mut().unwrap().state_key = Some(KEY.into());
-    world
+    World::new().kept().planned_on(KEY)
 }
 
 fn behind(mut world: World) -> World {
@@ -45,16 +43,14 @@ fn expected(world: &World) -> String {
     requested_lease(&world.run, false, false).unwrap().key
 }
 
-const LEASED: &str = conditions::STATE_LEASED;
-
 #[test]
 fn approval_and_lease_are_one_write() {
     let mut world = waiting().annotate(names::APPROVE, SUM);
     let before = world.writes.len();
     world.settle();
     assert_eq!(world.writes[before..], [Kind::Approval]);
-    assert_eq!(world.status().lease.as_ref().map(|lease| lease.state_key.as_str()), Some(KEY));
-    assert_eq!(world.condition(LEASED), is_true("Leased"));
+    assert_eq!(world.status().lease.as_ref().unwrap().state_key, KEY);
+    assert_eq!(world.condition(STATE_LEASED), is_true("Leased"));
 }
 
 #[test]
@@ -62,17 +58,13 @@ fn approved_run_queues_for_the_lease_and_gets_it() {
     let mut world = behind(waiting().annotate(names::APPROVE, SUM));
     let wait = world.settle();
     assert_eq!(wait, Some(10), "the first in line looks again");
-    assert!(world.status().approval.is_some() && world.status().lease.is_none());
-    assert_eq!(world.condition(LEASED), is_false("Queued"));
-    let writes = world.writes.len();
-    world = world.later(11);
-    world.settle();
-    assert_eq!(world.writes.len(), writes, "it is said once");
+    assert!(world.is_approved() && !world.has_lease());
+    assert_eq!(world.condition(STATE_LEASED), is_false("Queued"));
+    world = world.later(11).settled_silently();
     world.lease = Taken::Yes;
-    world = world.later(11);
-    world.settle();
+    world = world.later(11).settled();
     assert_eq!((world.status().lease.clone().unwrap().state_key.as_str(), world.writes.last()), (KEY, Some(&Kind::Lease)));
-    assert_eq!(world.condition(LEASED), is_true("Leased"));
+    assert_eq!(world.condition(STATE_LEASED), is_true("Leased"));
 }
 
 #[test]
@@ -80,38 +72,33 @@ fn run_behind_others_requests_no_lease() {
     let mut world = waiting().annotate(names::APPROVE, SUM);
     world.o.ahead = Some(Ahead { place: 2, first: "else/b".into() });
     world.settle();
-    let condition = world.status().conditions.iter().find(|c| c.type_ == LEASED).unwrap();
+    let condition = world.whole_condition(STATE_LEASED);
     assert_eq!(condition.message, "waits for its turn on the state behind else/b, in place 2");
     assert!(!world.decide().actions.iter().any(|action| matches!(action, Action::TakeLease { .. })));
     // The runs ahead of it have finished.
     world.o.ahead = None;
     world.settle();
-    assert!(world.status().lease.is_some());
+    assert!(world.has_lease());
 }
 
 #[test]
 fn withdrawal_returns_the_lease() {
-    let mut world = waiting().annotate(names::APPROVE, SUM);
-    world.settle();
-    let mut world = world.with(|run| run.metadata.annotations = None);
-    world.settle();
-    assert!(world.status().approval.is_none() && world.status().lease.is_none());
-    assert_eq!(world.condition(LEASED), Default::default());
+    let world = waiting().annotate(names::APPROVE, SUM).settled();
+    let world = world.withdrawn().settled();
+    assert!(!world.is_approved() && !world.has_lease());
+    assert_eq!(world.condition(STATE_LEASED), Default::default());
 }
 
 #[test]
 fn approved_plan_gets_no_pod_before_its_lease() {
-    let mut world = waiting().pod_ended(Some(message(None, None)));
-    world.settle();
-    world.o.pod = PodState::Absent;
-    let mut world = behind(world.annotate(names::APPROVE, SUM));
-    world.settle();
+    let world = waiting().unheld();
+    let mut world = behind(world.annotate(names::APPROVE, SUM)).settled();
     assert!(!world.attempt().open, "{:?}", world.status());
-    assert!(world.status().message.as_ref().unwrap().contains("is approved; waits for its turn on the state behind else/b"));
+    has(world.message(), "is approved; waits for its turn on the state behind else/b");
     world.lease = Taken::Yes;
-    world = world.later(11);
-    world.settle();
-    assert_eq!((world.attempt().open, world.attempt().restores), (true, Some(1)));
+    world = world.later(11).settled();
+    assert!(world.attempt().open);
+    assert_eq!(world.attempt().restores, Some(1));
 }
 
 #[test]
@@ -121,23 +108,19 @@ fn automatic_run_takes_the_lease_with_its_attempt() {
     world.settle();
     assert_eq!(world.writes, [Kind::Open], "no write more than without a lease");
     assert_eq!(world.status().lease.clone().unwrap().state_key, key);
-    let mut world = behind(automatic());
-    world.settle();
-    assert!(world.status().attempt.is_none() && world.o.pod == PodState::Absent);
-    assert_eq!((world.status().phase, world.condition(LEASED)), (Some(Phase::Pending), is_false("Queued")));
+    let mut world = behind(automatic()).settled();
+    assert!(world.status().attempt.is_none());
+    assert!(world.o.pod == PodState::Absent);
+    assert_eq!(world.phase(), Some(Phase::Pending));
+    assert_eq!(world.condition(STATE_LEASED), is_false("Queued"));
     world.lease = Taken::Yes;
-    world = world.later(11);
-    world.settle();
-    assert!(world.attempt().open && world.status().lease.is_some());
+    world = world.later(11).settled();
+    assert!(world.attempt().open && world.has_lease());
 }
 
 #[test]
 fn plan_of_another_state_moves_the_lease() {
-    let mut world = automatic().adopted(Phase::Plan);
-    let attempt = world.attempt().number;
-    world.status_mut().plan =
-        Some(PlanStatus { checksum: SUM.into(), attempt, state_key: Some(KEY.into()), ..PlanStatus::default() });
-    world.settle();
+    let world = automatic().adopted(Phase::Plan).planned_on(KEY).settled();
     assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
     assert!(!is_entitled(&world.run, &lease_name(&expected(&automatic())), &world.settings), "the other one is free");
     assert!(is_entitled(&world.run, &lease_name(KEY), &world.settings));
@@ -145,94 +128,77 @@ fn plan_of_another_state_moves_the_lease() {
 
 #[test]
 fn attempt_that_ended_for_the_queue_uses_no_retry() {
-    let mut world = behind(World::automatic()).adopted(Phase::Plan);
-    world.status_mut().plan =
-        Some(PlanStatus { checksum: SUM.into(), attempt: 1, state_key: Some(KEY.into()), ..PlanStatus::default() });
-    world.settle();
-    assert_eq!(world.condition(LEASED), is_false("Queued"));
-    let mut world = world.pod_ended(Some(message(None, None)));
-    world.settle();
-    assert_eq!((world.status().phase, world.attempt().open, world.attempt().tries), (Some(Phase::Pending), false, 0));
+    let world = behind(World::automatic()).adopted(Phase::Plan).planned_on(KEY).settled();
+    assert_eq!(world.condition(STATE_LEASED), is_false("Queued"));
+    let mut world = world.exits().settled();
+    assert_eq!(world.phase(), Some(Phase::Pending));
+    assert!(!world.attempt().open);
+    assert_eq!(world.attempt().tries, 0);
     assert!(world.status().failure.is_none());
-    world.o.pod = PodState::Absent;
-    world.settle();
+    world = world.pod_gone().settled();
     assert!(!world.attempt().open, "no pod before its turn");
     world.lease = Taken::Yes;
-    world = world.later(11);
-    world.settle();
-    assert_eq!((world.attempt().number, world.attempt().tries, world.attempt().open), (2, 1, true));
+    world = world.later(11).settled();
+    assert_eq!(world.counts(), (2, 1, true));
     assert_eq!(world.status().lease.clone().unwrap().state_key, KEY);
 }
 
 /// A claimed run that has its lease.
 fn applying() -> World {
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     world.status_mut().lease = Some(lease(KEY));
     world
 }
 
 #[test]
 fn confirmed_end_of_the_pod_returns_the_lease() {
-    let mut world = applying().finished(RunResult::Applied);
-    world.settle();
-    assert!(world.status().lease.is_some(), "the pod still runs");
-    world = world.pod_ended(None);
-    world.settle();
-    assert!(world.status().lease.is_none());
-    let mut world = applying().pod_ended(None);
-    world.settle();
-    assert_eq!((world.status().result, world.status().lease.is_none()), (Some(RunResult::Indeterminate), true));
+    let mut world = applying().finished(RunResult::Applied).settled();
+    assert!(world.has_lease(), "the pod still runs");
+    world = world.pod_ended(None).settled();
+    assert!(!world.has_lease());
+    let world = applying().pod_ended(None).settled();
+    assert_eq!(world.result(), Some(RunResult::Indeterminate));
+    assert!(!world.has_lease());
     let mut world = World::automatic().adopted(Phase::Plan).annotate(names::CANCEL, "x");
     world.status_mut().lease = Some(lease(KEY));
-    world = world.pod_ended(None);
-    world.settle();
-    assert_eq!((world.status().result, world.status().lease.is_none()), (Some(RunResult::Canceled), true));
+    world = world.pod_ended(None).settled();
+    assert_eq!(world.result(), Some(RunResult::Canceled));
+    assert!(!world.has_lease());
 }
 
 #[test]
 fn missing_pod_retains_the_lease_until_its_node_proves() {
-    let mut world = applying().pod_gone();
-    world.settle();
-    world = world.later(61);
-    world.settle();
-    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
-    assert!(world.status().lease.is_some(), "its process may still apply");
+    let mut world = applying().pod_gone().settled().later(61).settled();
+    assert_eq!(world.result(), Some(RunResult::Indeterminate));
+    assert!(world.has_lease(), "its process may still apply");
     world.nodes = Err("node n1 is not Ready".into());
     let grace = runner_pod::grace_seconds(&world.run);
-    world = world.later(grace);
-    world.settle();
-    assert!(world.status().lease.is_some(), "its own grace is not over");
-    world = world.later(61);
-    world.settle();
-    assert!(world.status().lease.is_some());
-    let condition = world.status().conditions.iter().find(|c| c.type_ == LEASED).unwrap();
-    assert!(condition.message.contains("node n1 is not Ready"), "{}", condition.message);
+    world = world.later(grace).settled();
+    assert!(world.has_lease(), "its own grace is not over");
+    world = world.later(61).settled();
+    assert!(world.has_lease());
+    let condition = world.whole_condition(STATE_LEASED);
+    has(&condition.message, "node n1 is not Ready");
     // Not even a deletion releases it.
-    let mut world = world.deleted();
-    world.settle();
+    let mut world = world.deleted().settled();
     assert!(!world.gone);
     world.nodes = Ok(());
-    world = world.later(120);
-    world.settle();
-    assert!(world.status().lease.is_none() && world.gone);
+    world = world.later(120).settled();
+    assert!(!world.has_lease() && world.gone);
 }
 
 #[test]
 fn end_of_a_pod_with_another_uid_retains_the_lease() {
     let mut world = applying();
     let pod = world.o.pod.clone();
-    world = world.pod_gone();
-    world.settle();
+    world = world.pod_gone().settled();
     // A creation that arrived late: its process adopts nothing and ends at once.
     world.o.pod = pod;
-    if let PodState::Present(pod) = &mut world.o.pod {
-        pod.uid = "late".into();
-    }
-    let mut world = world.pod_ended(None).later(61);
-    world.settle();
-    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
-    assert!(matches!(&world.o.pod, PodState::Present(pod) if !pod.held), "it is let go all the same");
-    assert!(world.status().lease.is_some(), "the process that claimed may still apply");
+    world.pod_mut().uid = "late".into();
+    let world = world.pod_ended(None).later(61).settled();
+    assert_eq!(world.result(), Some(RunResult::Indeterminate));
+    assert!(!world.pod().held, "it is let go all the same");
+    assert!(world.has_lease(), "the process that claimed may still apply");
 }
 
 #[test]
@@ -240,16 +206,14 @@ fn stored_result_returns_the_lease() {
     let mut world = applying().pod_gone();
     world.settings.datastore_url = Some("https://x".into());
     world.settle();
-    world = world.later(61);
-    world.settle();
-    assert!(world.status().lease.is_some());
-    let mut deleted = world.clone().deleted();
-    deleted.settle();
+    world = world.later(61).settled();
+    assert!(world.has_lease());
+    let mut deleted = world.clone().deleted().settled();
     for world in [&mut world, &mut deleted] {
         world.stored = Some(message(Some(RunResult::Applied), None));
         *world = world.clone().later(20);
         world.settle();
-        assert!(world.status().settled.is_some() && world.status().lease.is_none());
+        assert!(world.status().settled.is_some() && !world.has_lease());
     }
     assert!(deleted.gone, "and of a run that is deleted it is asked for all the same");
 }
@@ -259,11 +223,11 @@ fn missing_right_to_leases_is_reported() {
     let mut world = automatic();
     world.lease = Taken::Refused("the controller may not take the lease on the state: 403".into());
     assert_eq!(world.settle(), Some(10));
-    assert_eq!(world.condition(LEASED), is_false("LeaseRefused"));
-    assert!(world.status().attempt.is_none() && world.events.contains(&"LeaseRefused"));
+    assert_eq!(world.condition(STATE_LEASED), is_false("LeaseRefused"));
+    assert!(world.status().attempt.is_none());
+    assert!(world.events.contains(&"LeaseRefused"));
     world.lease = Taken::Yes;
-    world = world.later(11);
-    world.settle();
+    world = world.later(11).settled();
     assert!(world.attempt().open);
 }
 
@@ -281,7 +245,6 @@ fn lease_belongs_to_a_run_from_approval_to_return() {
     assert!(!entitled(&withdrawn));
     assert!(entitled(&applying()));
     assert!(entitled(&applying().finished(RunResult::Applied)), "until the write that gives it back");
-    let mut done = applying().finished(RunResult::Applied).pod_ended(None);
-    done.settle();
+    let done = applying().finished(RunResult::Applied).pod_ended(None).settled();
     assert!(!entitled(&done));
 }

@@ -25,9 +25,9 @@ fn only_lock_holders_with_our_pod_names_are_checked() {
     assert_eq!(stale_lock::pod_of(&lock("x@a-b-c-2xbdf-a12")), Some(("a-b-c", "2xbdf", 12)));
     for who in ["carol@laptop", "unknown", "", "carol@net-2xbdf-a", "carol@net-a1", "carol@-2xbdf-a1"] {
         assert_eq!(stale_lock::pod_of(&lock(who)), None, "{who}");
-        let mut world = waits(who);
-        world.settle();
-        assert!(world.status().lock_release.is_none() && world.o.notes.lock_asked.is_none(), "{who}: nobody is asked");
+        let world = waits(who).settled();
+        assert!(world.status().lock_release.is_none());
+        assert!(world.o.notes.lock_asked.is_none(), "{who}: nobody is asked");
     }
 }
 
@@ -37,14 +37,13 @@ fn lock_is_released_only_after_its_process_has_ended() {
     assert_eq!(world.settle(), Some(5));
     assert!(world.status().lock_release.is_none());
     world.lock_holder = LockHolder::Ended("team/net, attempt 3".into());
-    world = world.later(6);
-    world.settle();
+    world = world.later(6).settled();
     let release = world.status().lock_release.clone().unwrap();
-    assert_eq!((release.id.as_str(), release.holder.as_str()), ("l1", "team/net, attempt 3"));
+    assert_eq!(release.id.as_str(), "l1");
+    assert_eq!(release.holder.as_str(), "team/net, attempt 3");
     let writes = world.writes.len();
     world.o.lock_holder = LockHolder::Unknown;
-    world = world.later(60);
-    world.settle();
+    world = world.later(60).settled();
     assert_eq!(world.writes.len(), writes, "it is said once");
     // The next lock is another one.
     world.status_mut().state_lock.as_mut().unwrap().id = "l2".into();
@@ -62,23 +61,20 @@ fn nodes_of_the_last_eight_attempts_are_recorded() {
     for number in 1..=12 {
         world.status_mut().adopted.as_mut().unwrap().node_name = Some(node(number));
         assert_eq!(stale_lock::node_of(&world.run, number), Some(node(number).as_str()));
-        world = world.pod_ended(None);
-        world.settle();
-        world.o.pod = PodState::Absent;
-        world = world.later(600).adopted(Phase::Plan);
+        world = world.pod_ended(None).settled().pod_gone().later(600).adopted(Phase::Plan);
         assert_eq!(world.attempt().number, number + 1);
         assert_eq!(stale_lock::node_of(&world.run, number + 1), None, "its agent says nothing: an older one");
         assert_eq!(stale_lock::node_of(&world.run, number), Some(node(number).as_str()));
     }
     assert_eq!(stale_lock::node_of(&world.run, 5), Some("n5"));
-    assert_eq!((stale_lock::node_of(&world.run, 4), world.attempt().former.len()), (None, 8));
+    assert_eq!(stale_lock::node_of(&world.run, 4), None);
+    assert_eq!(world.attempt().former.len(), 8);
     // An attempt that no process adopted left nothing.
     world.status_mut().adopted = None;
-    world = world.pod_ended(None);
-    world.settle();
-    world.o.pod = PodState::Absent;
+    world = world.pod_ended(None).settled().pod_gone();
     let world = world.later(600).opened();
-    assert_eq!((world.attempt().number, world.attempt().former.len()), (14, 8));
+    assert_eq!(world.attempt().number, 14);
+    assert_eq!(world.attempt().former.len(), 8);
 }
 
 #[test]
@@ -98,8 +94,7 @@ fn attempt_is_over_when_closed_and_its_pod_ended() {
     assert!(over(&open, 2, open.now).unwrap_err().contains("no attempt 2"));
     let ended = open.clone().pod_ended(None);
     assert!(over(&ended, 1, ended.now).is_err(), "ended and not closed: what it claimed is not settled");
-    let mut closed = ended;
-    closed.settle();
+    let closed = ended.settled();
     assert_eq!(over(&closed, 1, closed.now), Ok(stale_lock::Over::Ended("team/net, attempt 1".into())));
     let gone = closed.clone().pod_gone();
     assert!(over(&gone, 1, gone.now).unwrap_err().contains("not confirmed"));
@@ -107,8 +102,6 @@ fn attempt_is_over_when_closed_and_its_pod_ended() {
     let late = gone.now.checked_add(wait).unwrap();
     assert_eq!(over(&gone, 1, late), Ok(stale_lock::Over::Gone("team/net, attempt 1".into())));
     let mut running = closed;
-    if let PodState::Present(pod) = &mut running.o.pod {
-        pod.ended = None;
-    }
+    running.pod_mut().ended = None;
     assert!(over(&running, 1, late).unwrap_err().contains("still runs"), "whatever the status says");
 }

@@ -16,11 +16,15 @@ mod steady;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use crds::{
     Adopted, Attempt, Changed, Claim, Failure, FailureClass, Phase, PlanStatus, RunResult, TerraformRun, TerraformRunStatus,
-    conditions, names, termination::TerminationMessage, whole_seconds,
+    conditions::{self, APPROVED, FINISHED, PLANNED, STALLED, STATE_LEASED, SUCCEEDED},
+    names,
+    termination::TerminationMessage,
+    whole_seconds,
 };
 
 use super::{
@@ -33,7 +37,7 @@ use crate::{
     run_requests,
     settings::Settings,
     slots::{Full, Slot},
-    testing::{NONCE, POD, UID, merge, run, t0},
+    testing::{NONCE, POD, UID, has, merge, run, t0},
 };
 
 pub(super) const SUM: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
@@ -106,6 +110,16 @@ impl World {
         Self::new().with(|run| run.spec.approval.mode = crds::ApprovalMode::Automatic)
     }
 
+    /// An Automatic run whose agent has claimed its apply.
+    pub(super) fn applying() -> Self {
+        Self::automatic().claimed()
+    }
+
+    /// The same, ended by its agent, whose pod has ended as well.
+    pub(super) fn ended(result: RunResult) -> Self {
+        Self::applying().finished(result).pod_ended(None)
+    }
+
     pub(super) fn with(mut self, change: impl FnOnce(&mut TerraformRun)) -> Self {
         change(&mut self.run);
         self
@@ -161,10 +175,16 @@ impl World {
         self
     }
 
-    pub(super) fn claimed(mut self) -> Self {
-        self = self.adopted(Phase::Apply);
+    pub(super) fn claimed(self) -> Self {
+        self.adopted(Phase::Apply).claims()
+    }
+
+    /// The agent of the attempt claims the apply.
+    pub(super) fn claims(mut self) -> Self {
         let (attempt, at) = (self.attempt().number, whole_seconds(self.now));
-        self.status_mut().claim = Some(Claim { checksum: SUM.into(), attempt, pod_uid: POD.into(), nonce: NONCE.into(), at });
+        let status = self.status_mut();
+        status.phase = Some(Phase::Apply);
+        status.claim = Some(Claim { checksum: SUM.into(), attempt, pod_uid: POD.into(), nonce: NONCE.into(), at });
         self
     }
 
@@ -182,6 +202,25 @@ impl World {
             pod.ended = Some(Ended { message, reason: crds::reason::POD_LOST, text: "pod ended".into() });
         }
         self
+    }
+
+    /// The pod ended, and its process reports this result.
+    pub(super) fn reports(self, result: RunResult) -> Self {
+        self.pod_ended(Some(message(Some(result), None)))
+    }
+
+    /// The pod ended, and its process reports this failure.
+    pub(super) fn fails(self, class: FailureClass) -> Self {
+        self.pod_ended(Some(message(None, Some(failure(class)))))
+    }
+
+    /// The pod ended by itself, with nothing to report.
+    pub(super) fn exits(self) -> Self {
+        self.pod_ended(Some(message(None, None)))
+    }
+
+    pub(super) fn withdrawn(self) -> Self {
+        self.with(|run| run.metadata.annotations = None)
     }
 
     pub(super) fn pod_gone(mut self) -> Self {
@@ -217,6 +256,60 @@ impl World {
 
     pub(super) fn decide(&self) -> Decision {
         decide(&self.seen(), &self.settings, self.now)
+    }
+
+    /// Settles, and returns the world.
+    #[track_caller]
+    pub(super) fn settled(mut self) -> Self {
+        self.settle();
+        self
+    }
+
+    /// Settles without a status write: a condition is reported once.
+    #[track_caller]
+    pub(super) fn settled_silently(mut self) -> Self {
+        let writes = self.writes.len();
+        self.settle();
+        assert_eq!(self.writes.len(), writes, "a status was written again");
+        self
+    }
+
+    /// Applies the status write that the decision ends with.
+    #[track_caller]
+    pub(super) fn first_write(mut self) -> Self {
+        let Some(Action::Write(write)) = self.decide().actions.pop() else { panic!("no write") };
+        self.apply(&Action::Write(write));
+        self
+    }
+
+    /// The probe found for five seconds that the policies are not enforced.
+    pub(super) fn not_enforced(mut self, missing: Missing) -> Self {
+        let retry_at = self.now.checked_add(SignedDuration::from_secs(5)).unwrap();
+        self.o.policies = Enforcement::NotEnforced { missing, retry_at };
+        self
+    }
+
+    pub(super) fn with_datastore(mut self) -> Self {
+        self.settings.datastore_url = Some("https://datastore".into());
+        self
+    }
+
+    /// A person approves the plan.
+    pub(super) fn approve(self) -> Self {
+        self.annotate(names::APPROVE, SUM).annotate(names::APPROVED_BY, "alice")
+    }
+
+    /// Its plan names the state that it changes.
+    pub(super) fn planned_on(mut self, key: &str) -> Self {
+        let attempt = self.attempt().number;
+        let new = || PlanStatus { checksum: SUM.into(), attempt, ..PlanStatus::default() };
+        self.status_mut().plan.get_or_insert_with(new).state_key = Some(key.into());
+        self
+    }
+
+    /// The hold has ended: the plan waits without a pod.
+    pub(super) fn unheld(self) -> Self {
+        self.exits().settled().pod_gone()
     }
 
     /// Decides and applies until nothing is left to do. Returns when to reconcile again, in seconds.
@@ -363,6 +456,78 @@ impl World {
         let condition = self.status().conditions.iter().find(|c| c.type_ == type_);
         condition.map(|c| (c.status.clone(), c.reason.clone())).unwrap_or_default()
     }
+
+    #[track_caller]
+    pub(super) fn whole_condition(&self, type_: &str) -> &Condition {
+        self.status().conditions.iter().find(|c| c.type_ == type_).unwrap()
+    }
+
+    pub(super) fn phase(&self) -> Option<Phase> {
+        self.status().phase
+    }
+
+    pub(super) fn result(&self) -> Option<RunResult> {
+        self.status().result
+    }
+
+    pub(super) fn message(&self) -> &str {
+        self.status().message.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn next_step(&self) -> &str {
+        self.status().next_step.as_deref().unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub(super) fn failure(&self) -> &Failure {
+        self.status().failure.as_ref().unwrap()
+    }
+
+    /// The phase, and whether the attempt is open.
+    pub(super) fn at(&self) -> (Option<Phase>, bool) {
+        (self.phase(), self.attempt().open)
+    }
+
+    /// The result, and whether the attempt is open.
+    pub(super) fn end(&self) -> (Option<RunResult>, bool) {
+        (self.result(), self.attempt().open)
+    }
+
+    pub(super) fn has_lease(&self) -> bool {
+        self.status().lease.is_some()
+    }
+
+    pub(super) fn is_approved(&self) -> bool {
+        self.status().approval.is_some()
+    }
+
+    /// Number of the attempt, its try, and whether it is open.
+    pub(super) fn counts(&self) -> (u32, u32, bool) {
+        let attempt = self.attempt();
+        (attempt.number, attempt.tries, attempt.open)
+    }
+
+    /// Number of Events with this reason.
+    pub(super) fn reported(&self, reason: &str) -> usize {
+        self.events.iter().filter(|event| **event == reason).count()
+    }
+
+    /// Number of status writes of this kind.
+    pub(super) fn written(&self, kind: Kind) -> usize {
+        self.writes.iter().filter(|write| **write == kind).count()
+    }
+
+    #[track_caller]
+    pub(super) fn pod(&self) -> &PodView {
+        let PodState::Present(pod) = &self.o.pod else { panic!("no pod") };
+        pod
+    }
+
+    #[track_caller]
+    pub(super) fn pod_mut(&mut self) -> &mut PodView {
+        let PodState::Present(pod) = &mut self.o.pod else { panic!("no pod") };
+        pod
+    }
 }
 
 /// The termination message of the process that adopted attempt 1.
@@ -401,8 +566,6 @@ pub(super) fn is_true(reason: &str) -> (String, String) {
 pub(super) fn is_false(reason: &str) -> (String, String) {
     ("False".into(), reason.into())
 }
-
-pub(super) const STALLED: &str = conditions::STALLED;
 
 /// Termination messages that do not prove the end of a claimed apply: no message, that of another process, or a result that no claimed run
 /// can have.

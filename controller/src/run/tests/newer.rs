@@ -30,8 +30,8 @@ fn run_with_an_unknown_value_is_left_alone() {
 
 #[test]
 fn run_continues_when_the_unknown_value_is_gone() {
-    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
-    let (phase, writes) = (world.status().phase, world.writes.len());
+    let mut world = World::ended(RunResult::Applied);
+    let (phase, writes) = (world.phase(), world.writes.len());
     world.status_mut().phase = Some(Phase::Unknown);
     assert_eq!((world.settle(), world.writes.len()), (None, writes));
     world.status_mut().phase = phase;
@@ -47,8 +47,7 @@ fn run_with_an_unknown_value_retains_lease_and_lock() {
         let run = World::new().adopted(Phase::Plan).with(change).run;
         assert!(is_entitled(&run, &lease_name("team", key), &Settings::default()), "{field}");
         assert!(requested_lease(&run, true, true).is_none(), "{field}");
-        let mut closed = World::new().adopted(Phase::Plan).pod_ended(None);
-        closed.settle();
+        let closed = World::new().adopted(Phase::Plan).pod_ended(None).settled();
         let (known, newer) = (closed.run.clone(), closed.clone().with(change).run);
         assert!(stale_lock::is_over(&known, 1, &closed.o.pod, closed.now).is_ok());
         assert!(stale_lock::is_over(&newer, 1, &closed.o.pod, closed.now).unwrap_err().contains(field), "{field}");
@@ -61,17 +60,16 @@ fn run_with_an_unknown_value_retains_lease_and_lock() {
 /// The claiming process reports the end with an unknown value. Indeterminate would be final and false.
 #[test]
 fn unknown_result_holds_run_and_pod() {
-    let mut world = World::automatic().claimed().pod_ended(Some(message(Some(RunResult::Unknown), None)));
+    let mut world = World::applying().reports(RunResult::Unknown);
     let writes = world.writes.len();
     world = world.later(100_000);
     assert_eq!((world.settle(), world.writes.len()), (None, writes));
-    assert!(world.attempt().open && world.status().result.is_none());
-    assert!(matches!(&world.o.pod, PodState::Present(pod) if pod.held), "what it said is kept with it");
+    assert!(world.attempt().open && world.result().is_none());
+    assert!(world.pod().held, "what it said is kept with it");
     // A message of another process proves nothing.
     let other = TerminationMessage { nonce: "f".repeat(32), ..message(Some(RunResult::Unknown), None) };
-    let mut world = World::automatic().claimed().pod_ended(Some(other));
-    world.settle();
-    assert_eq!(world.status().result, Some(RunResult::Indeterminate));
+    let world = World::applying().pod_ended(Some(other)).settled();
+    assert_eq!(world.result(), Some(RunResult::Indeterminate));
 }
 
 /// Before the claim nothing was applied, so a failure that did not end its run is retried, whatever its class.
@@ -79,14 +77,15 @@ fn unknown_result_holds_run_and_pod() {
 fn unknown_failure_class_is_retried_and_not_overwritten() {
     let mut world = World::new().adopted(Phase::Plan);
     world.status_mut().failure = Some(failure(FailureClass::Unknown));
-    let world = world.pod_ended(Some(message(None, Some(failure(FailureClass::Unknown)))));
+    let world = world.fails(FailureClass::Unknown);
     let actions = world.decide().actions;
     let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
     assert_eq!((write.kind, write.status["phase"].as_str()), (Kind::Close, Some("Pending")));
     let written = write.status["failure"].as_object().unwrap();
-    assert!(!written.contains_key("class") && !written.contains_key("changes"), "{written:?}");
+    assert!(!written.contains_key("class"), "{written:?}");
+    assert!(!written.contains_key("changes"), "{written:?}");
     // If the status has no class yet, a known one is written: a failure has a class.
-    let world = World::new().adopted(Phase::Plan).pod_ended(Some(message(None, Some(failure(FailureClass::Unknown)))));
+    let world = World::new().adopted(Phase::Plan).fails(FailureClass::Unknown);
     let actions = world.decide().actions;
     let Some(Action::Write(write)) = actions.first() else { panic!("{actions:?}") };
     assert_eq!(write.status["failure"]["class"], "Internal");

@@ -33,21 +33,17 @@ fn again(mut world: World, before: Option<usize>) -> World {
 }
 
 fn plan_waits() -> World {
-    let mut world = World::new().kept();
-    world.status_mut().plan.as_mut().unwrap().state_key = Some(KEY.into());
-    world
+    World::new().kept().planned_on(KEY)
 }
 
 /// The same without a pod, approved.
 fn approved_without_a_pod() -> World {
-    let mut world = plan_waits().pod_ended(Some(message(None, None)));
-    world.settle();
-    world.o.pod = PodState::Absent;
+    let world = plan_waits().unheld();
     world.annotate(names::APPROVE, SUM)
 }
 
 fn succeeded(world: &World) -> (String, String) {
-    let said = world.status().conditions.iter().find(|c| c.type_ == conditions::SUCCEEDED).unwrap();
+    let said = world.whole_condition(SUCCEEDED);
     (said.reason.clone(), said.message.clone())
 }
 
@@ -59,11 +55,11 @@ fn asks(world: &World) -> bool {
 fn run_without_a_slot_waits_podless_and_reports_it_once() {
     let mut world = bounded(World::new(), Class::Plan, Some(8));
     assert_eq!(world.settle(), None, "whoever frees a slot wakes it");
-    assert_eq!(world.status().phase, Some(Phase::Pending));
+    assert_eq!(world.phase(), Some(Phase::Pending));
     assert!(world.status().attempt.is_none());
     let text = "waits for a slot, 8 before it when it began to wait: 4 of 4 attempts are open";
     assert_eq!(succeeded(&world), ("SlotsFull".into(), text.into()));
-    assert_eq!(world.status().message.as_deref(), Some(text));
+    assert_eq!(world.message(), text);
     assert_eq!(world.events, ["SlotsFull"]);
     let writes = world.writes.len();
     for before in [7, 1, 0, 9] {
@@ -72,8 +68,7 @@ fn run_without_a_slot_waits_podless_and_reports_it_once() {
         world.settle();
         assert_eq!(world.writes.len(), writes, "{before} before it");
     }
-    let mut world = again(world, None);
-    world.settle();
+    let world = again(world, None).settled();
     assert!(world.attempt().open);
     assert_eq!(succeeded(&world).0, "Running");
 }
@@ -85,15 +80,15 @@ fn run_without_its_lease_requests_no_slot() {
     });
     world.lease = Taken::Behind("else/b".into());
     world.settle();
-    assert!(world.status().attempt.is_none() && world.o.slot == Slot::Unasked, "{:?}", world.o.slot);
+    assert!(world.status().attempt.is_none(), "{:?}", world.o.slot);
+    assert!(world.o.slot == Slot::Unasked, "{:?}", world.o.slot);
     world.lease = Taken::Yes;
     world.full = Some(full(Class::Plan, 1));
-    world = world.later(11);
-    world.settle();
-    assert!(world.status().attempt.is_none() && world.o.taken.is_some(), "and with the lease it waits for one");
-    let mut world = again(world, None);
-    world.settle();
-    assert!(world.attempt().open && world.status().lease.is_some());
+    world = world.later(11).settled();
+    assert!(world.status().attempt.is_none());
+    assert!(world.o.taken.is_some());
+    let world = again(world, None).settled();
+    assert!(world.attempt().open && world.has_lease());
 }
 
 #[test]
@@ -101,30 +96,27 @@ fn approved_plan_gets_its_lease_before_its_slot() {
     let mut world = bounded(approved_without_a_pod(), Class::Apply, Some(1));
     world.lease = Taken::Behind("else/b".into());
     world.settle();
-    assert!(world.status().approval.is_some() && world.o.slot == Slot::Unasked);
+    assert!(world.is_approved() && world.o.slot == Slot::Unasked);
     world.lease = Taken::Yes;
-    world = world.later(11);
-    world.settle();
-    assert!(world.status().lease.is_some() && !world.attempt().open);
-    let said = world.status().message.clone().unwrap();
-    assert!(
-        said.contains(
-            "is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held"
-        ),
-        "{said}"
+    world = world.later(11).settled();
+    assert!(world.has_lease() && !world.attempt().open);
+    let said = world.message();
+    has(
+        said,
+        "is approved; waits for a slot, 1 before it when it began to wait: 4 of 4 approved applies are open; no pod is held",
     );
-    let mut world = again(world, None);
-    world.settle();
-    assert_eq!((world.attempt().open, world.attempt().restores), (true, Some(1)));
+    let world = again(world, None).settled();
+    assert!(world.attempt().open);
+    assert_eq!(world.attempt().restores, Some(1));
     assert_eq!(succeeded(&world).0, "Running");
 }
 
 #[test]
 fn held_pod_continues_only_with_an_apply_slot() {
-    let mut world = bounded(plan_waits().annotate(names::APPROVE, SUM), Class::Apply, Some(1));
-    world.settle();
-    assert!(world.status().approval.is_some() && world.status().lease.is_none(), "the claim needs both");
-    assert_eq!(world.condition(conditions::STATE_LEASED), is_false("SlotsFull"));
+    let mut world = bounded(plan_waits().annotate(names::APPROVE, SUM), Class::Apply, Some(1)).settled();
+    assert!(world.is_approved(), "the claim needs both");
+    assert!(!world.has_lease(), "the claim needs both");
+    assert_eq!(world.condition(STATE_LEASED), is_false("SlotsFull"));
     let writes = world.writes.len();
     for before in [3, 0] {
         world.o.slot = Slot::Full(full(Class::Apply, before));
@@ -134,8 +126,9 @@ fn held_pod_continues_only_with_an_apply_slot() {
     world.full = None;
     world.o.slot = Slot::Unasked;
     world.settle();
-    assert_eq!(world.condition(conditions::STATE_LEASED), is_true("Leased"));
-    assert!(world.status().lease.is_some() && world.o.slot == Slot::Taken(Class::Apply));
+    assert_eq!(world.condition(STATE_LEASED), is_true("Leased"));
+    assert!(world.has_lease());
+    assert!(world.o.slot == Slot::Taken(Class::Apply));
 }
 
 /// A run that asks a person after all retains its lease meanwhile.
@@ -143,40 +136,33 @@ fn held_pod_continues_only_with_an_apply_slot() {
 fn approval_of_a_leased_run_waits_for_the_slot() {
     let mut world = plan_waits();
     world.status_mut().lease = Some(crds::StateLease { state_key: KEY.into(), name: "n".into(), at: whole_seconds(t0()) });
-    let mut world = bounded(world.annotate(names::APPROVE, SUM), Class::Apply, Some(1));
-    world.settle();
-    assert!(world.status().approval.is_none());
-    assert_eq!(world.condition(conditions::APPROVED), is_false("SlotsFull"));
+    let mut world = bounded(world.annotate(names::APPROVE, SUM), Class::Apply, Some(1)).settled();
+    assert!(!world.is_approved());
+    assert_eq!(world.condition(APPROVED), is_false("SlotsFull"));
     world.full = None;
     world.o.slot = Slot::Unasked;
     world.settle();
-    assert!(world.status().approval.is_some());
+    assert!(world.is_approved());
 }
 
 #[test]
 fn held_pod_ends_its_hold_when_its_slot_is_wanted() {
     let told = |world: &World| world.attempt().end_hold;
-    let mut world = plan_waits();
-    world.settle();
+    let mut world = plan_waits().settled();
     assert!(!told(&world));
     world.o.slot_wanted = true;
     world.settle();
     assert!(told(&world) && world.attempt().open, "its agent ends it");
-    let writes = world.writes.len();
-    world.settle();
-    assert_eq!(world.writes.len(), writes, "it is told once");
+    world = world.settled_silently();
     // The next attempt begins without the order to end its hold.
-    let mut world = world.pod_ended(Some(message(None, None)));
+    let mut world = world.exits();
     world.o.slot_wanted = false;
     world.settle();
-    world.o.pod = PodState::Absent;
-    let mut world = world.annotate(names::APPROVE, SUM);
-    world.settle();
+    let world = world.pod_gone().annotate(names::APPROVE, SUM).settled();
     assert!(world.attempt().open && !told(&world));
     // A pod that continues at once gets no such order.
     for change in [|_: &mut World| {}, |world: &mut World| world.status_mut().plan.as_mut().unwrap().bundle = None] {
-        let mut world = plan_waits().annotate(names::APPROVE, SUM);
-        world.settle();
+        let mut world = plan_waits().annotate(names::APPROVE, SUM).settled();
         change(&mut world);
         world.o.slot_wanted = true;
         world.settle();
@@ -190,18 +176,16 @@ fn frozen_namespace_starts_nothing_and_stops_nothing() {
     assert_eq!(world.settle(), None);
     assert!(world.status().attempt.is_none());
     assert_eq!(succeeded(&world).0, "Frozen");
-    let message = world.status().message.clone().unwrap();
-    assert!(message.contains("namespace team is frozen by its annotation pawl.run/freeze"), "{message}");
-    assert!(world.status().next_step.as_ref().unwrap().contains("kubectl annotate namespace team pawl.run/freeze-"));
+    let message = world.message();
+    has(message, "namespace team is frozen by its annotation pawl.run/freeze");
+    has(world.next_step(), "kubectl annotate namespace team pawl.run/freeze-");
     let writes = world.writes.len();
     world.o.run_live = false;
     world.settle();
     assert_eq!(world.writes.len(), writes, "it is said once");
-    let mut world = frozen(world, false);
-    world.settle();
+    let world = frozen(world, false).settled();
     assert!(world.attempt().open && succeeded(&world).0 == "Running");
-    let mut world = frozen(world, true);
-    world.settle();
+    let world = frozen(world, true).settled();
     assert!(world.attempt().open, "it goes on");
     assert!(!asks(&world));
 }
@@ -210,13 +194,12 @@ fn frozen_namespace_starts_nothing_and_stops_nothing() {
 fn frozen_namespace_records_approvals_but_gives_no_lease() {
     for world in [plan_waits().annotate(names::APPROVE, SUM), approved_without_a_pod()] {
         let held = world.attempt().open;
-        let mut world = frozen(world, true);
-        world.settle();
-        assert!(world.status().approval.is_some() && world.status().lease.is_none(), "the policy asks for the lease");
-        assert_eq!(world.condition(conditions::STATE_LEASED), is_false("Frozen"));
+        let world = frozen(world, true).settled();
+        assert!(world.is_approved(), "the policy asks for the lease");
+        assert!(!world.has_lease(), "the policy asks for the lease");
+        assert_eq!(world.condition(STATE_LEASED), is_false("Frozen"));
         assert_eq!(world.attempt().open, held);
-        let mut world = frozen(world, false);
-        world.settle();
-        assert!(world.status().lease.is_some() && world.attempt().open);
+        let world = frozen(world, false).settled();
+        assert!(world.has_lease() && world.attempt().open);
     }
 }

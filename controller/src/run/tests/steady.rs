@@ -19,11 +19,8 @@ pub(super) fn worlds() -> Vec<(String, World)> {
         }
         if mode == "manual" {
             let held = new().kept();
-            let mut waiting = held.clone().pod_ended(Some(message(None, None)));
-            waiting.settle();
-            waiting.o.pod = PodState::Absent;
-            let mut restoring = waiting.clone().annotate(names::APPROVE, SUM);
-            restoring.settle();
+            let waiting = held.clone().unheld();
+            let restoring = waiting.clone().annotate(names::APPROVE, SUM).settled();
             let adopted = restoring.clone().adopted(Phase::AwaitingApproval);
             let mut superseded = held.clone();
             superseded.o.newer = Some("newer".into());
@@ -78,39 +75,24 @@ pub(super) fn worlds() -> Vec<(String, World)> {
     all
 }
 
-/// `World::settle` ends, at any time, and `World::write` checks each write against the rules of the schema.
+/// `World::settle` ends, at any time, and `World::write` checks each write against the rules of the schema. A terminal run never changes
+/// its result, a claim is never retried, and an attempt is never opened beside an open one.
 #[test]
 fn every_situation_becomes_steady() {
     let all = worlds();
     assert!(all.len() > 3000, "{}", all.len());
     for (name, mut world) in all {
+        let number = |world: &World| world.status().attempt.as_ref().map(|attempt| attempt.number);
+        let claimed = world.status().claim.as_ref().map(|_| number(&world));
+        let result = world.result();
         for wait in [0, 3, 30, 61, 700, 40_000] {
-            world = world.later(wait);
-            world.settle();
+            world = world.later(wait).settled();
+            assert!(claimed.is_none_or(|attempt| attempt == number(&world)), "{name}");
+            assert!(result.is_none() || world.result() == result, "{name}");
             let (status, writes) = (world.status().clone(), world.writes.len());
             world.settle();
             assert_eq!(world.status(), &status, "{name}");
             assert_eq!(world.writes.len(), writes, "{name}: a second look wrote again");
-            if world.gone {
-                break;
-            }
-        }
-    }
-}
-
-/// A terminal run never changes its result, a claim is never retried, and an attempt is never opened beside an open one.
-#[test]
-fn no_attempt_follows_a_claim_in_any_situation() {
-    for (name, mut world) in worlds() {
-        let claimed = world.status().claim.is_some();
-        let (result, attempt) = (world.status().result, world.status().attempt.as_ref().map(|a| a.number));
-        for wait in [0, 3, 30, 61, 700] {
-            world = world.later(wait);
-            world.settle();
-            if claimed {
-                assert_eq!(world.status().attempt.as_ref().map(|a| a.number), attempt, "{name}");
-            }
-            assert!(result.is_none() || world.status().result == result, "{name}");
             if world.gone {
                 break;
             }
@@ -124,15 +106,12 @@ fn no_attempt_follows_a_claim_closed_by_another_writer() {
     for (name, new) in [("manual", World::new as fn() -> World), ("automatic", World::automatic)] {
         for mut world in [new().claimed(), new().claimed().pod_ended(None), new().claimed().pod_gone()] {
             let attempt = world.attempt().number;
-            if let Some(attempt) = &mut world.status_mut().attempt {
-                attempt.open = false;
-            }
+            world.status_mut().attempt.as_mut().unwrap().open = false;
             for wait in [0, 3, 61, 100_000] {
-                world = world.later(wait);
-                world.settle();
+                world = world.later(wait).settled();
                 assert_eq!(world.attempt().number, attempt, "{name}");
             }
-            assert!(world.status().result.is_none_or(RunResult::needs_claim), "{name}: {:?}", world.status().result);
+            assert!(world.result().is_none_or(RunResult::needs_claim), "{name}: {:?}", world.result());
         }
     }
 }
@@ -166,7 +145,7 @@ fn decision_on_the_cache_equals_the_live_one() {
 
 #[test]
 fn finished_run_causes_no_action_or_timer() {
-    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
+    let mut world = World::ended(RunResult::Applied);
     assert_eq!(world.settle(), None, "no timer either");
     (world.o.run_live, world.o.pod_live, world.o.pod) = (false, false, PodState::Absent);
     assert_eq!(world.decide(), Decision::wait());
@@ -174,25 +153,22 @@ fn finished_run_causes_no_action_or_timer() {
 
 #[test]
 fn short_automatic_run_takes_two_status_writes() {
-    let mut world = World::automatic().claimed();
+    let mut world = World::applying();
     assert_eq!(world.settle(), Some(2));
-    world = world.finished(RunResult::Applied).pod_ended(None);
-    world.settle();
+    world = world.finished(RunResult::Applied).pod_ended(None).settled();
     assert_eq!(world.writes, [Kind::Open, Kind::Close]);
 }
 
 #[test]
 fn long_automatic_run_reports_its_plan() {
-    let mut world = World::automatic().claimed().later(2);
-    world.settle();
+    let world = World::applying().later(2).settled();
     assert_eq!(world.writes, [Kind::Open, Kind::Conditions]);
-    assert_eq!(world.condition(conditions::PLANNED), is_true("Planned"));
+    assert_eq!(world.condition(PLANNED), is_true("Planned"));
 }
 
 #[test]
 fn rerun_request_is_answered_once_and_only_after_the_end() {
-    let mut world = World::automatic().claimed().finished(RunResult::Applied).pod_ended(None);
-    world.settle();
+    let world = World::ended(RunResult::Applied).settled();
     let mut world = world.annotate(names::RERUN, "true");
     assert!(matches!(world.decide().actions.as_slice(), [Action::CreateRerun, Action::Write(_)]));
     world.settle();
@@ -232,8 +208,7 @@ fn run_managed_by_a_deploy_tool_is_not_pruned() {
             run.spec.ttl_seconds_after_finished = Some(0);
             run.metadata.labels = Some([(key.to_owned(), "x".to_owned())].into());
         });
-        let mut world = world.claimed().finished(RunResult::Applied).pod_ended(None);
-        world.settle();
+        let world = world.claimed().finished(RunResult::Applied).pod_ended(None).settled();
         world.gone
     };
     assert!(of("team"));
@@ -245,17 +220,15 @@ fn run_managed_by_a_deploy_tool_is_not_pruned() {
 #[test]
 fn recreated_run_is_canceled_before_it_begins() {
     for new in [World::new as fn() -> World, World::automatic] {
-        let mut world = new().annotate(names::LIFE, "another");
-        world.settle();
-        assert_eq!((world.status().result, world.status().attempt.is_none()), (Some(RunResult::Canceled), true));
-        assert!(world.status().message.as_ref().unwrap().contains("made again from the run of UID another"));
-        assert!(world.status().next_step.as_ref().unwrap().contains(names::RERUN));
-        let mut own = new().annotate(names::LIFE, UID);
-        own.settle();
+        let world = new().annotate(names::LIFE, "another").settled();
+        assert_eq!(world.result(), Some(RunResult::Canceled));
+        assert!(world.status().attempt.is_none());
+        has(world.message(), "made again from the run of UID another");
+        assert!(world.next_step().contains(names::RERUN));
+        let own = new().annotate(names::LIFE, UID).settled();
         assert!(own.attempt().open, "its own");
         // A run that has begun continues, whatever is annotated.
-        let mut begun = new().adopted(Phase::Plan).annotate(names::LIFE, "another");
-        begun.settle();
-        assert!(begun.attempt().open && begun.status().result.is_none());
+        let begun = new().adopted(Phase::Plan).annotate(names::LIFE, "another").settled();
+        assert!(begun.attempt().open && begun.result().is_none());
     }
 }
